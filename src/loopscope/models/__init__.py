@@ -1,0 +1,1 @@
+"""Looped language models: embed, step, readout."""

@@ -1,0 +1,1 @@
+"""φ and its derivatives along H + αD, from states or logits."""

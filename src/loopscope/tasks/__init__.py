@@ -1,0 +1,1 @@
+"""Benchmark rows, prompt text, tokenisation, reference positions."""
