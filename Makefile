@@ -1,0 +1,56 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and make:
+#   make demo   set up .venv, run `loopscope demo`
+#   make test   set up .venv, linters, types, the whole test suite
+# A machine that already has torch 2.6 or newer (a CUDA build, say) lends it to .venv; otherwise torch 2.13.0 is installed.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+HAS_TORCH := $(shell $(PYTHON) -c 'import torch; print(tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6))' 2>/dev/null)
+ifeq ($(HAS_TORCH),True)
+VENV_FLAGS := --system-site-packages
+PINS       := -c constraints/pins.txt
+else
+PINS       := -c constraints/pins.txt -c constraints/torch.txt
+endif
+WORKERS ?= 2
+
+.PHONY: help setup demo test lint types imports pytest test-gpu bench mutation clean
+help:
+	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | types | imports | pytest | test-gpu | bench | mutation | clean"
+
+setup: $(STAMP)
+$(STAMP): pyproject.toml constraints/pins.txt constraints/torch.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "loopscope needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV) || { echo "cannot create $(VENV): on Debian, apt-get install python3-venv"; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS) --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/loopscope demo
+
+test: setup lint types imports pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+types: setup
+	$(BIN)/mypy
+imports: setup
+	$(BIN)/lint-imports
+pytest: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not gpu"
+
+test-gpu:
+	$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests
+
+bench: setup
+	$(BIN)/python benchmarks/path_bench.py
+
+mutation: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS) --editable '.[dev,mutation]'
+	$(BIN)/mutmut run
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants build dist

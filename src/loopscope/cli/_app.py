@@ -1,0 +1,116 @@
+"""The typer application: one function a command, each importing what it needs when it is called.
+
+`--flag-name` and `--flag_name` both work; every flag can be set by `LOOPSCOPE_FLAG_NAME` or in a YAML file
+given with `--config`. A user's mistake is one line and exit code 2; Ctrl-C is 130; bugs keep their traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loopscope._errors import LoopscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Newer typer carries its own copy of click, older typer uses the package: both agree on typer.BadParameter's ancestors.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+_ClickException: type[Exception] = _UsageError.__bases__[0]
+
+app = typer.Typer(
+    name="loopscope",
+    help="See what each extra loop does inside a looped language model.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _load_config(context: typer.Context, path: str | None) -> str | None:
+    """Flags from a YAML mapping become the command's defaults; the command line and the environment win."""
+    if path is None:
+        return None
+    from loopscope.cli._config import read_flags
+
+    known = [parameter.name for parameter in context.command.params if parameter.name]
+    context.default_map = {**(context.default_map or {}), **read_flags(path, known)}
+    return path
+
+
+ConfigFlag = Annotated[
+    str | None,
+    typer.Option("--config", callback=_load_config, is_eager=True, help="YAML file with flags, e.g. `limit: 100`."),
+]
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from loopscope._version import __version__
+
+        typer.echo(f"loopscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Flags of the program itself."""
+
+
+def normalise_flags(arguments: Sequence[str]) -> list[str]:
+    """`--flag_name` is `--flag-name`; values and everything after a bare `--` stay as they are."""
+    result: list[str] = []
+    for index, argument in enumerate(arguments):
+        if argument == "--":
+            return result + list(arguments[index:])
+        if argument.startswith("--"):
+            name, equals, value = argument.partition("=")
+            argument = name.replace("_", "-") + equals + value
+        result.append(argument)
+    return result
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave the process with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(exit_code(normalise_flags(given) or ["--help"]))
+
+
+def exit_code(arguments: list[str]) -> int:
+    """What the process answers: 0, 2 for the user's mistakes, 130 for Ctrl-C."""
+    try:
+        result: Any = app(args=arguments, prog_name="loopscope", standalone_mode=False)
+    except LoopscopeError as error:
+        return _complain(str(error))
+    except typer.Abort:
+        return _interrupted()
+    except _ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = f" (see `{context.command_path} --help`)" if context else ""
+        return _complain(error.format_message() + where)  # type: ignore[attr-defined]
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted; point stdout away so that the interpreter's flush stays silent.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _interrupted() -> int:
+    print("loopscope: interrupted; the same command continues where this one stopped", file=sys.stderr)
+    return 130
+
+
+def _complain(message: str) -> int:
+    print("loopscope: " + " ".join(message.split()), file=sys.stderr)
+    return 2

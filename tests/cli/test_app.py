@@ -1,0 +1,64 @@
+"""The command line's manners: flag spellings, one-line errors, exit codes, a quick --help."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from loopscope.cli._app import exit_code, normalise_flags
+
+
+def loopscope(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from loopscope.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_underscores_in_flag_names_are_dashes_but_values_are_untouched():
+    assert normalise_flags(["x", "--data_dir=a_b", "--no_c", "--", "--d_e"]) == [
+        "x",
+        "--data-dir=a_b",
+        "--no-c",
+        "--",
+        "--d_e",
+    ]
+
+
+def test_no_arguments_show_the_help():
+    done = loopscope()
+    assert done.returncode == 0
+    assert "Usage: loopscope" in done.stdout
+
+
+def test_unknown_command_is_one_line_and_exit_code_two():
+    done = loopscope("no-such-command")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "no-such-command" in done.stderr
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]):
+    assert exit_code(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("loopscope ")
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from loopscope.cli._app import exit_code\n"
+        "exit_code(['--help'])\n"
+        "heavy = {'torch', 'numpy', 'polars', 'pyarrow', 'rich', 'pydantic', 'huggingface_hub'} & set(sys.modules)\n"
+        "sys.exit(f'heavy imports: {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_answers_in_a_blink():
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert loopscope("--help").returncode == 0
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.3
