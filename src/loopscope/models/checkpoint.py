@@ -1,0 +1,146 @@
+"""A checkpoint folder: config.json and safetensors weights, in one file or in shards with an index.
+
+Opening a checkpoint reads the configuration and the headers only, and checks that they agree with each other; no
+weight is read and no memory taken. Pickle is never read and no code of a checkpoint is ever run.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.safetensors_header import TensorEntry, read_header
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The checked contents of a folder: configuration, and every tensor with its place on disk."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, TensorEntry]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that the weights and the configuration come from."""
+        shards = {entry.path for entry in self.tensors.values()}
+        return (self.folder / CONFIG, *sorted(shards))
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """The checkpoint in a folder, all headers checked.
+
+    Raises:
+        LoopscopeError: if anything is missing, damaged, contradictory or not safetensors.
+    """
+    try:
+        return Checkpoint(folder, read_config(folder), _read_tensors(folder))
+    except OSError as error:
+        raise LoopscopeError(f"{error.filename or folder} cannot be read: {error.strerror or error}") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a checkpoint folder."""
+    if not folder.is_dir():
+        what = "is a file: give the folder it lies in" if folder.exists() else "does not exist"
+        raise LoopscopeError(f"{folder} {what}")
+    if not (folder / CONFIG).is_file():
+        raise LoopscopeError(f"{folder} has no {CONFIG}: it is not a checkpoint in the Hugging Face layout")
+    return read_json_object(folder / CONFIG)
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """A JSON file that must hold an object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise LoopscopeError(f"{path} is not valid JSON ({reason}); download or export it again") from None
+    if not isinstance(value, dict):
+        raise LoopscopeError(f"{path} holds no JSON object; download or export it again")
+    return value
+
+
+def index_shards(index: Path) -> dict[str, str]:
+    """Tensor name to shard file name, as the index of a sharded checkpoint has it; every name stays in the folder."""
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise LoopscopeError(f"{index} has no weight_map; download or export it again")
+    for shard in weight_map.values():
+        if not isinstance(shard, str) or not _is_plain_name(shard):
+            raise LoopscopeError(f"{index} names the shard {shard!r}, which is not a file in its folder; refused")
+    return weight_map
+
+
+def _is_plain_name(name: str) -> bool:
+    forbidden = "/" in name or "\\" in name or ":" in name or "\0" in name
+    return name.endswith(".safetensors") and not forbidden and not name.startswith(".")
+
+
+def _read_tensors(folder: Path) -> dict[str, TensorEntry]:
+    index, single = folder / INDEX, folder / WEIGHTS
+    if index.is_file():
+        weight_map = index_shards(index)
+        if single.is_file() and WEIGHTS not in weight_map.values():
+            raise LoopscopeError(f"{folder} holds both {WEIGHTS} and shards: remove the ones that are out of date")
+        return _read_shards(index, weight_map)
+    if single.is_file():
+        return read_header(single)
+    raise _no_weights(folder)
+
+
+def _no_weights(folder: Path) -> LoopscopeError:
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    if any("-of-" in name for name in others):
+        return LoopscopeError(f"{folder} holds shards ({others[0]}, …) but no {INDEX}: download that file too")
+    if others:
+        return LoopscopeError(f"{folder} has no {WEIGHTS} (found {others[0]}): rename the weights' file to {WEIGHTS}")
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
+        return LoopscopeError(
+            f"{folder} has pickled weights only ({pickles[0]}), which are never read because they can run code: "
+            f"export the model as safetensors"
+        )
+    return LoopscopeError(f"{folder} has no {WEIGHTS}: the weights are missing")
+
+
+def _read_shards(index: Path, weight_map: dict[str, str]) -> dict[str, TensorEntry]:
+    tensors: dict[str, TensorEntry] = {}
+    for shard in sorted(set(weight_map.values())):
+        for name, entry in read_header(_shard_path(index, shard)).items():
+            if name in tensors:
+                both = f"{tensors[name].path.name} and {shard}"
+                raise LoopscopeError(f"{index.parent} stores {name!r} twice, in {both}; download or export it again")
+            tensors[name] = entry
+    for name, shard in weight_map.items():
+        if name not in tensors:
+            raise LoopscopeError(f"{index} lists {name!r} in {shard}, which does not hold it")
+        if tensors[name].path.name != shard:
+            raise LoopscopeError(f"{index} lists {name!r} in {shard}, but it is in {tensors[name].path.name}")
+    unlisted = sorted(tensors.keys() - weight_map.keys())
+    if unlisted:
+        raise LoopscopeError(f"{tensors[unlisted[0]].path} holds {unlisted[0]!r}, which {INDEX} does not list")
+    return tensors
+
+
+def _shard_path(index: Path, shard: str) -> Path:
+    """The shard beside its index; a link may lead out of the folder only into the hub cache that made it."""
+    path = index.parent / shard
+    if not path.is_file():
+        raise LoopscopeError(f"{index} lists {shard}, which is missing: download it too")
+    target, folder = path.resolve(), index.parent.resolve()
+    allowed = [folder]
+    if folder.parent.name == "snapshots":
+        repository = folder.parent.parent
+        allowed += [repository / "blobs", repository.parent / "blobs"]
+    if not any(target.is_relative_to(place) for place in allowed):
+        raise LoopscopeError(f"{path} is a link that leaves its folder; refused: load the folder the weights lie in")
+    return path
