@@ -1,0 +1,27 @@
+"""Intervals and rank statistics of stored records: question bootstrap, Spearman, AUROC (NumPy and SciPy)."""
+
+from loopscope.stats.bootstrap import LEVEL, RESAMPLES, SEED, Bootstrap, bootstrap
+from loopscope.stats.cluster import Clusters, cluster_sums
+from loopscope.stats.estimate import Estimate, Interval, percentile_interval
+from loopscope.stats.ranks import Auroc, Spearman
+from loopscope.stats.statistics import Maximum, Mean, Quantile, Ratio, Statistic
+
+__all__ = [
+    "LEVEL",
+    "RESAMPLES",
+    "SEED",
+    "Auroc",
+    "Bootstrap",
+    "Clusters",
+    "Estimate",
+    "Interval",
+    "Maximum",
+    "Mean",
+    "Quantile",
+    "Ratio",
+    "Spearman",
+    "Statistic",
+    "bootstrap",
+    "cluster_sums",
+    "percentile_interval",
+]
