@@ -1,0 +1,153 @@
+"""The seven benchmarks of the paper (Table "Depth-sweep coverage"): where they are and how many rows they have.
+
+Hub revisions are pinned commits. Row counts are those of the complete splits; a copy with another count is
+refused (see `load_task`). The named subsets are the paper's evaluation sets that are smaller than a split; the
+paper gives their sizes but not their rows, so here they are the first rows in source order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from loopscope.tasks import normalise
+from loopscope.tasks.hub import HubSource
+from loopscope.tasks.item import Item
+from loopscope.tasks.rows import Row
+from loopscope.tasks.template import Kind
+
+
+@dataclass(frozen=True)
+class Subset:
+    """The first `rows` rows of a split, in source order."""
+
+    split: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark.
+
+    Attributes:
+        name: as on the command line; also its template's name.
+        title: as in the paper.
+        summary: one line.
+        kind: reference "solution" or joint "options".
+        hub: the pinned data set on the hub.
+        splits: rows of each complete split; the first is the one meant when none is named.
+        normalise: source row to question.
+        subsets: the paper's named evaluation sets.
+        aliases: further names, also of local files.
+    """
+
+    name: str
+    title: str
+    summary: str
+    kind: Kind
+    hub: HubSource
+    splits: dict[str, int]
+    normalise: Callable[[Row], Item]
+    subsets: dict[str, Subset] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def default_split(self) -> str:
+        """The split meant when none is named: the one the paper's depth sweep uses."""
+        return next(iter(self.splits))
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark(
+            name="gsm8k",
+            title="GSM8K",
+            summary="grade-school word problems with worked solutions",
+            kind="solution",
+            hub=HubSource("openai/gsm8k", "740312add88f781978c0658806c59bc2815b9866", "main"),
+            splits={"test": 1319, "train": 7473},
+            normalise=normalise.gsm8k,
+            subsets={"train256": Subset("train", 256)},
+        ),
+        Benchmark(
+            name="math500",
+            title="MATH-500",
+            summary="competition mathematics with full derivations",
+            kind="solution",
+            hub=HubSource("HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"),
+            splits={"test": 500},
+            normalise=normalise.math500,
+        ),
+        Benchmark(
+            name="hellaswag",
+            title="HellaSwag",
+            summary="which of four endings continues the scene",
+            kind="options",
+            hub=HubSource("Rowan/hellaswag", "218ec52e09a7e7462a5400043bb9a69a41d06b76"),
+            splits={"validation": 10042},
+            normalise=normalise.hellaswag,
+            subsets={"validation1000": Subset("validation", 1000)},
+        ),
+        Benchmark(
+            name="arc_challenge",
+            title="ARC-Challenge",
+            summary="grade-school science, three to five options",
+            kind="options",
+            hub=HubSource("allenai/ai2_arc", "210d026faf9955653af8916fad021475a3f00453", "ARC-Challenge"),
+            splits={"test": 1172},
+            normalise=normalise.arc,
+            aliases=("arc_c",),
+        ),
+        Benchmark(
+            name="piqa",
+            title="PIQA",
+            summary="which of two ways reaches a physical goal",
+            kind="options",
+            hub=HubSource("baber/piqa", "142f6d7367fd9877f0fb3b5734ea6a545f54cdd1"),
+            splits={"validation": 1838},
+            normalise=normalise.piqa,
+        ),
+        Benchmark(
+            name="boolq",
+            title="BoolQ",
+            summary="yes/no questions about a passage",
+            kind="options",
+            hub=HubSource("google/boolq", "35b264d03638db9f4ce671b711558bf7ff0f80d5"),
+            splits={"validation": 3270},
+            normalise=normalise.boolq,
+        ),
+        Benchmark(
+            name="commonsense_qa",
+            title="CommonsenseQA",
+            summary="everyday questions with five lettered options",
+            kind="options",
+            hub=HubSource("tau/commonsense_qa", "94630fe30dad47192a8546eb75f094926d47e155"),
+            splits={"validation": 1221, "train": 9741},
+            normalise=normalise.commonsense_qa,
+            subsets={"train1024": Subset("train", 1024)},
+            aliases=("csqa",),
+        ),
+    )
+}
+
+SPLIT_ALIASES = {"val": "validation", "valid": "validation", "dev": "validation"}
+
+
+def squash(name: str) -> str:
+    """A name without case, dashes, underscores and spaces.
+
+    >>> squash("ARC-Challenge") == squash("arc_challenge")
+    True
+    """
+    return re.sub(r"[-_ ]", "", name).lower()
+
+
+def find_benchmark(name: str) -> Benchmark | None:
+    """The benchmark of that name or alias, however it is spelled; None if there is none."""
+    wanted = squash(name)
+    for benchmark in BENCHMARKS.values():
+        if wanted in {squash(known) for known in (benchmark.name, benchmark.title, *benchmark.aliases)}:
+            return benchmark
+    return None

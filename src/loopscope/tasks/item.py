@@ -1,0 +1,59 @@
+"""A question between its source row and its wording: the same fields whichever source it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One question, normalised.
+
+    Attributes:
+        index: source row, from 0.
+        where: the place to show in an error.
+        fields: the texts that a template may name.
+        options: the answer options in source order; empty for a reference solution.
+        answer: the right option's number, None for a reference solution.
+        id: the source's own name for the row, if it has one.
+    """
+
+    index: int
+    where: str
+    fields: dict[str, str]
+    options: tuple[str, ...] = ()
+    answer: int | None = None
+    id: str | None = None
+
+
+@dataclass
+class DataHash:
+    """SHA-256 over the questions of a split, in order: `data_hash` in a run's manifest.
+
+    It covers what is asked and what is right (fields, options, answer), not the file it came from: the hub's
+    copy and a local one give the same hash where they hold the same questions.
+    """
+
+    _digest: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+    def add(self, item: Item) -> None:
+        """Take in the next question."""
+        content = [item.index, item.fields, item.options, item.answer]
+        self._digest.update(canonical(content) + b"\n")
+
+    def hexdigest(self) -> str:
+        """The hash of what was added so far."""
+        return self._digest.hexdigest()
+
+
+def canonical(content: object) -> bytes:
+    """JSON with sorted keys and no spaces, in UTF-8: equal content, equal bytes.
+
+    >>> canonical({"b": 1, "a": "é"}).decode()
+    '{"a":"é","b":1}'
+    """
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    # A lone surrogate is valid in JSON ("\ud83d") but not in UTF-8; hashing must not stumble over it.
+    return text.encode("utf-8", errors="surrogatepass")

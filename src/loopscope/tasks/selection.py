@@ -1,0 +1,79 @@
+"""Which rows of a split are used: a named subset, chosen rows, the first so many.
+
+Rows keep their source order and their source index, whatever is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from loopscope._errors import LoopscopeError
+
+
+def parse_ids(given: str) -> tuple[int, ...]:
+    """Source rows as written on the command line: numbers and ranges, ends included.
+
+    >>> parse_ids("0,5,10-12")
+    (0, 5, 10, 11, 12)
+    """
+    ids: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise LoopscopeError(f"ids {given!r}: {part.strip()!r} is not a row number or range; write e.g. 0,5,10-12")
+        start, end = int(first), int(last) if dash else int(first)
+        if end < start:
+            raise LoopscopeError(f"ids {given!r}: range {part.strip()} runs backwards; write {end}-{start}")
+        ids.extend(range(start, end + 1))
+    return tuple(ids)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows to use.
+
+    Attributes:
+        first: only the first so many rows of the split (a named subset).
+        ids: only these source rows.
+        limit: at most so many of the rows that remain.
+    """
+
+    first: int | None = None
+    ids: frozenset[int] | None = None
+    limit: int | None = None
+
+    @classmethod
+    def make(cls, first: int | None = None, ids: Iterable[int] | None = None, limit: int | None = None) -> Selection:
+        """A checked selection."""
+        if limit is not None and limit < 1:
+            raise LoopscopeError(f"limit is {limit}; it must be at least 1")
+        if ids is None:
+            return cls(first, None, limit)
+        listed = list(ids)
+        chosen = frozenset(listed)
+        if not listed:
+            raise LoopscopeError("ids is empty; name at least one source row, or leave it out for all rows")
+        if len(chosen) != len(listed):
+            twice = next(row for row in listed if listed.count(row) > 1)
+            raise LoopscopeError(f"ids names row {twice} twice; name each row once")
+        if min(chosen) < 0:
+            raise LoopscopeError(f"ids names row {min(chosen)}; source rows count from 0")
+        return cls(first, chosen, limit)
+
+    def keeps(self, index: int, kept: int) -> bool:
+        """Whether row `index` is used when `kept` rows before it were."""
+        if self.first is not None and index >= self.first:
+            return False
+        if self.ids is not None and index not in self.ids:
+            return False
+        return self.limit is None or kept < self.limit
+
+    def check(self, total: int, where: str) -> None:
+        """Whether a source with `total` rows has what was asked for."""
+        if self.first is not None and total < self.first:
+            raise LoopscopeError(f"{where} has {total} rows, fewer than the {self.first} of the subset")
+        available = total if self.first is None else self.first
+        beyond = [row for row in sorted(self.ids or ()) if row >= available]
+        if beyond:
+            raise LoopscopeError(f"ids names row {beyond[0]}, but {where} has rows 0 to {available - 1}")
