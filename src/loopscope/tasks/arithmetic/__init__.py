@@ -1,0 +1,1 @@
+"""Arithmetic word problems that loopscope writes itself, from a seed."""

@@ -1,0 +1,112 @@
+"""The tasks `arithmetic` (worked solutions) and `arithmetic-mc` (four options).
+
+Both ask the same problems. `arithmetic` scores the worked solution after `Solution:`; `arithmetic-mc` scores the
+bare answers after `Answer:`, without showing the options, on their joint utility. Context and continuation
+are encoded as one text (`joint` in `tasks/encoding.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from loopscope._errors import LoopscopeError
+from loopscope.tasks.arithmetic.generate import SEED, problem
+from loopscope.tasks.arithmetic.problem import Problem
+from loopscope.tasks.arithmetic.rng import Chooser, key
+from loopscope.tasks.arithmetic.slips import wrong_answers
+from loopscope.tasks.arithmetic.solution import ANSWER
+from loopscope.tasks.arithmetic.wording import SPLITS
+from loopscope.tasks.encoding import Encoder, encode_row
+from loopscope.tasks.example import Example, Row, Scalar
+from loopscope.tasks.protocol import Kind
+
+SIZES = {"train": 100_000, "validation": 2_000, "test": 5_000}
+"""How many rows a split has when no limit is given; the generator itself does not end."""
+
+
+def solution_context(question: str) -> str:
+    """What stands before a worked solution."""
+    return f"Problem: {question}\nSolution:\n"
+
+
+def answer_context(story: str) -> str:
+    """What stands before a bare answer."""
+    return f"Problem: {story}\n{ANSWER}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Arithmetic:
+    seed: int = SEED
+
+    def problem(self, split: str, index: int) -> Problem:
+        """The problem behind row `index`."""
+        return problem(split, index, seed=self.seed)
+
+    def _indices(self, name: str, split: str, limit: int | None, ids: Iterable[str] | None) -> Iterable[int]:
+        if split not in SPLITS:
+            raise LoopscopeError(f"{name} has no split {split!r}: choose one of {', '.join(SPLITS)}")
+        if ids is None:
+            return range(SIZES[split] if limit is None else limit)
+        prefix = f"{split}-"
+        wanted = []
+        for text in ids:
+            number = text.removeprefix(prefix)
+            if not text.startswith(prefix) or not number.isdecimal():
+                raise LoopscopeError(f"{name} has no row {text!r}: ids of this split look like {prefix}17")
+            wanted.append(int(number))
+        return wanted if limit is None else wanted[:limit]
+
+
+def _metadata(made: Problem) -> MappingProxyType[str, Scalar]:
+    return MappingProxyType(
+        {"difficulty": made.operations, "family": made.family, "remark": made.remark, "result": made.answer}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic(_Arithmetic):
+    """Word problems of two to six operations with worked solutions."""
+
+    name: str = "arithmetic"
+    kind: Kind = "solution"
+
+    def rows(self, split: str = "test", limit: int | None = None, ids: Iterable[str] | None = None) -> Iterator[Row]:
+        """The problems of a split, with their solutions as the one continuation."""
+        for index in self._indices(self.name, split, limit, ids):
+            made = self.problem(split, index)
+            yield Row(
+                f"{split}-{index}", index, solution_context(made.question), (made.solution,), None, _metadata(made)
+            )
+
+    def encode(
+        self, tokenizer: Encoder, split: str = "test", limit: int | None = None, ids: Iterable[str] | None = None
+    ) -> Iterator[Example]:
+        """The same rows, encoded."""
+        return (encode_row(tokenizer, row) for row in self.rows(split, limit, ids))
+
+
+@dataclass(frozen=True, slots=True)
+class ArithmeticChoice(_Arithmetic):
+    """The same problems with four answers to choose from; the wrong ones come from typical slips."""
+
+    name: str = "arithmetic-mc"
+    kind: Kind = "options"
+
+    def rows(self, split: str = "test", limit: int | None = None, ids: Iterable[str] | None = None) -> Iterator[Row]:
+        """The problems of a split, with four answers; in every four rows each place is right once."""
+        for index in self._indices(self.name, split, limit, ids):
+            made = self.problem(split, index)
+            places = Chooser(key("arithmetic-mc places", self.seed, split, index // 4)).order(4)
+            answer = places[index % 4]
+            options = wrong_answers(made.steps, Chooser(key("arithmetic-mc", self.seed, split, index)))
+            options.insert(answer, made.answer)
+            texts = tuple(f" {option}" for option in options)
+            yield Row(f"{split}-{index}", index, answer_context(made.story), texts, answer, _metadata(made))
+
+    def encode(
+        self, tokenizer: Encoder, split: str = "test", limit: int | None = None, ids: Iterable[str] | None = None
+    ) -> Iterator[Example]:
+        """The same rows, encoded."""
+        return (encode_row(tokenizer, row) for row in self.rows(split, limit, ids))
