@@ -1,0 +1,121 @@
+"""Causal attention with grouped heads, and what the layers of one pass share.
+
+    attention(q, k, v) = softmax(q kᵀ / √P) v
+
+over the keys a query may see. Query head h reads key-value head h // (H / K). With no padding, or padding on
+the right, causality alone hides the padding from every valid position and no mask is built.
+
+Shapes: B rows, S query positions, T key positions, H heads, K key-value heads, G = H/K, P head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from loopscope.models.batch import Batch
+from loopscope.models.cache import KeyValueCache
+from loopscope.models.rope import Rotary, RotaryTables
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What every layer of one pass needs besides its input.
+
+    Attributes:
+        rotary: the position tables.
+        visible: [B, 1, S, T] bool, True where a query sees a key; None where causality says it all.
+        cache: where keys and values go, if they are kept.
+        cache_positions: [B, S], where in the cache this pass writes.
+        plain: elementary operations alone (any order of derivative, any tensor-like argument).
+    """
+
+    rotary: RotaryTables
+    visible: Tensor | None = None
+    cache: KeyValueCache | None = None
+    cache_positions: Tensor | None = None
+    plain: bool = False
+
+
+def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype) -> Surroundings:
+    """The surroundings of a whole batch, padded on either side."""
+    if batch.position_ids is not None:
+        positions = batch.position_ids
+    elif batch.padding == "left":
+        positions = (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+    else:
+        positions = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
+    visible = _visible(batch.attention_mask) if batch.padding == "left" else None
+    return Surroundings(rotary.tables(positions, dtype), visible)
+
+
+def counted_surroundings(
+    width: int, device: torch.device, rotary: Rotary, dtype: torch.dtype, *, plain: bool
+) -> Surroundings:
+    """The surroundings of rows that begin at position 0 and are padded, if at all, on the right."""
+    positions = torch.arange(width, device=device)[None]
+    return Surroundings(rotary.tables(positions, dtype), plain=plain)
+
+
+def cached_surroundings(positions_BS: Tensor, cache: KeyValueCache, rotary: Rotary, dtype: torch.dtype) -> Surroundings:
+    """The surroundings of new positions that continue what the cache holds.
+
+    The caller has set `cache.used` to one more than the largest position. The first pass into an empty cache
+    starts at position 0 in every row and needs no mask.
+    """
+    tables = rotary.tables(positions_BS, dtype)
+    if not cache.slots():
+        return Surroundings(tables, None, cache, positions_BS)
+    keys = torch.arange(cache.used, device=positions_BS.device)
+    return Surroundings(tables, keys <= positions_BS[:, None, :, None], cache, positions_BS)
+
+
+def attend(q_BSHP: Tensor, k_BSKP: Tensor, v_BSKP: Tensor, around: Surroundings, slot: int) -> Tensor:
+    """The attended values, heads side by side: [B, S, H·P]. `slot` matters only with a cache."""
+    batch, width, heads, head_width = q_BSHP.shape
+    q, k, v = q_BSHP.transpose(1, 2), k_BSKP.transpose(1, 2), v_BSKP.transpose(1, 2)
+    if around.cache is not None:
+        assert around.cache_positions is not None
+        held = around.cache.write(slot, k_BSKP, v_BSKP, around.cache_positions)
+        if around.visible is not None:
+            k, v = held
+    if around.plain:
+        mixed = _attend_plain(q, k, v, around.visible)
+    else:
+        mixed = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=around.visible, is_causal=around.visible is None, enable_gqa=heads != k.shape[1]
+        )
+    return mixed.transpose(1, 2).reshape(batch, width, heads * head_width)
+
+
+def _attend_plain(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    batch, heads, width, head_width = q.shape
+    shared = k.shape[1]
+    if shared != heads:
+        q = q.reshape(batch, shared, heads // shared, width, head_width)
+        k = k.reshape(batch, shared, 1, k.shape[2], head_width)
+        v = v.reshape(batch, shared, 1, v.shape[2], head_width)
+        visible = None if visible is None else visible[:, :, None]
+    scores = torch.matmul(q, k.transpose(-1, -2)) * head_width**-0.5
+    if visible is None:
+        visible = torch.ones(width, k.shape[-2], dtype=torch.bool, device=scores.device).tril()
+    low = scores.dtype in (torch.bfloat16, torch.float16)
+    dtype = torch.float32 if low else scores.dtype
+    # A finite bias keeps every derivative of the softmax free of inf − inf.
+    hidden = torch.zeros(visible.shape, dtype=dtype, device=scores.device).masked_fill(
+        ~visible, torch.finfo(dtype).min / 2
+    )
+    weights = torch.softmax((scores.to(dtype) if low else scores) + hidden, dim=-1)
+    mixed = torch.matmul(weights.to(q.dtype) if low else weights, v)
+    return mixed.reshape(batch, heads, width, head_width) if shared != heads else mixed
+
+
+def _visible(mask_BS: Tensor) -> Tensor:
+    """[B, 1, S, S]: earlier and valid, or itself, so that no query at a pad sees nothing (a NaN)."""
+    width = mask_BS.shape[1]
+    earlier = torch.ones(width, width, dtype=torch.bool, device=mask_BS.device).tril()
+    itself = torch.eye(width, dtype=torch.bool, device=mask_BS.device)
+    return (earlier & mask_BS[:, None, None, :]) | itself

@@ -1,0 +1,166 @@
+"""What every looped model shares: one trip to the deepest state, inference preparation, readout arithmetic.
+
+A model of your own inherits from `LoopedModule` and writes `embed`, `step` and `readout`; see
+`protocol.LoopedModel` for what they return.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.batch import Batch
+from loopscope.models.protocol import AffineHead, Context
+
+
+class LoopedModule(nn.Module):
+    """An `nn.Module` that is a `LoopedModel` once it has `embed`, `step` and `readout`."""
+
+    family: str = "custom"
+    name: str = "custom"
+    boundary: str = "the state between two steps"
+    hidden_size: int
+    vocabulary_size: int
+    trained_depth: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared = False
+        self._casts: dict[torch.dtype, tuple[Any, nn.Module]] = {}
+
+    def embed(self, batch: Batch) -> Context:
+        """H_0 and what every step needs besides the state."""
+        raise NotImplementedError
+
+    def step(self, state: Tensor, context: Context) -> Tensor:
+        """H_{t+1} from H_t."""
+        raise NotImplementedError
+
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """Logits of a state."""
+        raise NotImplementedError
+
+    @property
+    def head(self) -> AffineHead | None:
+        """The affine head, or None where the readout is nonlinear."""
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The arithmetic of embed and step."""
+        return next(self.parameters()).dtype
+
+    @torch.no_grad()
+    def states(self, batch: Batch, depths: Iterable[int]) -> dict[int, Tensor]:
+        """The states at the depths asked for; depth 0 is H_0."""
+        wanted = sorted(set(depths))
+        if not wanted or wanted[0] < 0:
+            raise LoopscopeError(f"depths must be integers of at least 0, and at least one, not {wanted}")
+        context = self.embed(batch)
+        state = context.state
+        kept = {0: state} if wanted[0] == 0 else {}
+        for depth in range(1, wanted[-1] + 1):
+            state = self.step(state, context)
+            if depth in wanted:
+                kept[depth] = state
+        return kept
+
+    def tied_tensors(self) -> dict[str, str]:
+        """Tensors a checkpoint may leave out, with the tensor whose values they share."""
+        return {}
+
+    def ignorable_tensors(self) -> set[str]:
+        """Tensors a checkpoint may hold that the model works out for itself."""
+        return set()
+
+    def tie(self) -> None:
+        """Makes tied parameters one parameter again after a checkpoint was assigned."""
+        for name, source in self.tied_tensors().items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(self.get_submodule(owner), leaf, self.get_parameter(source))
+
+    def prepare(self) -> None:
+        """Makes the loaded model ready for inference: tied, frozen, in eval mode, projections joined."""
+        self.tie()
+        self.eval()
+        self.requires_grad_(False)
+        _fuse(self)
+        self._casts.clear()
+        self.prepared = True
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LoopedModule:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._casts.clear()
+        if self.prepared:
+            # Moving or casting gives every parameter storage of its own; tie and join them anew.
+            self.prepare()
+        return self
+
+    def _in_dtype(self, parts: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+        """The readout's modules with weights in the readout's dtype: cast once and kept while they are frozen."""
+        parameters = list(parts.parameters())
+        if dtype is None or all(parameter.dtype == dtype for parameter in parameters):
+            return parts
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
+            return _cast_copy(parts, dtype, keep_graph=True)
+        stamp = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
+        held = self._casts.get(dtype)
+        if held is None or held[0] != stamp:
+            self._casts[dtype] = held = (stamp, _cast_copy(parts, dtype, keep_graph=False))
+        return held[1]
+
+    def _check(self, batch: Batch, limit: int) -> None:
+        assert batch.highest_id is not None
+        if batch.highest_id >= self.vocabulary_size:
+            raise LoopscopeError(
+                f"token id {batch.highest_id} is outside {self.name}'s vocabulary of {self.vocabulary_size}; "
+                "is this the model's own tokenizer?"
+            )
+        if batch.input_ids.shape[1] > limit:
+            raise LoopscopeError(
+                f"{batch.input_ids.shape[1]} tokens are more than {self.name}'s {limit} positions; shorten the text"
+            )
+        state = batch.initial_state
+        if state is not None and state.shape[-1] != self.hidden_size:
+            raise LoopscopeError(
+                f"initial_state is {state.shape[-1]} wide but {self.name}'s state is {self.hidden_size}"
+            )
+
+
+def select(state: Tensor, positions: Tensor | None) -> Tensor:
+    """The states at `positions` [N, 2] of (row, position), [N, D]; all of them where None."""
+    if positions is None:
+        return state
+    where = positions.to(state.device)
+    return state[where[:, 0], where[:, 1]]
+
+
+def _fuse(module: nn.Module) -> None:
+    for part in module.modules():
+        join = getattr(part, "fuse", None)
+        if join is not None:
+            join()
+
+
+def _cast_copy(parts: nn.Module, dtype: torch.dtype, *, keep_graph: bool) -> nn.Module:
+    memo: dict[int, Any] = {}
+    for parameter in parts.parameters():
+        cast = parameter.to(dtype)
+        memo[id(parameter)] = cast if keep_graph else nn.Parameter(cast.detach(), requires_grad=False)
+    for part in parts.modules():
+        if getattr(part, "joined", None) is not None:
+            memo[id(part.joined)] = None
+    twin = copy.deepcopy(parts, memo)
+    if not keep_graph:
+        _fuse(twin)
+    return twin

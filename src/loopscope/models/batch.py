@@ -1,0 +1,127 @@
+"""What goes into a looped model: token ids, which of them are valid, where they sit.
+
+Shapes: B rows (sequences), S positions, D hidden width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+
+Padding = Literal["none", "right", "left"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Token sequences of one width.
+
+    Build it on the CPU and move it with `to`: `padding` and `highest_id` are then worked out without
+    making the accelerator wait.
+
+    Attributes:
+        input_ids: [B, S] int64.
+        attention_mask: [B, S] bool, True where a token is valid.
+        position_ids: [B, S] int64. Left out, every row's valid tokens are counted from 0, so that a row's
+            numbers do not depend on how it is padded.
+        source_rows: the benchmark row each sequence comes from; it seeds a drawn initial state.
+        initial_state: [B, S, D]: start the recurrence here instead of at the family's own H_0.
+        padding: "none"; "right" (every row's valid tokens come first); "left" (any other arrangement).
+        highest_id: the largest token id.
+
+    >>> Batch.from_rows([[5, 6, 7], [8]]).attention_mask.int().tolist()
+    [[1, 1, 1], [1, 0, 0]]
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    position_ids: Tensor | None = None
+    source_rows: Sequence[int] | None = None
+    initial_state: Tensor | None = None
+    padding: Padding | None = None
+    highest_id: int | None = None
+
+    def __post_init__(self) -> None:
+        ids = self.input_ids
+        if ids.dim() != 2 or ids.shape[0] == 0 or ids.shape[1] == 0 or ids.dtype != torch.int64:
+            raise LoopscopeError(
+                f"input_ids must be int64 of shape [rows, positions], not {ids.dtype} {list(ids.shape)}"
+            )
+        for name, given in (("attention_mask", self.attention_mask), ("position_ids", self.position_ids)):
+            if given is not None and given.shape != ids.shape:
+                raise LoopscopeError(
+                    f"{name} has shape {list(given.shape)} but input_ids {list(ids.shape)}; give them one shape"
+                )
+        if self.source_rows is not None and len(self.source_rows) != ids.shape[0]:
+            raise LoopscopeError(
+                f"source_rows names {len(self.source_rows)} rows for a batch of {ids.shape[0]}; name one a row"
+            )
+        if self.initial_state is not None and self.initial_state.shape[:2] != ids.shape:
+            raise LoopscopeError(
+                f"initial_state has shape {list(self.initial_state.shape)} but input_ids {list(ids.shape)}; "
+                "give one state a position"
+            )
+        if self.attention_mask.dtype != torch.bool:
+            object.__setattr__(self, "attention_mask", self.attention_mask != 0)
+        if self.padding is None:
+            object.__setattr__(self, "padding", _padding(self.attention_mask))
+        if self.highest_id is None:
+            if int(ids.min()) < 0:
+                raise LoopscopeError("input_ids has a negative id; pad with a token of the vocabulary")
+            object.__setattr__(self, "highest_id", int(ids.max()))
+
+    @classmethod
+    def of(cls, input_ids: Tensor) -> Batch:
+        """Token ids [B, S] that are all valid."""
+        return cls(input_ids, torch.ones_like(input_ids, dtype=torch.bool))
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Sequence[Sequence[int]],
+        *,
+        pad_id: int = 0,
+        padding: Literal["right", "left"] = "right",
+        source_rows: Sequence[int] | None = None,
+    ) -> Batch:
+        """Sequences of different lengths as one batch; the pad id never reaches a result."""
+        if not rows or not all(len(row) for row in rows):
+            raise LoopscopeError("a batch needs at least one row, and every row at least one token")
+        width = max(len(row) for row in rows)
+        ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
+        mask = torch.zeros(len(rows), width, dtype=torch.bool)
+        for index, row in enumerate(rows):
+            place = slice(0, len(row)) if padding == "right" else slice(width - len(row), width)
+            ids[index, place] = torch.tensor(list(row), dtype=torch.int64)
+            mask[index, place] = True
+        return cls(ids, mask, source_rows=source_rows)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+
+        def move(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device, non_blocking=True)
+
+        return dataclasses.replace(
+            self,
+            input_ids=self.input_ids.to(device, non_blocking=True),
+            attention_mask=self.attention_mask.to(device, non_blocking=True),
+            position_ids=move(self.position_ids),
+            initial_state=move(self.initial_state),
+        )
+
+
+def _padding(mask: Tensor) -> Padding:
+    if bool(mask.all()):
+        return "none"
+    empty = (~mask.any(dim=1)).nonzero()
+    if empty.numel():
+        raise LoopscopeError(f"row {int(empty[0])} of the batch has no valid token; leave empty rows out")
+    rises = mask[:, 1:] & ~mask[:, :-1]
+    return "left" if bool(rises.any()) else "right"

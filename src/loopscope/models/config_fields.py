@@ -1,0 +1,106 @@
+"""Reads a checkpoint's config.json field by field, with one clear line for whatever is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from loopscope._errors import LoopscopeError
+
+
+class ConfigFields:
+    """The fields of one config.json, read with their types checked.
+
+    >>> ConfigFields({"hidden_size": 64}, "Ouro").size("hidden_size")
+    64
+    """
+
+    def __init__(self, json: Mapping[str, Any], family: str) -> None:
+        self.json = json
+        self.family = family
+
+    def has(self, key: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.json.get(key) is not None
+
+    def fault(self, message: str) -> LoopscopeError:
+        """The error to raise: one line that names the file and the family."""
+        return LoopscopeError(f"config.json ({self.family}): {message}")
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A positive integer."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise self.fault(f"{key} must be a positive integer, not {value!r}")
+        return value
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """An integer that may be zero."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.fault(f"{key} must be an integer of at least 0, not {value!r}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise self.fault(f"{key} must be a positive number, not {value!r}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.json.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.fault(f"{key} must be true or false, not {value!r}")
+        return value
+
+    def mapping(self, key: str) -> ConfigFields | None:
+        """A nested object, or None where it is absent or null."""
+        value = self.json.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.fault(f"{key} must be an object, not {value!r}")
+        return ConfigFields(value, f"{self.family}, {key}")
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """Token ids given as one integer, a list of them, or not at all."""
+        value = self.json.get(key)
+        values = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(isinstance(item, int) and not isinstance(item, bool) for item in values):
+            raise self.fault(f"{key} must be a token id or a list of them, not {value!r}")
+        return tuple(values)
+
+    def only(self, key: str, *supported: Any) -> None:
+        """Refuses every value but the supported ones; an absent or null field passes."""
+        value = self.json.get(key)
+        if value is not None and value not in supported:
+            choices = " or ".join(repr(item) for item in supported)
+            raise self.fault(f"{key} {value!r} is not supported, only {choices}")
+
+    def grouped_heads(self, heads: int, key: str = "num_key_value_heads") -> int:
+        """The number of key-value heads, which must divide the number of query heads."""
+        shared = self.size(key, heads)
+        if heads % shared:
+            raise self.fault(f"{heads} attention heads cannot share {shared} key-value heads")
+        return shared
+
+    def head_width(self, hidden: int, heads: int) -> int:
+        """head_dim, or hidden / heads where it is left out; even, as rotary positions need."""
+        if not self.has("head_dim") and hidden % heads:
+            raise self.fault(f"hidden size {hidden} does not divide into {heads} heads; give head_dim")
+        width = self.size("head_dim", hidden // heads or 1)
+        if width % 2:
+            raise self.fault(f"head_dim {width} is odd; rotary positions need an even one")
+        return width
+
+    def _get(self, key: str, default: float | None) -> Any:
+        value = self.json.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.fault(f"{key} is missing")
+        return default

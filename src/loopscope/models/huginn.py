@@ -1,0 +1,97 @@
+"""Huginn: prelude, recurrent core and coda of blocks that norm the residual sum.
+
+    x ← norm_2(x + attention(norm_1(x))),   x ← norm_4(x + feed_forward(norm_3(x)))
+    logits_t = lm_head(ln_f(coda(ln_f(s_t))))
+
+A bias is added to queries and keys before the rotation, whose pairs are interleaved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from loopscope.models.attention import Surroundings
+from loopscope.models.config_fields import ConfigFields
+from loopscope.models.normalisation import RMSNorm
+from loopscope.models.recurrent_depth import (
+    JointAttention,
+    JointFeedForward,
+    RecurrentDepth,
+    RecurrentDepthConfig,
+    read_stack_sizes,
+)
+from loopscope.models.rope import Rotary
+
+
+@dataclass(frozen=True)
+class HuginnConfig(RecurrentDepthConfig):
+    """The sizes of one Huginn checkpoint."""
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> HuginnConfig:
+        """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
+        fields = ConfigFields(json, "Huginn")
+        sizes = read_stack_sizes(fields)
+        qk_bias = fields.flag("qk_bias", True)
+        shared = fields.grouped_heads(sizes.heads)
+        if qk_bias and shared != sizes.heads:
+            raise fields.fault(f"qk_bias needs as many key-value heads ({shared}) as heads ({sizes.heads})")
+        drawn = fields.mapping("init_values") or ConfigFields({}, fields.family)
+        return cls(
+            vocabulary_size=sizes.vocabulary,
+            hidden_size=sizes.hidden,
+            inner_size=fields.size("intermediate_size"),
+            heads=sizes.heads,
+            key_value_heads=shared,
+            head_width=sizes.head_width,
+            prelude_layers=sizes.prelude,
+            core_layers=sizes.core,
+            coda_layers=sizes.coda,
+            norm_eps=fields.number("norm_eps", 1e-6),
+            rotary=Rotary(sizes.head_width, fields.number("rope_base", 50000), "interleaved"),
+            max_positions=fields.size("block_size", 4096),
+            trained_depth=fields.size("mean_recurrence", 32),
+            state_std=drawn.number("std", math.sqrt(2 / (5 * sizes.hidden))),
+            embed_scale=drawn.number("embed_scale", math.sqrt(sizes.hidden)),
+            qk_bias=qk_bias,
+            tied=fields.flag("tie_embeddings", True),
+            eos_ids=fields.token_ids("eos_token_id"),
+        )
+
+
+class HuginnBlock(nn.Module):
+    """Norms before each branch and on each residual sum."""
+
+    def __init__(self, config: RecurrentDepthConfig) -> None:
+        super().__init__()
+        self.norm_1 = RMSNorm(config.hidden_size, config.norm_eps)
+        self.attn = JointAttention(config, flat_norm=False)
+        self.norm_2 = RMSNorm(config.hidden_size, config.norm_eps)
+        self.norm_3 = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mlp = JointFeedForward(config)
+        self.norm_4 = RMSNorm(config.hidden_size, config.norm_eps)
+
+    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
+        """[B, S, D] → [B, S, D]."""
+        plain = around.plain
+        x_BSD = self.norm_2(self.attn(self.norm_1(x_BSD, plain), around, slot) + x_BSD, plain)
+        result: Tensor = self.norm_4(self.mlp(self.norm_3(x_BSD, plain)) + x_BSD, plain)
+        return result
+
+
+class Huginn(RecurrentDepth):
+    """Huginn at any size; padding on the right."""
+
+    family = "huginn"
+    name = "huginn"
+    norm_before_coda = True
+
+    @staticmethod
+    def block(config: RecurrentDepthConfig) -> nn.Module:
+        """A Huginn block."""
+        return HuginnBlock(config)

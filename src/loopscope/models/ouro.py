@@ -1,0 +1,199 @@
+"""Ouro: the whole stack of layers is the loop.
+
+    H_0 = embedding,   H_{t+1} = norm(layers(H_t)),   logits_t = lm_head(H_t)
+
+The normed state is what feeds the next loop and what the head reads: it is the state boundary, and logits are
+affine in it. Every layer norms both the input and the output of its two branches. An exit gate reads the same
+state (`exit_gate`). There is no cap on the number of loops.
+
+Shapes: B rows, S positions, D hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from loopscope.models.attention import Surroundings, cached_surroundings, surroundings
+from loopscope.models.base import LoopedModule, select
+from loopscope.models.batch import Batch
+from loopscope.models.cache import KeyValueCache
+from loopscope.models.config_fields import ConfigFields
+from loopscope.models.normalisation import RMSNorm
+from loopscope.models.protocol import AffineHead, Context
+from loopscope.models.rope import Rotary, read_rotary
+from loopscope.models.separate_projections import AttentionSizes, SeparateAttention, SeparateFeedForward
+
+
+@dataclass(frozen=True)
+class OuroConfig:
+    """The sizes of one Ouro checkpoint."""
+
+    vocabulary_size: int
+    hidden_size: int
+    inner_size: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_width: int
+    norm_eps: float
+    rotary: Rotary
+    max_positions: int
+    trained_depth: int
+    exit_threshold: float
+    tied: bool
+    eos_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> OuroConfig:
+        """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
+        fields = ConfigFields(json, "Ouro")
+        hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+        layers = fields.size("num_hidden_layers")
+        head_width = fields.head_width(hidden, heads)
+        fields.only("hidden_act", "silu")
+        fields.only("attention_bias", False)
+        check_full_attention(fields, layers)
+        return cls(
+            vocabulary_size=fields.size("vocab_size"),
+            hidden_size=hidden,
+            inner_size=fields.size("intermediate_size"),
+            layers=layers,
+            heads=heads,
+            key_value_heads=fields.grouped_heads(heads),
+            head_width=head_width,
+            norm_eps=fields.number("rms_norm_eps", 1e-6),
+            rotary=read_rotary(fields, head_width, rounded=True),
+            max_positions=fields.size("max_position_embeddings", 65536),
+            trained_depth=fields.size("total_ut_steps", 4),
+            exit_threshold=fields.number("early_exit_threshold", 1.0),
+            tied=fields.flag("tie_word_embeddings", False),
+            eos_ids=fields.token_ids("eos_token_id"),
+        )
+
+
+def check_full_attention(fields: ConfigFields, layers: int) -> None:
+    """Refuses sliding windows, however the file asks for them."""
+    kinds = fields.json.get("layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != layers:
+            raise fields.fault(f"layer_types must name one kind for each of the {layers} layers")
+        other = sorted({str(kind) for kind in kinds} - {"full_attention"})
+        if other:
+            raise fields.fault(f"layer_types {other[0]!r} is not supported, only 'full_attention'")
+    if fields.flag("use_sliding_window", kinds is None) and fields.has("sliding_window"):
+        raise fields.fault(f"sliding_window {fields.json['sliding_window']!r} is not supported, only null")
+
+
+class OuroLayer(nn.Module):
+    """x += norm(attention(norm(x))); x += norm(feed_forward(norm(x)))."""
+
+    def __init__(self, config: OuroConfig) -> None:
+        super().__init__()
+        self.self_attn = SeparateAttention(
+            AttentionSizes(config.hidden_size, config.heads, config.key_value_heads, config.head_width)
+        )
+        self.mlp = SeparateFeedForward(config.hidden_size, config.inner_size)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.input_layernorm_2 = RMSNorm(config.hidden_size, config.norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, config.norm_eps)
+
+    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
+        """[B, S, D] → [B, S, D]."""
+        x_BSD = x_BSD + self.input_layernorm_2(self.self_attn(self.input_layernorm(x_BSD), around, slot))
+        branch: Tensor = self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x_BSD)))
+        return x_BSD + branch
+
+
+class OuroStack(nn.Module):
+    """Embedding, layers, output norm and exit gate, under the checkpoint's names."""
+
+    def __init__(self, config: OuroConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocabulary_size, config.hidden_size)
+        self.layers = nn.ModuleList(OuroLayer(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.early_exit_gate = nn.Linear(config.hidden_size, 1)
+
+
+class Ouro(LoopedModule):
+    """Ouro at any size; padding on either side."""
+
+    family = "ouro"
+    name = "ouro"
+    boundary = "the shared stack's output after its norm, just before the language-model head"
+
+    def __init__(self, config: OuroConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.hidden_size = config.hidden_size
+        self.vocabulary_size = config.vocabulary_size
+        self.trained_depth = config.trained_depth
+        self.model = OuroStack(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocabulary_size, bias=False)
+        self.tie()
+
+    def tied_tensors(self) -> dict[str, str]:
+        """The head shares the embedding where the configuration ties them."""
+        return {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tied else {}
+
+    def ignorable_tensors(self) -> set[str]:
+        """Rotary frequencies, which some tools store."""
+        layers = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(self.config.layers)}
+        return {"model.rotary_emb.inv_freq"} | layers
+
+    @property
+    def head(self) -> AffineHead:
+        """The logits are state · weightᵀ."""
+        return AffineHead(self.lm_head.weight)
+
+    def embed(self, batch: Batch) -> Context:
+        """H_0 is the token embedding."""
+        self._check(batch, self.config.max_positions)
+        batch = batch.to(self.device)
+        around = surroundings(batch, self.config.rotary, self.dtype)
+        return Context(self._initial(batch), batch, extra=around)
+
+    def embed_cached(self, batch: Batch, cache: KeyValueCache) -> Context:
+        """H_0 of new positions (`batch.position_ids`) that continue what the cache holds."""
+        batch = batch.to(self.device)
+        assert batch.position_ids is not None
+        around = cached_surroundings(batch.position_ids, cache, self.config.rotary, self.dtype)
+        return Context(self._initial(batch), batch, extra=around)
+
+    def _initial(self, batch: Batch) -> Tensor:
+        if batch.initial_state is not None:
+            return batch.initial_state.to(self.dtype)
+        embedded: Tensor = self.model.embed_tokens(batch.input_ids)
+        return embedded
+
+    def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
+        """One loop: all layers, then the norm. `loop` (from 0) chooses the cache slots, if there is a cache."""
+        around: Surroundings = context.extra
+        for index, layer in enumerate(self.model.layers):
+            state = layer(state, around, loop * self.config.layers + index)
+        normed: Tensor = self.model.norm(state)
+        return normed
+
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """lm_head(state), affine."""
+        chosen = select(state, positions)
+        head = self._in_dtype(self.lm_head, dtype)
+        return functional.linear(chosen if dtype is None else chosen.to(dtype), head.weight)  # type: ignore[arg-type]
+
+    def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
+        """The head keeps no keys: the ordinary readout."""
+        return self.readout(state, positions)
+
+    def gate_logits(self, state: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """The exit gate before its sigmoid, [B, S]; see `exit_gate`."""
+        gate = self.model.early_exit_gate
+        if dtype is None:
+            return functional.linear(state, gate.weight, gate.bias)[..., 0]
+        return functional.linear(state.to(dtype), gate.weight.to(dtype), gate.bias.to(dtype))[..., 0]

@@ -1,0 +1,99 @@
+"""The looped model as the rest of loopscope sees it: embed, step, readout (Section 3 of the paper).
+
+H_0 = embed(batch), H_{t+1} = step(H_t), logits_t = readout(H_t). Whatever implements `LoopedModel` can be
+measured; `base.LoopedModule` supplies most of it to an `nn.Module`.
+
+Shapes: B rows, S positions, D hidden width, V vocabulary, N selected positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from loopscope.models.batch import Batch
+
+
+class AffineHead(NamedTuple):
+    """Logits that are affine in the state: `state @ weight_VD.T + bias_V`."""
+
+    weight_VD: Tensor  # noqa: N815
+    bias_V: Tensor | None = None  # noqa: N815
+
+
+@dataclass(frozen=True)
+class Context:
+    """What stays fixed while one batch is stepped.
+
+    Attributes:
+        state: H_0, [B, S, D].
+        batch: the batch it was made from.
+        injection: what every step reads besides the state (Huginn's embedded input), [B, S, D].
+        extra: the family's own; nobody else looks at it.
+    """
+
+    state: Tensor
+    batch: Batch
+    injection: Tensor | None = None
+    extra: Any = None
+
+
+@runtime_checkable
+class LoopedModel(Protocol):
+    """A model whose depth is how often one map is applied.
+
+    Attributes:
+        family: "ouro", "huginn", …
+        name: what the user called it.
+        hidden_size: D.
+        vocabulary_size: V.
+        trained_depth: the number of loops it was trained for.
+        boundary: one phrase that says where in the model the state is taken.
+        head: the affine head where logits are affine in the state, else None.
+    """
+
+    family: str
+    name: str
+    hidden_size: int
+    vocabulary_size: int
+    trained_depth: int
+    boundary: str
+
+    @property
+    def head(self) -> AffineHead | None:
+        """The affine head, or None where the readout is nonlinear."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The arithmetic of embed and step."""
+        ...
+
+    def embed(self, batch: Batch) -> Context:
+        """H_0 and what every step needs besides the state."""
+        ...
+
+    def step(self, state: Tensor, context: Context) -> Tensor:
+        """H_{t+1} from H_t, [B, S, D] → [B, S, D]."""
+        ...
+
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """Logits of a state: [B, S, V], or [N, V] at `positions` [N, 2] of (row, position).
+
+        `dtype` is the arithmetic of the readout, the model's own when left out. TF32 is the caller's to
+        switch off (`torch.backends.cuda.matmul.allow_tf32`).
+        """
+        ...
+
+    def states(self, batch: Batch, depths: Iterable[int]) -> dict[int, Tensor]:
+        """The states at the depths asked for, in one trip to the deepest; nothing else is kept."""
+        ...

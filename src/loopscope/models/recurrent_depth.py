@@ -1,0 +1,283 @@
+"""The prelude / core / coda skeleton that Huginn and the retrofitted models share.
+
+    e = prelude(scale · wte[ids]),   s_0 drawn,   s_{t+1} = core(adapter([s_t ; e])),   logits_t = readout(s_t)
+
+The raw output of the core is the state boundary. The readout runs the coda, which is nonlinear and attends, so
+it takes the states of all positions; only the head is limited to the positions asked for. Positions are counted
+from 0 and rows padded on the right, because a readout gets nothing but the state.
+
+Shapes: B rows, S positions, D hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.autograd.forward_ad as forward_mode
+from torch import Tensor, nn
+from torch.nn import functional
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.attention import Surroundings, attend, cached_surroundings, counted_surroundings, surroundings
+from loopscope.models.base import LoopedModule, select
+from loopscope.models.batch import Batch
+from loopscope.models.cache import KeyValueCache
+from loopscope.models.config_fields import ConfigFields
+from loopscope.models.initial_state import InitialState
+from loopscope.models.normalisation import RMSNorm
+from loopscope.models.protocol import Context
+from loopscope.models.rope import Rotary, rotate
+
+
+@dataclass(frozen=True)
+class RecurrentDepthConfig:
+    """The sizes of one prelude / core / coda checkpoint."""
+
+    vocabulary_size: int
+    hidden_size: int
+    inner_size: int
+    heads: int
+    key_value_heads: int
+    head_width: int
+    prelude_layers: int
+    core_layers: int
+    coda_layers: int
+    norm_eps: float
+    rotary: Rotary
+    max_positions: int
+    trained_depth: int
+    state_std: float
+    embed_scale: float
+    qk_bias: bool
+    tied: bool
+    eos_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StackSizes:
+    """The fields whose meaning Huginn and the retrofits share."""
+
+    hidden: int
+    heads: int
+    head_width: int
+    prelude: int
+    core: int
+    coda: int
+    vocabulary: int
+
+
+def read_stack_sizes(fields: ConfigFields) -> StackSizes:
+    """Reads and cross-checks them; refuses the variants of the recipe that no published checkpoint uses."""
+    hidden, heads = fields.size("n_embd"), fields.size("n_heads")
+    prelude = fields.count("n_layers_in_prelude")
+    core = fields.size("n_layers_in_recurrent_block")
+    coda = fields.count("n_layers_in_coda")
+    total = fields.size("n_layers", prelude + core + coda)
+    if total != prelude + core + coda:
+        raise fields.fault(f"n_layers {total} is not {prelude} + {core} + {coda} (prelude, core, coda)")
+    vocabulary = fields.size("vocab_size")
+    padded = fields.size("padded_vocab_size", vocabulary)
+    if padded < vocabulary:
+        raise fields.fault(f"padded_vocab_size {padded} is smaller than vocab_size {vocabulary}")
+    fields.only("bias", False)
+    fields.only("injection_type", "linear")
+    fields.only("state_init", "like-init")
+    fields.only("nonlin_name", "SiLU")
+    fields.only("mlp_class_name", "GatedMLP")
+    fields.only("test_time_noise", 0)
+    return StackSizes(hidden, heads, fields.head_width(hidden, heads), prelude, core, coda, padded)
+
+
+class JointAttention(nn.Module):
+    """Grouped-query attention whose queries, keys and values are one matrix.
+
+    `qk_bias` adds a bias to queries and keys before the rotation; `flat_norm` norms the whole flat query and
+    the whole flat key before they are split into heads.
+    """
+
+    def __init__(self, config: RecurrentDepthConfig, *, flat_norm: bool) -> None:
+        super().__init__()
+        self.heads, self.key_value_heads, self.head_width = config.heads, config.key_value_heads, config.head_width
+        self.query, self.shared = self.heads * self.head_width, self.key_value_heads * self.head_width
+        self.Wqkv = nn.Linear(config.hidden_size, self.query + 2 * self.shared, bias=False)
+        self.proj = nn.Linear(self.query, config.hidden_size, bias=False)
+        self.flat_norm = flat_norm
+        if flat_norm:
+            self.q_norm = RMSNorm(self.query, config.norm_eps)
+            self.k_norm = RMSNorm(self.shared, config.norm_eps)
+        self.qk_bias: Tensor | None = None
+        if config.qk_bias:
+            self.qk_bias = nn.Parameter(torch.zeros(2, 1, self.heads, self.head_width))
+
+    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
+        """[B, S, D] → [B, S, D]."""
+        rows, width = x_BSD.shape[0], x_BSD.shape[1]
+        qkv = self.Wqkv(x_BSD)
+        q, k, v = (
+            qkv[..., : self.query],
+            qkv[..., self.query : self.query + self.shared],
+            qkv[..., self.query + self.shared :],
+        )
+        if self.flat_norm:
+            q, k = self.q_norm(q, around.plain), self.k_norm(k, around.plain)
+        q = q.reshape(rows, width, self.heads, self.head_width)
+        k = k.reshape(rows, width, self.key_value_heads, self.head_width)
+        v = v.reshape(rows, width, self.key_value_heads, self.head_width)
+        if self.qk_bias is not None:
+            q, k = q + self.qk_bias[0], k + self.qk_bias[1]
+        mixed: Tensor = self.proj(attend(rotate(q, around.rotary), rotate(k, around.rotary), v, around, slot))
+        return mixed
+
+
+class JointFeedForward(nn.Module):
+    """proj(silu(gate) · up) with gate and up in one matrix, gate first."""
+
+    def __init__(self, config: RecurrentDepthConfig) -> None:
+        super().__init__()
+        self.inner = config.inner_size
+        self.fc = nn.Linear(config.hidden_size, 2 * config.inner_size, bias=False)
+        self.proj = nn.Linear(config.inner_size, config.hidden_size, bias=False)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, D] → [B, S, D]."""
+        both = self.fc(x_BSD)
+        result: Tensor = self.proj(functional.silu(both[..., : self.inner]) * both[..., self.inner :])
+        return result
+
+
+class RecurrentDepth(LoopedModule):
+    """The skeleton; a family says what a block is and whether the coda's input is normed."""
+
+    boundary = "the recurrent core's raw output, before the coda"
+    norm_before_coda: bool
+
+    def __init__(self, config: RecurrentDepthConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.hidden_size = config.hidden_size
+        self.vocabulary_size = config.vocabulary_size
+        self.trained_depth = config.trained_depth
+        self.initial_state = InitialState(config.hidden_size, config.state_std, config.embed_scale)
+        wide = config.hidden_size
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(config.vocabulary_size, wide),
+                "prelude": nn.ModuleList(self.block(config) for _ in range(config.prelude_layers)),
+                "adapter": nn.Linear(2 * wide, wide, bias=False),
+                "core_block": nn.ModuleList(self.block(config) for _ in range(config.core_layers)),
+                "coda": nn.ModuleList(self.block(config) for _ in range(config.coda_layers)),
+                "ln_f": RMSNorm(wide, config.norm_eps),
+            }
+        )
+        self.lm_head = nn.Linear(wide, config.vocabulary_size, bias=False)
+        self.tie()
+
+    @staticmethod
+    def block(config: RecurrentDepthConfig) -> nn.Module:
+        """One block of the family."""
+        raise NotImplementedError
+
+    def tied_tensors(self) -> dict[str, str]:
+        """The head shares the embedding where the configuration ties them."""
+        return {"lm_head.weight": "transformer.wte.weight"} if self.config.tied else {}
+
+    def ignorable_tensors(self) -> set[str]:
+        """The stored rotation table."""
+        return {"freqs_cis"}
+
+    def embed(self, batch: Batch) -> Context:
+        """H_0 is drawn from the source row's seed unless the batch brings one; the prelude runs once."""
+        self._check(batch, self.config.max_positions)
+        if batch.padding == "left":
+            raise LoopscopeError(
+                f"{self.name} reads padding as text when it comes first; pad on the right (Batch.from_rows does)"
+            )
+        if batch.position_ids is not None:
+            raise LoopscopeError(f"{self.name} counts positions from 0; leave position_ids out")
+        lengths = batch.attention_mask.sum(dim=1).tolist() if batch.initial_state is None else []
+        batch = batch.to(self.device)
+        around = surroundings(batch, self.config.rotary, self.dtype)
+        if batch.initial_state is None:
+            rows = batch.source_rows if batch.source_rows is not None else [0] * len(lengths)
+            state = self.draw_initial_state(rows, lengths, batch.input_ids.shape[1])
+        else:
+            state = batch.initial_state.to(self.dtype)
+        return Context(state, batch, self._prelude(batch, around), around)
+
+    def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
+        """H_0 for rows of the given lengths, [B, width, D] on the model's device; zero at padding."""
+        drawn = self.initial_state.draw(source_rows, lengths)
+        return functional.pad(drawn, (0, 0, 0, width - drawn.shape[1])).to(self.device, self.dtype)
+
+    def embed_cached(self, batch: Batch, cache: KeyValueCache) -> Context:
+        """H_0 of new positions (`batch.position_ids`, `batch.initial_state`) that continue the cache."""
+        batch = batch.to(self.device)
+        assert batch.position_ids is not None
+        assert batch.initial_state is not None
+        around = cached_surroundings(batch.position_ids, cache, self.config.rotary, self.dtype)
+        return Context(batch.initial_state.to(self.dtype), batch, self._prelude(batch, around), around)
+
+    def _prelude(self, batch: Batch, around: Surroundings) -> Tensor:
+        x: Tensor = self.transformer["wte"](batch.input_ids)
+        if self.config.embed_scale != 1.0:
+            x = x * self.config.embed_scale
+        for slot, block in enumerate(self._blocks("prelude")):
+            x = block(x, around, slot)
+        return x
+
+    def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
+        """One pass through the core. `loop` (from 0) chooses the cache slots, if there is a cache."""
+        assert context.injection is not None
+        around: Surroundings = context.extra
+        x: Tensor = self.transformer["adapter"](torch.cat([state, context.injection], dim=-1))
+        first = self.config.prelude_layers + loop * self.config.core_layers
+        for index, block in enumerate(self._blocks("core_block")):
+            x = block(x, around, first + index)
+        return x
+
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """Logits through the coda. Rows begin at position 0; what stands after a position never reaches it."""
+        arithmetic = self.dtype if dtype is None else dtype
+        around = counted_surroundings(
+            state.shape[1], self.device, self.config.rotary, arithmetic, plain=is_differentiated(state)
+        )
+        hidden = self.head_hidden(state, dtype, around)
+        return self._head(select(hidden, positions), dtype)
+
+    def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
+        """The readout of new positions, whose coda reads and writes the cache."""
+        return self._head(select(self.head_hidden(state, None, context.extra), positions), None)
+
+    def head_hidden(self, state: Tensor, dtype: torch.dtype | None, around: Surroundings) -> Tensor:
+        """What the head reads: the state after the coda and the last norm, [B, S, D]."""
+        parts = self._readout_parts(dtype)
+        x = state if dtype is None else state.to(dtype)
+        if self.norm_before_coda:
+            x = parts["ln_f"](x, around.plain)
+        for index, block in enumerate(parts["coda"].children()):
+            x = block(x, around, -1 - index)
+        hidden: Tensor = parts["ln_f"](x, around.plain)
+        return hidden
+
+    def _head(self, hidden: Tensor, dtype: torch.dtype | None) -> Tensor:
+        return functional.linear(hidden, self._readout_parts(dtype)["head"].weight)  # type: ignore[arg-type]
+
+    def _readout_parts(self, dtype: torch.dtype | None) -> nn.ModuleDict:
+        live = nn.ModuleDict({"coda": self.transformer["coda"], "ln_f": self.transformer["ln_f"], "head": self.lm_head})
+        parts = self._in_dtype(live, dtype)
+        assert isinstance(parts, nn.ModuleDict)
+        return parts
+
+    def _blocks(self, name: str) -> nn.ModuleList:
+        blocks = self.transformer[name]
+        assert isinstance(blocks, nn.ModuleList)
+        return blocks
+
+
+def is_differentiated(state: Tensor) -> bool:
+    """Whether a readout must stay differentiable to any order: in grad mode, or for anything but a plain tensor."""
+    if type(state) is not Tensor or torch.is_grad_enabled():
+        return True
+    return forward_mode._current_level >= 0

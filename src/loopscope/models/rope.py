@@ -1,0 +1,125 @@
+"""Rotary positions: the frequencies, the tables and the rotation.
+
+    angle(p, i) = p · f_i,   f_i = theta^(-2i / P)
+    (a, b) → (a cos − b sin, b cos + a sin)
+
+for the i-th pair (a, b) of a head. Pairs are (i, i + P/2) in the "half" layout and (2i, 2i + 1) in the
+"interleaved" one. Frequencies and angles are float32 whatever the model's dtype, and they are worked out when
+they are needed: nothing is stored with the weights. `rounded` tables are rounded to the model's dtype before
+they are used, which some published implementations do and others do not; in BF16 the difference shows.
+
+Shapes: B rows, S positions, H heads, P head width, R = P/2 pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from loopscope.models.config_fields import ConfigFields
+
+Layout = Literal["half", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Frequencies that turn slowly within the original context are divided by `factor`.
+
+    With t_i = original · f_i / 2π turns and m = clip((t_i − low) / (high − low), 0, 1):
+    f_i ← m f_i + (1 − m) f_i / factor.
+    """
+
+    factor: float
+    low: float
+    high: float
+    original: int
+
+
+@dataclass(frozen=True)
+class LinearScaling:
+    """All frequencies divided by `factor`."""
+
+    factor: float
+
+
+class RotaryTables(NamedTuple):
+    """cos and sin, [1 or B, S, 1, R], with the layout that says which entries form a pair."""
+
+    cos: Tensor
+    sin: Tensor
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """What a model's positions mean."""
+
+    head_width: int
+    theta: float
+    layout: Layout = "half"
+    rounded: bool = False
+    scaling: Llama3Scaling | LinearScaling | None = None
+
+    def frequencies(self) -> Tensor:
+        """f_i, [R] float32 on the CPU (another device's power function differs in the last bit)."""
+        exponent = torch.arange(0, self.head_width, 2, dtype=torch.float32, device="cpu") / self.head_width
+        plain = 1.0 / (self.theta**exponent)
+        if self.scaling is None:
+            return plain
+        if isinstance(self.scaling, LinearScaling):
+            return plain / self.scaling.factor
+        turns = self.scaling.original * plain / (2 * math.pi)
+        kept = ((turns - self.scaling.low) / (self.scaling.high - self.scaling.low)).clamp(0, 1)
+        return kept * plain + (1 - kept) * plain / self.scaling.factor
+
+    def tables(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
+        """Tables for positions [1 or B, S], ready for queries and keys of `dtype`."""
+        frequencies = self.frequencies().to(positions.device, non_blocking=True)
+        angles = positions.to(torch.float32)[..., None, None] * frequencies
+        keep = torch.float64 if dtype == torch.float64 else dtype if self.rounded else torch.float32
+        return RotaryTables(angles.cos().to(keep), angles.sin().to(keep), self.layout)
+
+
+def rotate(x_BSHP: Tensor, tables: RotaryTables) -> Tensor:
+    """Queries or keys turned by their positions, in the dtype they came in."""
+    cos, sin, layout = tables
+    if layout == "half":
+        width = x_BSHP.shape[-1] // 2
+        first, second = x_BSHP[..., :width], x_BSHP[..., width:]
+    else:
+        first, second = x_BSHP[..., 0::2], x_BSHP[..., 1::2]
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    joined = torch.cat(turned, dim=-1) if layout == "half" else torch.stack(turned, dim=-1).flatten(-2)
+    return joined.to(x_BSHP.dtype)
+
+
+def read_rotary(fields: ConfigFields, head_width: int, *, rounded: bool, theta_key: str = "rope_theta") -> Rotary:
+    """Half-split rotary positions from config.json, in the old spelling or under `rope_parameters`."""
+    fields.only("partial_rotary_factor", 1.0)
+    nested = fields.mapping("rope_parameters")
+    theta = (nested if nested is not None and nested.has(theta_key) else fields).number(theta_key)
+    scaling = nested if nested is not None else fields.mapping("rope_scaling")
+    return Rotary(head_width, theta, "half", rounded, None if scaling is None else _scaling(scaling))
+
+
+def _scaling(fields: ConfigFields) -> Llama3Scaling | LinearScaling | None:
+    kind = fields.json.get("rope_type", fields.json.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return LinearScaling(fields.number("factor"))
+    if kind == "llama3":
+        scaling = Llama3Scaling(
+            fields.number("factor"),
+            fields.number("low_freq_factor"),
+            fields.number("high_freq_factor"),
+            fields.size("original_max_position_embeddings"),
+        )
+        if scaling.high <= scaling.low:
+            raise fields.fault(f"high_freq_factor {scaling.high} must exceed low_freq_factor {scaling.low}")
+        return scaling
+    raise fields.fault(f"rope type {kind!r} is not supported, only 'default', 'linear' or 'llama3'")

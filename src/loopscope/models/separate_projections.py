@@ -1,0 +1,119 @@
+"""Attention and gated feed-forward with one matrix a projection, as Llama-style checkpoints store them.
+
+`fuse` joins the matrices that read the same input into one, of which the named parameters become views: half
+the kernel launches, and a checkpoint still maps name by name. Unfused, every parameter is its own, as
+training needs.
+
+Shapes: B rows, S positions, D hidden width, H heads, K key-value heads, P head width, F feed-forward width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from loopscope.models.attention import Surroundings, attend
+from loopscope.models.normalisation import RMSNorm
+from loopscope.models.rope import rotate
+
+
+@dataclass(frozen=True)
+class AttentionSizes:
+    """The widths of one attention layer and which of the optional parts it has."""
+
+    hidden: int
+    heads: int
+    key_value_heads: int
+    head_width: int
+    qkv_bias: bool = False
+    output_bias: bool = False
+    head_norm_eps: float | None = None
+
+
+def join_linears(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """One weight [ΣF, D] and bias [ΣF] of which the layers' own parameters become views."""
+    weight = torch.cat([linear.weight.detach() for linear in linears])
+    bias = None if linears[0].bias is None else torch.cat([linear.bias.detach() for linear in linears])
+    start = 0
+    for linear in linears:
+        rows = slice(start, start + linear.out_features)
+        linear.weight = nn.Parameter(weight[rows], requires_grad=False)
+        if bias is not None:
+            linear.bias = nn.Parameter(bias[rows], requires_grad=False)
+        start = rows.stop
+    return weight, bias
+
+
+class SeparateAttention(nn.Module):
+    """Grouped-query attention with q, k, v and o projections; optionally a norm over each query and key head."""
+
+    def __init__(self, sizes: AttentionSizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        query, shared = sizes.heads * sizes.head_width, sizes.key_value_heads * sizes.head_width
+        self.q_proj = nn.Linear(sizes.hidden, query, bias=sizes.qkv_bias)
+        self.k_proj = nn.Linear(sizes.hidden, shared, bias=sizes.qkv_bias)
+        self.v_proj = nn.Linear(sizes.hidden, shared, bias=sizes.qkv_bias)
+        self.o_proj = nn.Linear(query, sizes.hidden, bias=sizes.output_bias)
+        if sizes.head_norm_eps is not None:
+            self.q_norm = RMSNorm(sizes.head_width, sizes.head_norm_eps)
+            self.k_norm = RMSNorm(sizes.head_width, sizes.head_norm_eps)
+        self.joined: tuple[Tensor, Tensor | None] | None = None
+
+    def fuse(self) -> None:
+        """Joins q, k and v."""
+        self.joined = join_linears([self.q_proj, self.k_proj, self.v_proj])
+
+    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
+        """[B, S, D] → [B, S, D]."""
+        sizes = self.sizes
+        rows, width = x_BSD.shape[0], x_BSD.shape[1]
+        if self.joined is None:
+            q = self.q_proj(x_BSD).reshape(rows, width, sizes.heads, sizes.head_width)
+            k = self.k_proj(x_BSD).reshape(rows, width, sizes.key_value_heads, sizes.head_width)
+            v = self.v_proj(x_BSD).reshape(rows, width, sizes.key_value_heads, sizes.head_width)
+            if sizes.head_norm_eps is not None:
+                q, k = self.q_norm(q, around.plain), self.k_norm(k, around.plain)
+            return self._mix(rotate(q, around.rotary), rotate(k, around.rotary), v, around, slot)
+        both = sizes.heads + sizes.key_value_heads
+        qkv = functional.linear(x_BSD, *self.joined).reshape(rows, width, -1, sizes.head_width)
+        qk, v = qkv[:, :, :both], qkv[:, :, both:]
+        if sizes.head_norm_eps is not None:
+            q, k = qk[:, :, : sizes.heads], qk[:, :, sizes.heads :]
+            qk = torch.cat([self.q_norm(q, around.plain), self.k_norm(k, around.plain)], dim=2)
+        qk = rotate(qk, around.rotary)
+        return self._mix(qk[:, :, : sizes.heads], qk[:, :, sizes.heads :], v, around, slot)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, around: Surroundings, slot: int) -> Tensor:
+        mixed: Tensor = self.o_proj(attend(q, k, v, around, slot))
+        return mixed
+
+
+class SeparateFeedForward(nn.Module):
+    """down(silu(gate(x)) · up(x))."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+        self.joined: tuple[Tensor, Tensor | None] | None = None
+
+    def fuse(self) -> None:
+        """Joins gate and up."""
+        self.joined = join_linears([self.gate_proj, self.up_proj])
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, D] → [B, S, D]."""
+        if self.joined is None:
+            gate, up = self.gate_proj(x_BSD), self.up_proj(x_BSD)
+        else:
+            both = functional.linear(x_BSD, *self.joined)
+            inner = self.gate_proj.out_features
+            gate, up = both[..., :inner], both[..., inner:]
+        result: Tensor = self.down_proj(functional.silu(gate) * up)
+        return result
