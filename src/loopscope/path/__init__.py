@@ -1,1 +1,126 @@
-"""Mathematics on φ given numbers (NumPy float64, no torch, no files)."""
+"""Mathematics on φ given numbers (NumPy float64, no torch, no files).
+
+φ(α) = U(H + αD) - U(H) is the utility gain along one recurrent update, α in [0, 1] its scale. Every function
+here takes numbers of φ (its slope A = φ'(0), Q = φ''(0)/2, gain ΔU = φ(1), samples, bounds of derivatives)
+for one update or for many at once, and implements the definition or statement that its docstring names.
+
+Arguments run over updates on their leading axes; scalars in give scalars out. Where a statement supposes a
+sign (A > 0, Q < 0) that an update does not have, its result is NaN or the trivial bound, as documented;
+arguments that no path can have raise `LoopscopeError`. Bounds hold in exact arithmetic, evaluated in float64.
+"""
+
+from loopscope.path._bracketing import PathFunction
+from loopscope.path.beneficial import (
+    SAFE_FRACTION,
+    BeneficialRange,
+    beneficial_lower_bound,
+    beneficial_range,
+    safe_scale,
+)
+from loopscope.path.boundary import ConcaveBoundary, concave_boundary
+from loopscope.path.bounds import (
+    EndpointBound,
+    diameter_bound,
+    endpoint_bound,
+    pointwise_scale_bound,
+    regret_bound,
+    scale_bound,
+)
+from loopscope.path.brackets import Interval, refine_bracket, regret_interval, scale_error_interval
+from loopscope.path.concave import ConcaveOptimum, Location, concave_optimum
+from loopscope.path.crossings import SampledCrossing, sampled_crossing
+from loopscope.path.decomposition import PathwiseDecomposition, pathwise_decomposition
+from loopscope.path.deviation import DeviationBounds, curvature_deviation, deviation_at, deviation_profile
+from loopscope.path.grids import (
+    GridAction,
+    GridOptimum,
+    grid_optimum,
+    grid_regret,
+    nearest_action,
+    uniform_grid,
+)
+from loopscope.path.oracles import Oracles, oracles
+from loopscope.path.outcomes import EFFECT_MARGIN, Outcome, classify, exceeds_margin
+from loopscope.path.quadratic import (
+    QuadraticPrediction,
+    endpoint_prediction,
+    predict,
+    predicted_scale,
+    quadratic_root,
+    quadratic_value,
+)
+from loopscope.path.recovery import CONTRACTION, Recovery, recovery
+from loopscope.path.residual import residual_envelope
+from loopscope.path.resolution import GridResolution, grid_resolution
+from loopscope.path.sandwich import RootSandwich, root_sandwich
+from loopscope.path.search import CandidateSearch, search_optimum
+from loopscope.path.third_derivative import (
+    combined_regret_bound,
+    taylor_deviation_bound,
+    taylor_regret_bound,
+    taylor_scale_bound,
+)
+
+__all__ = [
+    "CONTRACTION",
+    "EFFECT_MARGIN",
+    "SAFE_FRACTION",
+    "BeneficialRange",
+    "CandidateSearch",
+    "ConcaveBoundary",
+    "ConcaveOptimum",
+    "DeviationBounds",
+    "EndpointBound",
+    "GridAction",
+    "GridOptimum",
+    "GridResolution",
+    "Interval",
+    "Location",
+    "Oracles",
+    "Outcome",
+    "PathFunction",
+    "PathwiseDecomposition",
+    "QuadraticPrediction",
+    "Recovery",
+    "RootSandwich",
+    "SampledCrossing",
+    "beneficial_lower_bound",
+    "beneficial_range",
+    "classify",
+    "combined_regret_bound",
+    "concave_boundary",
+    "concave_optimum",
+    "curvature_deviation",
+    "deviation_at",
+    "deviation_profile",
+    "diameter_bound",
+    "endpoint_bound",
+    "endpoint_prediction",
+    "exceeds_margin",
+    "grid_optimum",
+    "grid_regret",
+    "grid_resolution",
+    "nearest_action",
+    "oracles",
+    "pathwise_decomposition",
+    "pointwise_scale_bound",
+    "predict",
+    "predicted_scale",
+    "quadratic_root",
+    "quadratic_value",
+    "recovery",
+    "refine_bracket",
+    "regret_bound",
+    "regret_interval",
+    "residual_envelope",
+    "root_sandwich",
+    "safe_scale",
+    "sampled_crossing",
+    "scale_bound",
+    "scale_error_interval",
+    "search_optimum",
+    "taylor_deviation_bound",
+    "taylor_regret_bound",
+    "taylor_scale_bound",
+    "uniform_grid",
+]

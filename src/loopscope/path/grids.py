@@ -1,0 +1,120 @@
+"""Finite action sets: scales on a grid, the nearest one, and the best one (Appendix "Finite Action Sets")."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from loopscope._errors import LoopscopeError
+from loopscope.path._arrays import (
+    FloatArray,
+    Floats,
+    IntArray,
+    Ints,
+    as_floats,
+    finite,
+    partition,
+    plain,
+    quiet,
+    same_updates,
+    sampled,
+    unit_interval,
+)
+
+# Decimal midpoints such as 0.075 and decimal grid points such as 0.15 are not float64 numbers. Eight units in
+# the last place of 1/2 cover the rounding of both, and are far below any scale difference that matters.
+TIE_TOLERANCE = 2.0**-50
+
+
+class GridAction(NamedTuple):
+    """A grid point per update."""
+
+    alpha: Floats
+    """The scale."""
+    index: Ints
+    """Its position on the grid."""
+
+
+class GridOptimum(NamedTuple):
+    """The best grid point per update."""
+
+    alpha: Floats
+    """α*_A, the smallest maximising grid point."""
+    index: Ints
+    """Its position on the grid."""
+    value: Floats
+    """The sampled value there."""
+
+
+def uniform_grid(points: int = 21) -> FloatArray:
+    """`points` equally spaced scales k/(points - 1), each the float64 nearest to its exact value.
+
+    The defaults give 𝒜 = {0, 0.05, ..., 1} of the step-scale evaluation; `uniform_grid(5)` is the
+    intervention set ℬ = {0, 0.25, 0.5, 0.75, 1}.
+
+    >>> uniform_grid(5)
+    array([0.  , 0.25, 0.5 , 0.75, 1.  ])
+    """
+    if points < 2:
+        raise LoopscopeError(f"points is {points}: a grid has at least the two scales 0 and 1")
+    return np.arange(points) / (points - 1)
+
+
+def grid_optimum(grid: ArrayLike, values: ArrayLike) -> GridOptimum:
+    """α*_A = min argmax of φ over the grid (Eq. grid-optimum); ties choose the smallest scale.
+
+    Args:
+        grid: 0 = a_0 < ... < a_m = 1.
+        values: φ or U on the grid, shape (..., m + 1); a constant added to an update changes nothing but
+            the value.
+
+    >>> grid_optimum([0.0, 0.5, 1.0], [0.0, 0.25, 0.25])
+    GridOptimum(alpha=0.5, index=1, value=0.25)
+    """
+    grid = partition("grid", grid)
+    values = sampled("values", values, grid)
+    index = np.asarray(values.argmax(axis=-1))
+    return GridOptimum(plain(grid[index]), plain(index), plain(_take(values, index)))
+
+
+def nearest_action(grid: ArrayLike, scale: ArrayLike) -> GridAction:
+    """The grid point nearest to a predicted scale, equal distances resolved toward the smaller point.
+
+    Distances that differ by no more than 2 · 2⁻⁵⁰ count as equal, so that 0.075 on the grid of twentieths
+    is a tie (and goes to 0.05) however its decimal digits were rounded.
+
+    >>> nearest_action(uniform_grid(21), [0.075, 0.0751, 0.025, 1.0]).alpha
+    array([0.05, 0.1 , 0.  , 1.  ])
+    """
+    grid = partition("grid", grid)
+    scale = unit_interval("scale", as_floats("scale", scale))
+    index = _nearest(grid, scale)
+    return GridAction(plain(grid[index]), plain(index))
+
+
+def grid_regret(grid: ArrayLike, values: ArrayLike, scale: ArrayLike) -> Floats:
+    """φ(α*_A) - φ(nearest grid action to the scale), as in Table "Local quadratic scale prediction".
+
+    >>> grid_regret([0.0, 0.5, 1.0], [0.0, 0.25, 0.125], 0.9)
+    0.125
+    """
+    grid = partition("grid", grid)
+    values = sampled("values", values, grid)
+    scale = unit_interval("scale", as_floats("scale", scale))
+    same_updates(values=values.shape[:-1], scale=scale.shape)
+    index = np.broadcast_to(_nearest(grid, scale), np.broadcast_shapes(scale.shape, values.shape[:-1]))
+    with quiet():
+        return plain(finite("the regret", values.max(axis=-1) - _take(values, index)))
+
+
+def _nearest(grid: FloatArray, scale: FloatArray) -> IntArray:
+    spacing = np.diff(grid)
+    # A tolerance beyond the cell itself would skip points of an extremely fine grid.
+    boundary = grid[:-1] + 0.5 * spacing + np.minimum(TIE_TOLERANCE, spacing / 8)
+    return np.asarray(np.searchsorted(boundary, scale, side="left"))
+
+
+def _take(values: FloatArray, index: IntArray) -> FloatArray:
+    """The entry of each update at its own index on the last axis."""
+    spread = np.broadcast_to(values, (*index.shape, values.shape[-1]))
+    return np.take_along_axis(spread, index[..., None], axis=-1)[..., 0]
