@@ -1,0 +1,72 @@
+"""The run directory: Parquet shards, manifest, atomic writes, schema versions.
+
+Names are looked up when they are first used, so that importing this package costs nothing: pydantic comes in with the
+manifest, pyarrow with the writer, polars with the first table that is read.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loopscope.store.columns import Column, ColumnType, Table
+    from loopscope.store.hashing import code_sha256, ids_sha256, sha256_bytes, sha256_file
+    from loopscope.store.levels import Level
+    from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
+    from loopscope.store.records import UnitRecord
+    from loopscope.store.run import Run
+    from loopscope.store.schema import SCHEMA_VERSION, TABLES
+    from loopscope.store.tables.grids import CURVATURE_SCALES, GRID, PATH_NODES
+    from loopscope.store.units import WorkUnit
+    from loopscope.store.verification import Finding, Replay, Verification, verify
+    from loopscope.store.writer import RunWriter, open_or_create
+
+_HOMES = {
+    "columns": ("Column", "ColumnType", "Table"),
+    "hashing": ("code_sha256", "ids_sha256", "sha256_bytes", "sha256_file"),
+    "levels": ("Level",),
+    "manifest": ("BatchInfo", "Dtypes", "Manifest", "ModelInfo", "TaskInfo"),
+    "records": ("UnitRecord",),
+    "run": ("Run",),
+    "schema": ("SCHEMA_VERSION", "TABLES"),
+    "tables.grids": ("CURVATURE_SCALES", "GRID", "PATH_NODES"),
+    "units": ("WorkUnit",),
+    "verification": ("Finding", "Replay", "Verification", "verify"),
+    "writer": ("RunWriter", "open_or_create"),
+}
+
+__all__ = [
+    "CURVATURE_SCALES",
+    "GRID",
+    "PATH_NODES",
+    "SCHEMA_VERSION",
+    "TABLES",
+    "BatchInfo",
+    "Column",
+    "ColumnType",
+    "Dtypes",
+    "Finding",
+    "Level",
+    "Manifest",
+    "ModelInfo",
+    "Replay",
+    "Run",
+    "RunWriter",
+    "Table",
+    "TaskInfo",
+    "UnitRecord",
+    "Verification",
+    "WorkUnit",
+    "code_sha256",
+    "ids_sha256",
+    "open_or_create",
+    "sha256_bytes",
+    "sha256_file",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

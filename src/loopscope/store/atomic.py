@@ -1,0 +1,119 @@
+"""Files that are either whole or absent: partial file, fsync, rename, fsync of the folder.
+
+A file is written under its own name plus `.partial` in its own folder, forced to disk, renamed onto its final name, and
+the folder is forced to disk after that. What this buys, and what it costs:
+
+- A reader, or a process that starts after a kill at any moment, sees the old file, the new one or none; never a piece.
+- After a power failure the same holds on file systems that keep their promise about fsync and rename (ext4, XFS, APFS,
+  ZFS, NFS with `sync`). A drive that reports a flush that it did not do can still lose or tear a file; the hashes of
+  the commit records find that.
+- Two fsyncs a file: about a millisecond on an SSD and ten on a spinning disk, paid once per shard of a work unit. Files
+  published together share the fsync of their folder.
+- The data are held in memory until they are on disk, so that a failed write loses nothing.
+- A crash leaves `.partial` files behind. The next writer removes them, which is safe since it holds the run's lock.
+- Object stores mounted as folders do not rename atomically: a run belongs on a real file system, and may be copied
+  from there when it is finished.
+
+Every failure is raised: disk full, quota, read-only folder and the like as one `LoopscopeError` line.
+"""
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from loopscope._errors import LoopscopeError
+
+PARTIAL = ".partial"
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space or raise the quota",
+    errno.EFBIG: "raise the file-size limit (ulimit -f)",
+    errno.EROFS: "choose an --output folder that can be written",
+    errno.EACCES: "choose an --output folder that can be written",
+    errno.EPERM: "choose an --output folder that can be written",
+    errno.ENOTDIR: "choose an --output path whose parents are folders",
+    errno.ENAMETOOLONG: "choose a shorter --output path",
+}
+
+
+@contextmanager
+def clear_write_errors(path: Path) -> Iterator[None]:
+    """Turn a failed file operation into one line that names the file, the cause and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else str(path)
+        cause = os.strerror(error.errno) if error.errno else str(error)
+        remedy = _REMEDIES.get(error.errno or 0, "mend that")
+        raise LoopscopeError(
+            f"cannot write {where}: {cause}; {remedy} and give the same command again: what was finished is kept"
+        ) from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write one file so that it is whole or absent, durable when this returns."""
+    write_partial(path, data)
+    publish([path])
+
+
+def write_partial(path: Path, data: bytes) -> None:
+    """Put `data` on disk beside `path`, under its partial name; `publish` gives it its own."""
+    partial = partial_path(path)
+    with clear_write_errors(path):
+        try:
+            # O_EXCL after the unlink: a link left under this name must not lead the write elsewhere.
+            partial.unlink(missing_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            # On a full disk the half-written file would hold the very space that is missing.
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+
+def publish(paths: Iterable[Path]) -> None:
+    """Rename the partial files of `paths` onto them and make the renames durable."""
+    folders: dict[Path, None] = {}
+    for path in paths:
+        with clear_write_errors(path):
+            os.replace(partial_path(path), path)
+        folders[path.parent] = None
+    for folder in folders:
+        with clear_write_errors(folder):
+            sync_folder(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, durably; it is no error if it is not there."""
+    with clear_write_errors(path):
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def partial_path(path: Path) -> Path:
+    """The name under which `path` is written before it is whole."""
+    return path.with_name(path.name + PARTIAL)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force a folder's entries to disk, where its file system knows how to."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,157 @@
+"""What must hold for the rows of one work unit; the writer refuses what `verify` would complain about."""
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from loopscope.store.arrow import arrow_schema
+from loopscope.store.columns import Column, Table
+from loopscope.store.levels import Level
+from loopscope.store.manifest import Manifest
+from loopscope.store.units import WorkUnit
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a table of a unit."""
+
+    kind: Literal["schema", "null", "value", "coverage"]
+    message: str
+
+
+def unit_problems(manifest: Manifest, unit: WorkUnit, tables: Mapping[str, pa.Table]) -> list[Problem]:
+    """Everything wrong with the tables of a unit, schema before contents before coverage."""
+    problems = []
+    for table in manifest.tables():
+        data = tables[table.name]
+        found = _schema_problems(table, data)
+        if not found:
+            for column in table.columns:
+                found += _column_problems(table, column, data, manifest.level)
+            found += _constant_problems(table, data, manifest, unit)
+            found += _key_problems(table, data, manifest, unit)
+        problems += found
+    if not problems:
+        for table in manifest.tables():
+            problems += _example_problems(table, tables["examples"], tables[table.name])
+        if manifest.tokens:
+            problems += _token_count_problems(tables["questions"], tables["tokens"])
+    return problems
+
+
+def _schema_problems(table: Table, data: pa.Table) -> list[Problem]:
+    declared = arrow_schema(table)
+    if data.schema.equals(declared):
+        return []
+    if data.column_names != list(table.names):
+        differing = sorted(set(data.column_names) ^ set(table.names)) or ["their order"]
+        return [Problem("schema", f"{table.name}: columns differ from the schema: {', '.join(differing)}")]
+    wrong = [name for name in table.names if not data.schema.field(name).equals(declared.field(name))]
+    return [Problem("schema", f"{table.name}: other type than declared: {', '.join(wrong)}")]
+
+
+def _column_problems(table: Table, column: Column, data: pa.Table, level: Level) -> list[Problem]:
+    name = f"{table.name}.{column.name}"
+    values = data.column(column.name)
+    if values.null_count and column.required_at(level):
+        return [Problem("null", f"{name}: {values.null_count} of {len(values)} cells are missing")]
+    if not level.includes(column.level):
+        filled = len(values) - values.null_count
+        return [Problem("null", f"{name}: filled at level {level}, belongs to {column.level}")] if filled else []
+    if column.type.is_list:
+        lengths = pc.list_value_length(values).drop_null()
+        if column.length is not None and pc.any(pc.not_equal(lengths, column.length)).as_py():
+            return [Problem("schema", f"{name}: a list has not {column.length} elements")]
+    elements = pc.list_flatten(values) if column.type.is_list else values
+    if column.type.is_list and elements.null_count:
+        return [Problem("null", f"{name}: a list holds a null")]
+    if column.type.is_float and not pc.all(pc.is_finite(elements), min_count=0).as_py():
+        return [Problem("value", f"{name} is not finite for {_first_not_finite(column, values, data)}")]
+    return []
+
+
+def _first_not_finite(column: Column, values: pa.ChunkedArray, data: pa.Table) -> str:
+    for index, value in enumerate(values.to_pylist()):
+        numbers = value if column.type.is_list else [value]
+        if value is not None and not np.all(np.isfinite(numbers)):
+            return f"example {data.column('example_id')[index].as_py()!r}"
+    raise AssertionError("no such cell")
+
+
+def _constant_problems(table: Table, data: pa.Table, manifest: Manifest, unit: WorkUnit) -> list[Problem]:
+    problems = []
+    for name, expected in constants(manifest, unit).items():
+        if name in table.names and not pc.all(pc.equal(data.column(name), expected), min_count=0).as_py():
+            problems.append(Problem("coverage", f"{table.name}.{name} is not everywhere {expected!r}"))
+    return problems
+
+
+def constants(manifest: Manifest, unit: WorkUnit) -> dict[str, Any]:
+    """The columns that are the same in every row of a unit."""
+    task = manifest.task(unit.task, unit.split)
+    return {"model": manifest.model.name, "task": unit.task, "split": unit.split, "kind": task.kind}
+
+
+def _key_problems(table: Table, data: pa.Table, manifest: Manifest, unit: WorkUnit) -> list[Problem]:
+    found = list(zip(*(data.column(name).to_pylist() for name in table.key), strict=True))
+    rows = range(unit.start, unit.stop)
+    match table.key:
+        case ("row",):
+            expected: list[tuple[int, ...]] = [(row,) for row in rows]
+        case ("row", "transition"):
+            expected = list(product(rows, manifest.transitions))
+        case ("row", "depth"):
+            expected = list(product(rows, manifest.depths))
+        case _:
+            # Token rows: how many there are is not known from the manifest, but each update has some.
+            if found != sorted(set(found)):
+                return [Problem("coverage", f"{table.name}: a row occurs twice or out of order")]
+            found = sorted({key[:2] for key in found})
+            expected = list(product(rows, manifest.transitions))
+    if found == expected:
+        return []
+    return [Problem("coverage", f"{table.name}: {_coverage_message(found, expected, table.key)}")]
+
+
+def _coverage_message(found: list[tuple[int, ...]], expected: list[tuple[int, ...]], key: tuple[str, ...]) -> str:
+    missing = sorted(set(expected) - set(found))
+    if missing:
+        return f"{len(missing)} of {len(expected)} rows are missing, first {_named(key, missing[0])}"
+    extra = sorted(set(found) - set(expected))
+    if extra:
+        return f"{len(extra)} rows do not belong to the unit, first {_named(key, extra[0])}"
+    return "a row occurs twice or out of order"
+
+
+def _named(key: tuple[str, ...], values: tuple[int, ...]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in zip(key, values, strict=False))
+
+
+def _example_problems(table: Table, examples: pa.Table, data: pa.Table) -> list[Problem]:
+    """Every table must speak of the same examples as `examples` does."""
+    first = examples.column("row")[0].as_py() if len(examples) else 0
+    index = pa.array(data.column("row").to_numpy() - first)
+    for name in ("example_id", "source_row"):
+        if name in table.names and not examples.column(name).take(index).equals(data.column(name)):
+            return [Problem("coverage", f"{table.name}.{name} differs from examples.{name} of the same row")]
+    return []
+
+
+def _token_count_problems(questions: pa.Table, tokens: pa.Table) -> list[Problem]:
+    counts = tokens.group_by(["row", "transition"], use_threads=False).aggregate([("token", "count")])
+    counted = dict(
+        zip(
+            zip(counts.column("row").to_pylist(), counts.column("transition").to_pylist(), strict=True),
+            counts.column("token_count").to_pylist(),
+            strict=True,
+        )
+    )
+    for row in questions.select(["row", "transition", "n_tokens", "example_id"]).to_pylist():
+        found = counted[row["row"], row["transition"]]
+        if found != row["n_tokens"]:
+            said = f"{found} token rows where questions.n_tokens says {row['n_tokens']}"
+            return [Problem("coverage", f"tokens: example {row['example_id']!r} has {said}")]
+    return []

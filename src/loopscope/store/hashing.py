@@ -1,0 +1,45 @@
+"""SHA-256 of files, identifier lists and the package's own sources: what a manifest pins."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+_NOT_MEASURING = ("cli", "report", "stats", "studies")
+"""Rooms that never touch a stored number: editing them does not part a run from its code."""
+
+
+def sha256_bytes(data: bytes) -> str:
+    """The hexadecimal SHA-256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """The hexadecimal SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def ids_sha256(example_ids: Iterable[str]) -> str:
+    r"""The digest of example identifiers in order: equal only for the same examples in the same order.
+
+    Each identifier is hashed as a JSON string on a line of its own, so no two lists run into one another.
+
+    >>> ids_sha256(["a", "b"]) == ids_sha256(["a\nb"])
+    False
+    """
+    digest = hashlib.sha256()
+    for example_id in example_ids:
+        digest.update(json.dumps(example_id).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def code_sha256(package: Path | None = None) -> str:
+    """The digest of the package's Python sources that take part in measuring, by relative path and content."""
+    root = Path(__file__).resolve().parents[1] if package is None else package
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
+        relative = path.relative_to(root)
+        if relative.parts[0] not in _NOT_MEASURING:
+            digest.update(f"{relative.as_posix()} {sha256_file(path)}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,172 @@
+"""`loopscope verify`: does a run directory still hold, byte for byte and row for row, what its records say?"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from loopscope._errors import LoopscopeError
+from loopscope.path import classify
+from loopscope.store.checks import unit_problems
+from loopscope.store.hashing import ids_sha256
+from loopscope.store.manifest import Manifest
+from loopscope.store.records import DamageError, UnitRecord, check_unit
+from loopscope.store.run import Run
+from loopscope.store.units import WorkUnit
+
+_ROUNDING = 1e-6
+"""How far a stored gain may be from the difference of the stored utilities, relative to them."""
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it should be."""
+
+    kind: str
+    """`missing`, `damaged`, `schema`, `null`, `value`, `coverage`, `consistency`, `examples`, `seal`, `leftover`, or
+    what a replay calls its own."""
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}: {self.message}"
+
+
+Replay = Callable[[Run], Iterable[Finding]]
+"""Measures a sample of a run again and reports what came out otherwise."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was looked at and what was found."""
+
+    findings: tuple[Finding, ...]
+    units_checked: int
+    units_planned: int
+    rows: dict[str, int]
+    """Rows read, by table."""
+    replayed: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+def verify(run: Run | str | os.PathLike[str], replay: Replay | None = None) -> Verification:
+    """Re-check hashes, counts, schema, missing and non-finite cells, coverage, example identity and the seal.
+
+    Args:
+        run: the run, or its directory.
+        replay: called at the end if everything else holds; its findings are added.
+    """
+    if not isinstance(run, Run):
+        run = Run(run)
+    findings: list[Finding] = []
+    rows = {table.name: 0 for table in run.manifest.tables()}
+    ids: dict[tuple[str, str], list[str]] = {}
+    checked = 0
+    for unit in run.units:
+        where = f"unit {unit.name}"
+        try:
+            record = check_unit(run.layout, unit, run.manifest)
+        except DamageError as damage:
+            kind = "damaged" if run.layout.record(unit).exists() else "missing"
+            findings.append(Finding(kind, where, str(damage)))
+            continue
+        try:
+            tables = {table: _read(run, unit, table) for table in rows}
+        except (OSError, pa.ArrowException) as error:
+            findings.append(Finding("schema", where, f"a shard is no Parquet file ({error})"))
+            continue
+        checked += 1
+        findings += _contents(run.manifest, unit, record, tables)
+        for table, data in tables.items():
+            rows[table] += len(data)
+        if "example_id" in tables["examples"].column_names:
+            ids.setdefault((unit.task, unit.split), []).extend(tables["examples"].column("example_id").to_pylist())
+    if checked == len(run.units):
+        findings += _identity(run.manifest, ids)
+        findings += _seal(run)
+    findings += _leftovers(run)
+    if replay is not None and not findings:
+        findings += replay(run)
+        return Verification(tuple(findings), checked, len(run.units), rows, replayed=True)
+    return Verification(tuple(findings), checked, len(run.units), rows, replayed=False)
+
+
+def _read(run: Run, unit: WorkUnit, table: str) -> pa.Table:
+    return pq.ParquetFile(run.layout.shard(table, unit)).read(use_threads=False)
+
+
+def _contents(manifest: Manifest, unit: WorkUnit, record: UnitRecord, tables: dict[str, pa.Table]) -> list[Finding]:
+    where = f"unit {unit.name}"
+    found = [Finding(problem.kind, where, problem.message) for problem in unit_problems(manifest, unit, tables)]
+    found += [
+        Finding("coverage", where, f"{name} has {len(data)} rows, its record says {record.shard(name).rows}")
+        for name, data in tables.items()
+        if len(data) != record.shard(name).rows
+    ]
+    if found:
+        return found
+    found += _gains(where, tables["questions"])
+    for name in ("questions", "tokens"):
+        if name in tables:
+            found += _outcomes(where, name, tables[name])
+    return found
+
+
+def _outcomes(where: str, name: str, data: pa.Table) -> list[Finding]:
+    """The stored class must be the one that the definition gives."""
+    expected = classify(data.column("slope").to_numpy(), data.column("gain").to_numpy())
+    wrong = int(np.count_nonzero(expected != data.column("outcome").to_numpy()))
+    message = f"{name}.outcome is not the class of slope and gain in {wrong} rows"
+    return [Finding("consistency", where, message)] if wrong else []
+
+
+def _gains(where: str, questions: pa.Table) -> list[Finding]:
+    """The gain must be the difference of the utilities, up to the rounding of the readout."""
+    before, after, gain = (questions.column(name) for name in ("utility_before", "utility_after", "gain"))
+    error = pc.abs(pc.subtract(pc.subtract(after, before), gain))
+    allowed = pc.multiply(pc.add(pc.add(pc.abs(before), pc.abs(after)), 1.0), _ROUNDING)
+    wrong = pc.sum(pc.greater(error, allowed)).as_py() or 0
+    if wrong:
+        return [Finding("consistency", where, f"gain is not utility_after − utility_before in {wrong} rows")]
+    return []
+
+
+def _identity(manifest: Manifest, ids: dict[tuple[str, str], list[str]]) -> list[Finding]:
+    return [
+        Finding("examples", f"{task.name} ({task.split})", "the example identifiers are not those of the manifest")
+        for task in manifest.tasks
+        if ids_sha256(ids.get((task.name, task.split), [])) != task.ids_sha256
+    ]
+
+
+def _seal(run: Run) -> list[Finding]:
+    # Opened anew: a run object may be older than what is on disk.
+    if Run(run.path).finished:
+        return []
+    state = "does not match the records" if run.layout.complete.exists() else "is not there"
+    return [Finding("seal", "complete.json", f"{state}; the measuring command given again writes it")]
+
+
+def _leftovers(run: Run) -> list[Finding]:
+    found = [
+        Finding(
+            "leftover",
+            path.relative_to(run.path).as_posix(),
+            "an unfinished write; the next command removes it",
+        )
+        for path in run.layout.unit_files()
+        if path.name.endswith(".partial")
+    ]
+    try:
+        run.layout.require_no_strangers(run.manifest.tables(), run.units)
+    except LoopscopeError as error:
+        found.append(Finding("leftover", str(run.path), str(error)))
+    return found

@@ -1,0 +1,230 @@
+"""Writing a run: open or create, commit unit by unit, finish; killed anywhere, the same calls carry on.
+
+Shards stay as they were committed, one per unit and table; nothing is compacted at the end. So there is no moment at
+which a finished measurement exists only half, a unit can be checked and redone alone, and the bytes of a finished run
+depend neither on the order in which units were finished nor on how often it was interrupted.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from loopscope._errors import LoopscopeError
+from loopscope.store.arrow import TableData, encode, to_arrow
+from loopscope.store.atomic import (
+    clear_write_errors,
+    partial_path,
+    publish,
+    remove,
+    sync_folder,
+    write_atomically,
+    write_partial,
+)
+from loopscope.store.checks import constants, unit_problems
+from loopscope.store.events import EventLog
+from loopscope.store.hashing import sha256_bytes
+from loopscope.store.layout import RunLayout
+from loopscope.store.lock import RunLock
+from loopscope.store.manifest import Manifest
+from loopscope.store.opening import agreed_manifest
+from loopscope.store.records import Completion, DamageError, Shard, UnitRecord, check_unit
+from loopscope.store.run import Run
+from loopscope.store.units import WorkUnit
+
+Status = Literal["new", "resumed", "finished"]
+
+
+def open_or_create(path: str | os.PathLike[str], manifest: Manifest) -> "RunWriter":
+    """Begin a run in `path`, or carry on with the one that is there if it is the same.
+
+    Every committed unit is read and checked against its hashes; what is torn, flipped, incomplete or left over is
+    discarded and pending again.
+
+    Raises:
+        LoopscopeError: the directory holds another run (the differences are named) or foreign files, another process
+            is writing it, or it cannot be written.
+    """
+    layout = RunLayout(Path(path))
+    agreed_manifest(layout, manifest)
+    with clear_write_errors(layout.path):
+        layout.path.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(layout.lock)
+    lock.acquire()
+    try:
+        return RunWriter(layout, manifest, lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+class RunWriter:
+    """The one process that may write a run; made by `open_or_create`, used as a context manager."""
+
+    def __init__(self, layout: RunLayout, manifest: Manifest, lock: RunLock) -> None:
+        self._layout = layout
+        self._lock = lock
+        self._events = EventLog(layout.events)
+        self.manifest = agreed_manifest(layout, manifest)
+        self.units = self.manifest.units()
+        self.discarded: tuple[str, ...] = ()
+        """What was found damaged and will be measured again, one line each."""
+        new = not layout.manifest.exists()
+        self._settle_files()
+        self._records = self._sound_records()
+        self._clean()
+        self.status: Status = "new" if new else "finished" if self._is_sealed() else "resumed"
+        self.log(
+            self.status,
+            pending=len(self.pending()),
+            discarded=list(self.discarded),
+            command_line=list(manifest.command_line),
+        )
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self._layout.path
+
+    def pending(self, units: Iterable[WorkUnit] | None = None) -> list[WorkUnit]:
+        """The units, of all or of `units`, that remain to be measured."""
+        return [unit for unit in (self.units if units is None else units) if unit.index not in self._records]
+
+    def commit(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> UnitRecord:
+        """Write the rows of a unit; when this returns they are on disk and count.
+
+        Rows may come in any order. The columns `model`, `task`, `split` and `kind` are filled in when left out. A unit
+        that is already committed stays as it is, so that a retried worker cannot duplicate a record.
+
+        Raises:
+            LoopscopeError: a number is not finite, or the disk refuses.
+            ValueError: the rows are not those of the unit, or not of the schema.
+        """
+        if unit.index >= len(self.units) or self.units[unit.index] != unit:
+            raise ValueError(f"{unit} is no unit of this run")
+        if unit.index in self._records:
+            return self._records[unit.index]
+        shards, contents = self._encode(unit, self._checked(unit, tables))
+        for path, data in contents.items():
+            write_partial(path, data)
+        publish(contents)
+        record = UnitRecord(
+            unit=unit.index,
+            task=unit.task,
+            split=unit.split,
+            start=unit.start,
+            stop=unit.stop,
+            manifest_sha256=self.manifest.digest,
+            shards=shards,
+        )
+        write_atomically(self._layout.record(unit), record.encode())
+        self._records[unit.index] = record
+        self.log("unit", unit=unit.index, bytes=sum(shard.bytes for shard in shards))
+        return record
+
+    def finish(self) -> Run:
+        """Seal the run once every unit is committed, and open it."""
+        if self.pending():
+            raise ValueError(f"{len(self.pending())} units are not committed")
+        if not self._is_sealed():
+            write_atomically(self._layout.complete, self._completion().encode())
+            self.log("complete")
+        return Run(self.path)
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Append to `events.jsonl`, which no other file depends on."""
+        self._events.append(event, **fields)
+
+    def close(self) -> None:
+        """Give the directory free for the next writer."""
+        self._lock.release()
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _settle_files(self) -> None:
+        """Put the manifest and the folders in place; the manifest first, for it makes the directory a run."""
+        encoded = self.manifest.encode()
+        if not self._layout.manifest.exists() or self._layout.manifest.read_bytes() != encoded:
+            write_atomically(self._layout.manifest, encoded)
+        folders = (self._layout.units, *(self._layout.folder(table) for table in self.manifest.tables()))
+        with clear_write_errors(self.path):
+            for folder in folders:
+                folder.mkdir(exist_ok=True)
+            sync_folder(self.path)
+
+    def _sound_records(self) -> dict[int, UnitRecord]:
+        records: dict[int, UnitRecord] = {}
+        discarded = []
+        for unit in self.units:
+            try:
+                records[unit.index] = check_unit(self._layout, unit, self.manifest)
+            except DamageError as damage:
+                # A unit without a record was merely not finished; one with a record has lost something.
+                if self._layout.record(unit).exists():
+                    discarded.append(f"unit {unit.index}: {damage}")
+        self.discarded = tuple(discarded)
+        return records
+
+    def _clean(self) -> None:
+        """Remove what belongs to no committed unit: the seal, then records, then shards.
+
+        In that order a kill in between leaves a unit that is pending, never a record without its shards.
+        """
+        layout = self._layout
+        if self.pending() and layout.complete.exists():
+            remove(layout.complete)
+        kept = set()
+        for unit in self.units:
+            if unit.index in self._records:
+                kept.add(layout.record(unit))
+                kept.update(layout.shard(table, unit) for table in self.manifest.tables())
+        leftovers = [path for path in layout.unit_files() if path not in kept]
+        leftovers += [partial_path(layout.manifest), partial_path(layout.complete)]
+        for path in leftovers:
+            if path.exists() or path.is_symlink():
+                remove(path)
+
+    def _checked(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> dict[str, pa.Table]:
+        declared = {table.name: table for table in self.manifest.tables()}
+        if set(tables) != set(declared):
+            raise ValueError(f"this run has the tables {sorted(declared)}, got {sorted(tables)}")
+        fixed = constants(self.manifest, unit)
+        arrow = {name: to_arrow(table, tables[name], fixed) for name, table in declared.items()}
+        problems = unit_problems(self.manifest, unit, arrow)
+        not_finite = [problem.message for problem in problems if problem.kind == "value"]
+        if not_finite:
+            raise LoopscopeError(
+                f"{unit.task} ({unit.split}): {not_finite[0]}: the model overflows there,"
+                " try --dtype float32 or leave the example out"
+            )
+        if problems:
+            raise ValueError(f"unit {unit.index}: " + "; ".join(problem.message for problem in problems[:5]))
+        return arrow
+
+    def _encode(self, unit: WorkUnit, tables: Mapping[str, pa.Table]) -> tuple[tuple[Shard, ...], dict[Path, bytes]]:
+        shards = []
+        contents = {}
+        for table in self.manifest.tables():
+            data = encode(table, tables[table.name])
+            contents[self._layout.shard(table, unit)] = data
+            shards.append(
+                Shard(table=table.name, rows=len(tables[table.name]), bytes=len(data), sha256=sha256_bytes(data))
+            )
+        return tuple(shards), contents
+
+    def _completion(self) -> Completion:
+        return Completion.of(self.manifest, [self._records[unit.index] for unit in self.units])
+
+    def _is_sealed(self) -> bool:
+        if self.pending() or not self._layout.complete.exists():
+            return False
+        return self._layout.complete.read_bytes() == self._completion().encode()
