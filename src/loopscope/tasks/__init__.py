@@ -2,7 +2,28 @@
 
 from loopscope.tasks.encoding import encode_pair, encode_row
 from loopscope.tasks.example import Example, Row, Sequence
+from loopscope.tasks.lengths import LengthPolicy, LengthSurvey, fit_length, survey_lengths
+from loopscope.tasks.load import load_task
+from loopscope.tasks.loaded import LoadedTask
 from loopscope.tasks.protocol import Task
-from loopscope.tasks.registry import get_task, task_names
+from loopscope.tasks.registry import get_task, list_tasks, task_names
+from loopscope.tasks.selection import parse_ids
 
-__all__ = ["Example", "Row", "Sequence", "Task", "encode_pair", "encode_row", "get_task", "task_names"]
+__all__ = [
+    "Example",
+    "LengthPolicy",
+    "LengthSurvey",
+    "LoadedTask",
+    "Row",
+    "Sequence",
+    "Task",
+    "encode_pair",
+    "encode_row",
+    "fit_length",
+    "get_task",
+    "list_tasks",
+    "load_task",
+    "parse_ids",
+    "survey_lengths",
+    "task_names",
+]

@@ -1,6 +1,6 @@
 """The seven benchmarks of the paper (Table "Depth-sweep coverage"): where they are and how many rows they have.
 
-Hub revisions are pinned commits. Row counts are those of the complete splits; a copy with another count is
+Hub revisions are pinned commits. SourceRow counts are those of the complete splits; a copy with another count is
 refused (see `load_task`). The named subsets are the paper's evaluation sets that are smaller than a split; the
 paper gives their sizes but not their rows, so here they are the first rows in source order.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from loopscope.tasks import normalise
 from loopscope.tasks.hub import HubSource
 from loopscope.tasks.item import Item
-from loopscope.tasks.rows import Row
-from loopscope.tasks.template import Kind
+from loopscope.tasks.protocol import Kind
+from loopscope.tasks.rows import SourceRow
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Benchmark:
     kind: Kind
     hub: HubSource
     splits: dict[str, int]
-    normalise: Callable[[Row], Item]
+    normalise: Callable[[SourceRow], Item]
     subsets: dict[str, Subset] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
 

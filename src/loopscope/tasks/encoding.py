@@ -20,7 +20,11 @@ Split = Literal["joint", "separate"]
 
 
 class Encoder(Protocol):
-    """Anything that turns text into token ids."""
+    """Anything that turns text into token ids.
+
+    One that also has `prefix_ids` (Huginn's tokenizer prepends a beginning-of-sequence token) gets them put before
+    every sequence, as the model saw its texts in training; without the attribute nothing is added.
+    """
 
     def encode(self, text: str) -> list[int]:
         """The token ids of the text, without special tokens."""
@@ -30,16 +34,17 @@ class Encoder(Protocol):
 def encode_pair(tokenizer: Encoder, context: str, continuation: str, split: Split = "joint") -> Sequence:
     """One sequence whose prediction positions cover the continuation.
 
-    An empty context leaves the continuation's first token without a position to predict it from; that token
-    is then not scored.
+    An empty context leaves the continuation's first token without a position to predict it from, unless the
+    tokenizer has a prefix; that token is then not scored.
     """
+    prefix: list[int] = list(getattr(tokenizer, "prefix_ids", ()))
     if split == "joint":
         bare = context.rstrip(" ")
         context, continuation = bare, context[len(bare) :] + continuation
-        ids = list(tokenizer.encode(context + continuation))
-        start = len(tokenizer.encode(context)) if context else 0
+        ids = prefix + list(tokenizer.encode(context + continuation))
+        start = len(prefix) + (len(tokenizer.encode(context)) if context else 0)
     else:
-        head = list(tokenizer.encode(context)) if context else []
+        head = prefix + (list(tokenizer.encode(context)) if context else [])
         ids, start = head + list(tokenizer.encode(continuation)), len(head)
     first = max(start, 1)
     if first >= len(ids):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from loopscope._errors import LoopscopeError
-from loopscope.tasks.rows import Row
+from loopscope.tasks.rows import SourceRow
 
 
-def value(row: Row, *names: str) -> Any:
+def value(row: SourceRow, *names: str) -> Any:
     """The first of `names` that the row has; sources differ in what they call a field."""
     for name in names:
         if row.fields.get(name) is not None:
@@ -17,7 +17,7 @@ def value(row: Row, *names: str) -> Any:
     raise LoopscopeError(f"{row.where}: field {names[0]!r} is missing; the row has: {known}")
 
 
-def text(row: Row, *names: str, empty: bool = False) -> str:
+def text(row: SourceRow, *names: str, empty: bool = False) -> str:
     """A string field; an empty or blank one is an error unless `empty` allows it."""
     found = value(row, *names)
     if not isinstance(found, str):
@@ -27,12 +27,12 @@ def text(row: Row, *names: str, empty: bool = False) -> str:
     return found
 
 
-def texts(row: Row, *names: str) -> tuple[str, ...]:
+def texts(row: SourceRow, *names: str) -> tuple[str, ...]:
     """A list of non-empty strings with at least one entry."""
     return check_texts(row, names[0], value(row, *names))
 
 
-def check_texts(row: Row, name: str, found: Any) -> tuple[str, ...]:
+def check_texts(row: SourceRow, name: str, found: Any) -> tuple[str, ...]:
     """`found`, once it is known to be a list of non-empty strings."""
     if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
         raise LoopscopeError(f"{row.where}: field {name!r} must be a list of texts, not {kind(found)}")
@@ -44,7 +44,7 @@ def check_texts(row: Row, name: str, found: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def option_index(row: Row, found: Any, options: int, name: str = "answer") -> int:
+def option_index(row: SourceRow, found: Any, options: int, name: str = "answer") -> int:
     """An option's number from 0; an integer or, as the hub stores HellaSwag's labels, its decimal digits."""
     if isinstance(found, str) and found.strip().isdecimal():
         found = int(found)
@@ -59,7 +59,7 @@ def option_index(row: Row, found: Any, options: int, name: str = "answer") -> in
     return found
 
 
-def key_index(row: Row, key: str, labels: tuple[str, ...]) -> int:
+def key_index(row: SourceRow, key: str, labels: tuple[str, ...]) -> int:
     """The place of an answer key among the options' labels: "C" among A, B, C, D is 2."""
     if key not in labels:
         raise LoopscopeError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loopscope._errors import LoopscopeError
-from loopscope.tasks.rows import Row
+from loopscope.tasks.rows import SourceRow
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class HubSource:
         return f"{self.repository}@{self.revision[:8]}{config}"
 
 
-def read_hub(source: HubSource, split: str) -> Iterator[Row]:
+def read_hub(source: HubSource, split: str) -> Iterator[SourceRow]:
     """The rows of a split on the hub, in the repository's order.
 
     Raises:
@@ -42,7 +42,7 @@ def read_hub(source: HubSource, split: str) -> Iterator[Row]:
     """
     data = _load(source, split)
     for index, fields in enumerate(data):
-        yield Row(index, f"{source} {split}, row {index}", dict(fields))
+        yield SourceRow(index, f"{source} {split}, row {index}", dict(fields))
 
 
 def _load(source: HubSource, split: str) -> Any:

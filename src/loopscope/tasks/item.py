@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from loopscope.tasks.example import Scalar
+
+NO_METADATA: Mapping[str, Scalar] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +23,8 @@ class Item:
         fields: the texts that a template may name.
         options: the answer options in source order; empty for a reference solution.
         answer: the right option's number, None for a reference solution.
-        id: the source's own name for the row, if it has one.
+        id: the name of the question in records.
+        metadata: what else is worth keeping, e.g. the source's own id.
     """
 
     index: int
@@ -25,7 +32,8 @@ class Item:
     fields: dict[str, str]
     options: tuple[str, ...] = ()
     answer: int | None = None
-    id: str | None = None
+    id: str = ""
+    metadata: Mapping[str, Scalar] = field(default_factory=lambda: NO_METADATA)
 
 
 @dataclass

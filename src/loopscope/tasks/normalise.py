@@ -6,26 +6,29 @@ the question under a stem): what comes out is the same for all of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from loopscope._errors import LoopscopeError
+from loopscope.tasks.example import Scalar
 from loopscope.tasks.fields import check_texts, key_index, kind, option_index, text, texts, value
-from loopscope.tasks.item import Item
-from loopscope.tasks.rows import Row
+from loopscope.tasks.item import NO_METADATA, Item
+from loopscope.tasks.rows import SourceRow
 
 
-def gsm8k(row: Row) -> Item:
+def gsm8k(row: SourceRow) -> Item:
     """`answer` is the whole published solution, calculator marks (<<…>>) and the `####` line included."""
     return Item(row.index, row.where, {"question": text(row, "question"), "solution": text(row, "answer", "solution")})
 
 
-def math500(row: Row) -> Item:
+def math500(row: SourceRow) -> Item:
     """`solution` is the whole published derivation; `answer` (its boxed end) is not used."""
     fields = {"problem": text(row, "problem", "question"), "solution": text(row, "solution")}
-    return Item(row.index, row.where, fields, id=_id(row, "unique_id"))
+    return Item(row.index, row.where, fields, metadata=_source_id(row, "unique_id"))
 
 
-def hellaswag(row: Row) -> Item:
+def hellaswag(row: SourceRow) -> Item:
     """Four endings; `ctx_b` is empty in the WikiHow half."""
     fields = {
         "activity_label": text(row, "activity_label"),
@@ -37,26 +40,26 @@ def hellaswag(row: Row) -> Item:
     return Item(row.index, row.where, fields, endings, answer)
 
 
-def arc(row: Row) -> Item:
+def arc(row: SourceRow) -> Item:
     """Three to five options with letters or numbers for labels."""
     question, labels, options = _question_with_choices(row)
     answer = key_index(row, text(row, "answerKey"), labels)
-    return Item(row.index, row.where, {"question": question}, options, answer, _id(row, "id"))
+    return Item(row.index, row.where, {"question": question}, options, answer, metadata=_source_id(row, "id"))
 
 
-def commonsense_qa(row: Row) -> Item:
+def commonsense_qa(row: SourceRow) -> Item:
     """Five lettered options."""
     return arc(row)
 
 
-def piqa(row: Row) -> Item:
+def piqa(row: SourceRow) -> Item:
     """Two solutions of one goal."""
     options = (text(row, "sol1"), text(row, "sol2"))
     answer = option_index(row, value(row, "label"), 2, "label")
     return Item(row.index, row.where, {"goal": text(row, "goal")}, options, answer)
 
 
-def boolq(row: Row) -> Item:
+def boolq(row: SourceRow) -> Item:
     """A yes/no question about a passage; option 0 is no, option 1 is yes."""
     found = value(row, "answer", "label")
     if not isinstance(found, bool) and found not in (0, 1):
@@ -65,21 +68,21 @@ def boolq(row: Row) -> Item:
     return Item(row.index, row.where, fields, ("no", "yes"), int(found))
 
 
-def _question_with_choices(row: Row) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def _question_with_choices(row: SourceRow) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     question = value(row, "question")
     if isinstance(question, dict):
-        nested = Row(row.index, row.where, question)
+        nested = SourceRow(row.index, row.where, question)
         return text(nested, "stem"), *_choices(nested)
     return text(row, "question"), *_choices(row)
 
 
-def _choices(row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _choices(row: SourceRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
     choices: Any = value(row, "choices")
     if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
         choices = {key: [choice.get(key) for choice in choices] for key in ("label", "text")}
     if not isinstance(choices, dict):
         raise LoopscopeError(f"{row.where}: field 'choices' must hold 'label' and 'text', not {kind(choices)}")
-    nested = Row(row.index, row.where, choices)
+    nested = SourceRow(row.index, row.where, choices)
     labels = check_texts(row, "choices.label", value(nested, "label"))
     options = check_texts(row, "choices.text", value(nested, "text"))
     if len(labels) != len(options):
@@ -87,6 +90,6 @@ def _choices(row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return labels, options
 
 
-def _id(row: Row, name: str) -> str | None:
+def _source_id(row: SourceRow, name: str) -> Mapping[str, Scalar]:
     found = row.fields.get(name)
-    return None if found is None else str(found)
+    return NO_METADATA if found is None else MappingProxyType({"source_id": str(found)})

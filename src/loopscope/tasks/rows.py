@@ -20,7 +20,7 @@ SUFFIXES = (".jsonl.gz", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SourceRow:
     """One source row.
 
     Attributes:
@@ -43,7 +43,7 @@ def is_data_file(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def read_rows(path: str | Path) -> Iterator[Row]:
+def read_rows(path: str | Path) -> Iterator[SourceRow]:
     """The rows of a .jsonl, .jsonl.gz or .parquet file, in file order.
 
     Raises:
@@ -65,7 +65,7 @@ def read_rows(path: str | Path) -> Iterator[Row]:
         raise LoopscopeError(f"{path} has no rows; it needs at least one")
 
 
-def _jsonl(path: Path) -> Iterator[Row]:
+def _jsonl(path: Path) -> Iterator[SourceRow]:
     index = 0
     line_number = 0
     try:
@@ -74,7 +74,7 @@ def _jsonl(path: Path) -> Iterator[Row]:
             for line_number, line in enumerate(file, start=1):
                 if line.strip():
                     where = f"{path}, line {line_number}"
-                    yield Row(index, where, _parse(line.removeprefix(b"\xef\xbb\xbf"), where))
+                    yield SourceRow(index, where, _parse(line.removeprefix(b"\xef\xbb\xbf"), where))
                     index += 1
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         reason = str(error).rstrip(".")
@@ -107,7 +107,7 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _parquet(path: Path) -> Iterator[SourceRow]:
     try:
         import polars
     except ImportError as error:
@@ -117,7 +117,7 @@ def _parquet(path: Path) -> Iterator[Row]:
     except (polars.exceptions.PolarsError, OSError) as error:
         raise LoopscopeError(f"cannot read {path} as Parquet ({_one_line(error)}); fetch it again") from error
     for index, fields in enumerate(frame.iter_rows(named=True)):
-        yield Row(index, f"{path}, row {index}", fields)
+        yield SourceRow(index, f"{path}, row {index}", fields)
 
 
 def _one_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""How a question is worded: a TOML file that turns a normalised question into context and continuations.
+"""How a question is worded: a TOML file that turns a normalised question into a row of text.
 
 A template of kind "solution" has a `prompt` and a `solution`; the solution is what the reference utility reads
 (Appendix C.2, "Reference solutions"). One of kind "options" has a `context`, an `option` that is filled once per
@@ -15,35 +15,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from loopscope._errors import LoopscopeError
 from loopscope.tasks.cleaning import Step, clean, parse_steps
+from loopscope.tasks.example import Row
 from loopscope.tasks.item import Item, canonical
+from loopscope.tasks.protocol import Kind
 from loopscope.tasks.wording import Wording
 
-Kind = Literal["solution", "options"]
-
 _LETTERS = string.ascii_uppercase
-
-
-@dataclass(frozen=True, slots=True)
-class Worded:
-    """A question as text.
-
-    Attributes:
-        index: source row, from 0.
-        context: the prompt, or what every option continues.
-        continuations: the one reference solution, or each option with its delimiter in front.
-        answer: the right option's number, None for a reference solution.
-        id: the source's own name for the row, if it has one.
-    """
-
-    index: int
-    context: str
-    continuations: tuple[str, ...]
-    answer: int | None
-    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,8 +47,11 @@ class Template:
             return self._context.names | self._solution.names
         return self._context.names - {"choices"}
 
-    def word(self, item: Item) -> Worded:
-        """The question in this template's words."""
+    def word(self, item: Item) -> Row:
+        """The question in this template's words.
+
+        Blanks and line ends at the end of an option's context go over to the option, as in lm-evaluation-harness.
+        """
         continuations: tuple[str, ...]
         if self.kind == "solution":
             context = self._context.fill(item.fields, item.where)
@@ -82,7 +66,10 @@ class Template:
             raise LoopscopeError(f"{item.where}: nothing stands before the answer; its first token needs a context")
         if not all(continuation.strip() for continuation in continuations):
             raise LoopscopeError(f"{item.where}: the answer is empty as worded; give it a text or leave the row out")
-        return Worded(item.index, context, continuations, item.answer, item.id)
+        if self.kind == "options":
+            bare = context.rstrip()
+            context, continuations = bare, tuple(context[len(bare) :] + text for text in continuations)
+        return Row(item.id, item.index, context, continuations, item.answer, item.metadata)
 
     def _options_of(self, item: Item) -> tuple[str, ...]:
         fixed = self.content.get("options")

@@ -1,0 +1,205 @@
+"""From what the user writes to a task: `gsm8k`, `gsm8k:train256`, `my.jsonl`, `mine=data/my.jsonl`, `arithmetic`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from loopscope._errors import LoopscopeError
+from loopscope.tasks.benchmarks import SPLIT_ALIASES, Benchmark, find_benchmark
+from loopscope.tasks.custom import own_normaliser, own_template
+from loopscope.tasks.example import Row
+from loopscope.tasks.generated import load_generated
+from loopscope.tasks.hub import read_hub
+from loopscope.tasks.item import DataHash, Item
+from loopscope.tasks.loaded import LoadedTask
+from loopscope.tasks.local import find_file
+from loopscope.tasks.registry import is_generated, unknown_task
+from loopscope.tasks.rows import SourceRow, is_data_file, read_rows
+from loopscope.tasks.selection import Selection
+from loopscope.tasks.template import Template, builtin_template, read_template
+
+RowCount = Literal["error", "warn"]
+
+
+def load_task(
+    spec: str,
+    *,
+    data_dir: str | Path | None = None,
+    split: str | None = None,
+    subset: str | None = None,
+    limit: int | None = None,
+    ids: Iterable[int] | None = None,
+    template: str | Path | None = None,
+    row_count: RowCount = "error",
+) -> LoadedTask:
+    """A task with its rows.
+
+    Args:
+        spec: a task's name, `name:split` or `name:subset`; or a data file, `path` or `name=path`.
+        data_dir: folder with local copies of the benchmarks; left out, they come from the hub.
+        split: the split, if `spec` does not say.
+        subset: the named subset, if `spec` does not say.
+        limit: at most so many rows.
+        ids: these source rows only, counted from 0 in the split.
+        template: a template file instead of the task's own.
+        row_count: what to do when a benchmark's split does not have its published number of rows: refuse, or
+            warn and go on.
+
+    Raises:
+        LoopscopeError: with one line that says what is wrong and what to do.
+    """
+    if "=" in spec or is_data_file(spec):
+        name, _, path = spec.rpartition("=")
+        if split or subset:
+            raise LoopscopeError(f"{spec}: a data file has no split or subset; choose rows with limit or ids")
+        return _load_own(name, Path(path), Selection.make(ids=ids, limit=limit), template)
+    name, _, part = spec.partition(":")
+    if is_generated(name):
+        if template is not None:
+            raise LoopscopeError(f"{name} is made by a program and takes no template; leave it out")
+        if subset is not None:
+            raise LoopscopeError(f"{name} has no subset {subset!r}; choose a split, or rows with limit or ids")
+        return load_generated(name, _agree(spec, part, split), Selection.make(ids=ids, limit=limit))
+    benchmark = find_benchmark(name)
+    if benchmark is None:
+        raise unknown_task(name)
+    part_of = _choose(benchmark, spec, part, split, subset)
+    selection = Selection.make(part_of.first, ids, limit)
+    return _load_benchmark(benchmark, part_of, selection, data_dir, template, row_count)
+
+
+class _Part(NamedTuple):
+    split: str
+    subset: str | None
+    first: int | None
+
+
+def _choose(benchmark: Benchmark, spec: str, part: str, split: str | None, subset: str | None) -> _Part:
+    if part in benchmark.subsets:
+        part, subset = "", _agree(spec, part, subset)
+    split = _agree(spec, SPLIT_ALIASES.get(part, part), SPLIT_ALIASES.get(split or "", split))
+    if subset is not None:
+        if subset not in benchmark.subsets:
+            known = ", ".join(benchmark.subsets) or "none"
+            raise LoopscopeError(f"{benchmark.name} has no subset {subset!r}; there is: {known}")
+        chosen = benchmark.subsets[subset]
+        return _Part(_agree(f"{benchmark.name}:{subset}", chosen.split, split) or "", subset, chosen.rows)
+    split = split or benchmark.default_split
+    if split not in benchmark.splits:
+        known = ", ".join([*benchmark.splits, *benchmark.subsets])
+        raise LoopscopeError(f"{benchmark.name} has no split {split!r}; there is: {known}")
+    return _Part(split, None, None)
+
+
+def _agree(spec: str, written: str, given: str | None) -> str | None:
+    if written and given and written != given:
+        raise LoopscopeError(f"{spec} already says {written!r}, which is not {given!r}; name it once")
+    return written or given
+
+
+def _load_benchmark(
+    benchmark: Benchmark,
+    part: _Part,
+    selection: Selection,
+    data_dir: str | Path | None,
+    template: str | Path | None,
+    row_count: RowCount,
+) -> LoadedTask:
+    wording = _wording(benchmark.name, benchmark.kind, template)
+    if data_dir is None:
+        source, rows = str(benchmark.hub), read_hub(benchmark.hub, part.split)
+    else:
+        path = find_file(benchmark, part.split, data_dir)
+        source, rows = path.name, read_rows(path)
+
+    def normalise(row: SourceRow) -> Item:
+        return dataclasses.replace(benchmark.normalise(row), id=f"{part.split}-{row.index}")
+
+    chosen = _collect(rows, normalise, wording, selection, source)
+    expected = benchmark.splits[part.split]
+    if chosen.total != expected:
+        message = (
+            f"{benchmark.name} {part.split} has {chosen.total} rows in {source}, not the published {expected}; "
+            "get the complete file, or accept it with row_count='warn'"
+        )
+        if row_count == "error":
+            raise LoopscopeError(message)
+        warnings.warn(message, stacklevel=3)
+    return LoadedTask(
+        name=benchmark.name,
+        spec=f"{benchmark.name}:{part.subset or part.split}",
+        kind=benchmark.kind,
+        split=part.split,
+        subset=part.subset,
+        source=source,
+        source_rows=chosen.total,
+        data_hash=chosen.data_hash,
+        template=wording.name,
+        template_hash=wording.hash,
+        encoding="separate" if benchmark.kind == "solution" else "joint",
+        rows=chosen.rows,
+    )
+
+
+def _load_own(name: str, path: Path, selection: Selection, template: str | Path | None) -> LoadedTask:
+    name = name or path.name.partition(".")[0]
+    if find_benchmark(name) or is_generated(name):
+        raise LoopscopeError(f"{name} is a task of loopscope; give your file another name: mine={path}")
+    rows = read_rows(path)
+    first = next(rows)
+    wording = own_template(first) if template is None else read_template(template)
+    rows = itertools.chain([first], rows)
+    chosen = _collect(rows, own_normaliser(wording), wording, selection, str(path))
+    return LoadedTask(
+        name=name,
+        spec=f"{name}={path}",
+        kind=wording.kind,
+        split="all",
+        subset=None,
+        source=path.name,
+        source_rows=chosen.total,
+        data_hash=chosen.data_hash,
+        template=wording.name,
+        template_hash=wording.hash,
+        encoding="separate" if wording.kind == "solution" else "joint",
+        rows=chosen.rows,
+    )
+
+
+def _wording(name: str, kind: str, given: str | Path | None) -> Template:
+    template = builtin_template(name) if given is None else read_template(given)
+    if template.kind != kind:
+        raise LoopscopeError(f"template {template.name} is for {template.kind}, but {name} has {kind}; change its kind")
+    return template
+
+
+class _Chosen(NamedTuple):
+    rows: tuple[Row, ...]
+    total: int
+    data_hash: str
+
+
+def _collect(
+    rows: Iterator[SourceRow],
+    normalise: Callable[[SourceRow], Item],
+    template: Template,
+    selection: Selection,
+    where: str,
+) -> _Chosen:
+    """One pass over a source: every row is checked and hashed, the chosen ones are worded and kept."""
+    kept: list[Row] = []
+    data_hash = DataHash()
+    total = 0
+    for row in rows:
+        item = normalise(row)
+        data_hash.add(item)
+        total += 1
+        if selection.keeps(row.index, len(kept)):
+            kept.append(template.word(item))
+    selection.check(total, where)
+    return _Chosen(tuple(kept), total, data_hash.hexdigest())
