@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as forward_mode
 from torch import Tensor, nn
 
 from loopscope._errors import LoopscopeError
@@ -27,6 +28,8 @@ class LoopedModule(nn.Module):
     hidden_size: int
     vocabulary_size: int
     trained_depth: int
+    max_positions: int | None = None
+    eos_ids: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,16 +122,17 @@ class LoopedModule(nn.Module):
             self._casts[dtype] = held = (stamp, _cast_copy(parts, dtype, keep_graph=False))
         return held[1]
 
-    def _check(self, batch: Batch, limit: int) -> None:
+    def _check(self, batch: Batch) -> None:
         assert batch.highest_id is not None
         if batch.highest_id >= self.vocabulary_size:
             raise LoopscopeError(
                 f"token id {batch.highest_id} is outside {self.name}'s vocabulary of {self.vocabulary_size}; "
                 "is this the model's own tokenizer?"
             )
-        if batch.input_ids.shape[1] > limit:
+        if self.max_positions is not None and batch.input_ids.shape[1] > self.max_positions:
             raise LoopscopeError(
-                f"{batch.input_ids.shape[1]} tokens are more than {self.name}'s {limit} positions; shorten the text"
+                f"{batch.input_ids.shape[1]} tokens are more than {self.name}'s {self.max_positions} positions; "
+                "shorten the text"
             )
         state = batch.initial_state
         if state is not None and state.shape[-1] != self.hidden_size:
@@ -143,6 +147,11 @@ def select(state: Tensor, positions: Tensor | None) -> Tensor:
         return state
     where = positions.to(state.device)
     return state[where[:, 0], where[:, 1]]
+
+
+def is_differentiated(state: Tensor) -> bool:
+    """Whether a readout must stay differentiable to any order: in grad mode, or for anything but a plain tensor."""
+    return type(state) is not Tensor or torch.is_grad_enabled() or forward_mode._current_level >= 0
 
 
 def _fuse(module: nn.Module) -> None:

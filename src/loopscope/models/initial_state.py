@@ -1,12 +1,13 @@
 """Drawn initial states: a truncated normal, seeded by question (Appendix B, "Execution and differentiation").
 
-    H_0 = scale · TruncatedNormal(0, std; ±3 std),   drawn on the CPU in BF16, seed 20260904 + source row
+    H_0 = scale · TruncatedNormal(0, std; ±3 std),   drawn on the CPU, BF16, seed 20260904 + source row
 
 Rule "question" (the default) draws by inverting the distribution function at uniform numbers, one number an
-entry, position by position. Position p of a row therefore depends on the seed and p alone: not on the padding,
-the batch or the length of the sequence. All options of a question share the states of their common positions,
-and a token that is generated gets the state it would have had in a prompt. Torch's own `trunc_normal_` rejects
-and redraws in recent versions, which would tie every position to the width of the tensor.
+entry, position by position, in float32, and rounds the state to BF16 (BF16 uniforms would shift its mean).
+Position p of a row therefore depends on the seed and p alone: not on the padding, the batch or the length of the
+sequence. All options of a question share the states of their common positions, and a token that is generated
+gets the state it would have had in a prompt. Torch's own `trunc_normal_` rejects and redraws in recent versions,
+which would tie every position to the width of the tensor.
 
 Rule "official" follows the published code's calls instead: a standard normal tensor of the row's shape is drawn
 and thrown away, then `trunc_normal_` fills the state. Its values depend on the row's length (without padding)
@@ -18,7 +19,9 @@ Shapes: B rows, S positions, D hidden width.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +30,7 @@ from torch import Tensor, nn
 
 SEED = 20260904
 _CUT = 3.0
+_WORKERS = min(8, os.cpu_count() or 1)
 
 Rule = Literal["question", "official"]
 
@@ -44,25 +48,27 @@ class InitialState:
 
     def draw(self, source_rows: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """H_0 for rows of the given lengths, [B, max(lengths), D] on the CPU; zero beyond a row's length."""
-        drawn: dict[tuple[int, int], Tensor] = {}
         longest = max(lengths)
+        # Under "question" a longer draw begins with the shorter one: one draw serves all options.
+        reach = lengths if self.rule == "official" else [longest] * len(lengths)
+        keys = list(zip(source_rows, reach, strict=True))
+        distinct = list(dict.fromkeys(keys))
+        with ThreadPoolExecutor(min(_WORKERS, len(distinct))) as pool:
+            drawn = dict(zip(distinct, pool.map(lambda key: self._draw_row(*key), distinct), strict=True))
         state = torch.zeros(len(lengths), longest, self.width, dtype=self.dtype)
-        for index, (row, length) in enumerate(zip(source_rows, lengths, strict=True)):
-            # Under "question" a longer draw begins with the shorter one: one draw serves all options.
-            key = (row, longest if self.rule == "question" else length)
-            if key not in drawn:
-                drawn[key] = self._draw_row(*key)
+        for index, (key, length) in enumerate(zip(keys, lengths, strict=True)):
             state[index, :length] = drawn[key][:length]
         return state
 
     def _draw_row(self, row: int, length: int) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed + row)
-        state = torch.empty(length, self.width, dtype=self.dtype)
+        shape = (length, self.width)
         if self.rule == "official":
-            torch.randn(state.shape, dtype=self.dtype, generator=generator)
-            nn.init.trunc_normal_(state, 0.0, self.std, -_CUT * self.std, _CUT * self.std, generator=generator)
-        else:
-            reach = math.erf(_CUT / math.sqrt(2.0))
-            state.uniform_(-reach, reach, generator=generator)
-            state.erfinv_().mul_(self.std * math.sqrt(2.0)).clamp_(-_CUT * self.std, _CUT * self.std)
-        return state.mul_(self.scale)
+            torch.randn(shape, dtype=self.dtype, generator=generator)
+            state = torch.empty(shape, dtype=self.dtype)
+            bound = _CUT * self.std
+            return nn.init.trunc_normal_(state, 0.0, self.std, -bound, bound, generator=generator).mul_(self.scale)
+        reach = math.erf(_CUT / math.sqrt(2.0))
+        uniform = torch.empty(shape, dtype=torch.float32).uniform_(-reach, reach, generator=generator)
+        bound = _CUT * self.std * self.scale
+        return uniform.erfinv_().mul_(self.std * self.scale * math.sqrt(2.0)).clamp_(-bound, bound).to(self.dtype)

@@ -24,14 +24,13 @@ from torch.nn import functional
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.attention import Surroundings, cached_surroundings, counted_surroundings, surroundings
-from loopscope.models.base import LoopedModule, select
+from loopscope.models.base import LoopedModule, is_differentiated, select
 from loopscope.models.batch import Batch
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
 from loopscope.models.normalisation import RMSNorm
 from loopscope.models.ouro import check_full_attention
 from loopscope.models.protocol import Context
-from loopscope.models.recurrent_depth import is_differentiated
 from loopscope.models.rope import Rotary, read_rotary
 from loopscope.models.separate_projections import AttentionSizes, SeparateAttention, SeparateFeedForward
 
@@ -136,6 +135,8 @@ class LayerLoop(LoopedModule):
         self.config = config
         self.hidden_size = config.attention.hidden
         self.vocabulary_size = config.vocabulary_size
+        self.max_positions = config.max_positions
+        self.eos_ids = config.eos_ids
         self.boundary = f"the output of layers {config.start}-{config.end}, before the layers that follow"
         self.model = LlamaStack(config)
         self.lm_head = nn.Linear(self.hidden_size, config.vocabulary_size, bias=False)
@@ -152,7 +153,7 @@ class LayerLoop(LoopedModule):
 
     def embed(self, batch: Batch) -> Context:
         """H_0 is the state before the span: the layers ahead of it run once."""
-        self._check(batch, self.config.max_positions)
+        self._check(batch)
         if batch.padding == "left":
             raise LoopscopeError(f"{self.name} needs padding on the right (Batch.from_rows pads so)")
         if batch.position_ids is not None:

@@ -134,6 +134,8 @@ class Ouro(LoopedModule):
         self.config = config
         self.hidden_size = config.hidden_size
         self.vocabulary_size = config.vocabulary_size
+        self.max_positions = config.max_positions
+        self.eos_ids = config.eos_ids
         self.trained_depth = config.trained_depth
         self.model = OuroStack(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocabulary_size, bias=False)
@@ -155,7 +157,7 @@ class Ouro(LoopedModule):
 
     def embed(self, batch: Batch) -> Context:
         """H_0 is the token embedding."""
-        self._check(batch, self.config.max_positions)
+        self._check(batch)
         batch = batch.to(self.device)
         around = surroundings(batch, self.config.rotary, self.dtype)
         return Context(self._initial(batch), batch, extra=around)

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.autograd.forward_ad as forward_mode
 from torch import Tensor, nn
 from torch.nn import functional
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.attention import Surroundings, attend, cached_surroundings, counted_surroundings, surroundings
-from loopscope.models.base import LoopedModule, select
+from loopscope.models.base import LoopedModule, is_differentiated, select
 from loopscope.models.batch import Batch
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
@@ -158,6 +157,8 @@ class RecurrentDepth(LoopedModule):
         self.config = config
         self.hidden_size = config.hidden_size
         self.vocabulary_size = config.vocabulary_size
+        self.max_positions = config.max_positions
+        self.eos_ids = config.eos_ids
         self.trained_depth = config.trained_depth
         self.initial_state = InitialState(config.hidden_size, config.state_std, config.embed_scale)
         wide = config.hidden_size
@@ -189,7 +190,7 @@ class RecurrentDepth(LoopedModule):
 
     def embed(self, batch: Batch) -> Context:
         """H_0 is drawn from the source row's seed unless the batch brings one; the prelude runs once."""
-        self._check(batch, self.config.max_positions)
+        self._check(batch)
         if batch.padding == "left":
             raise LoopscopeError(
                 f"{self.name} reads padding as text when it comes first; pad on the right (Batch.from_rows does)"
@@ -274,10 +275,3 @@ class RecurrentDepth(LoopedModule):
         blocks = self.transformer[name]
         assert isinstance(blocks, nn.ModuleList)
         return blocks
-
-
-def is_differentiated(state: Tensor) -> bool:
-    """Whether a readout must stay differentiable to any order: in grad mode, or for anything but a plain tensor."""
-    if type(state) is not Tensor or torch.is_grad_enabled():
-        return True
-    return forward_mode._current_level >= 0

@@ -6,7 +6,8 @@
 
 The configuration calls itself Huginn's; only the tensors tell the variants apart (`variant_from_tensors`).
 `rope_theta` holds the base of the rotation, `rope_base` is left over and unused, and the width of the drawn
-state is the inherited `init_values.std`, not a function of the hidden size.
+state is the inherited `init_values.std`, not a function of the hidden size. The token ids named in the
+configuration are Huginn's, not the tokenizer's, and are not read.
 """
 
 from __future__ import annotations
@@ -81,7 +82,6 @@ class RetrofitConfig(RecurrentDepthConfig):
             embed_scale=drawn.number("embed_scale", 1.0),
             qk_bias=False,
             tied=fields.flag("tie_embeddings", False),
-            eos_ids=fields.token_ids("eos_token_id"),
         )
 
 

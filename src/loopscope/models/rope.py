@@ -13,11 +13,13 @@ Shapes: B rows, S positions, H heads, P head width, R = P/2 pairs.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
+import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 
 from loopscope.models.config_fields import ConfigFields
@@ -47,7 +49,7 @@ class LinearScaling:
 
 
 class RotaryTables(NamedTuple):
-    """cos and sin, [1 or B, S, 1, R], with the layout that says which entries form a pair."""
+    """cos and sin, [1 or B, S, 1, P] (each frequency twice), with the layout that says which entries form a pair."""
 
     cos: Tensor
     sin: Tensor
@@ -78,23 +80,39 @@ class Rotary:
 
     def tables(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
         """Tables for positions [1 or B, S], ready for queries and keys of `dtype`."""
-        frequencies = self.frequencies().to(positions.device, non_blocking=True)
-        angles = positions.to(torch.float32)[..., None, None] * frequencies
+        angles = positions.to(torch.float32)[..., None, None] * _frequencies_on(self, positions.device)
         keep = torch.float64 if dtype == torch.float64 else dtype if self.rounded else torch.float32
-        return RotaryTables(angles.cos().to(keep), angles.sin().to(keep), self.layout)
+        cos, sin = angles.cos().to(keep), angles.sin().to(keep)
+        if self.layout == "half":
+            return RotaryTables(torch.cat([cos, cos], dim=-1), torch.cat([sin, sin], dim=-1), "half")
+        return RotaryTables(cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1), "interleaved")
+
+
+@functools.lru_cache(maxsize=16)
+def _frequencies_on(rotary: Rotary, device: torch.device) -> Tensor:
+    return rotary.frequencies().to(device)
 
 
 def rotate(x_BSHP: Tensor, tables: RotaryTables) -> Tensor:
-    """Queries or keys turned by their positions, in the dtype they came in."""
-    cos, sin, layout = tables
-    if layout == "half":
+    """Queries or keys turned by their positions, in the dtype they came in.
+
+    The products are rounded before they are added, as in the published implementations. Without gradients the
+    sum goes into the first product's memory; the numbers are the same.
+    """
+    straight, crossed = x_BSHP * tables.cos, x_BSHP * tables.sin
+    if tables.layout == "half":
         width = x_BSHP.shape[-1] // 2
-        first, second = x_BSHP[..., :width], x_BSHP[..., width:]
+        one, two = slice(None, width), slice(width, None)
     else:
-        first, second = x_BSHP[..., 0::2], x_BSHP[..., 1::2]
-    turned = (first * cos - second * sin, second * cos + first * sin)
-    joined = torch.cat(turned, dim=-1) if layout == "half" else torch.stack(turned, dim=-1).flatten(-2)
-    return joined.to(x_BSHP.dtype)
+        one, two = slice(0, None, 2), slice(1, None, 2)
+    if type(straight) is Tensor and not torch.is_grad_enabled() and forward_mode._current_level < 0:
+        straight[..., one] -= crossed[..., two]
+        straight[..., two] += crossed[..., one]
+        return straight.to(x_BSHP.dtype)
+    turned = (straight[..., one] - crossed[..., two], straight[..., two] + crossed[..., one])
+    if tables.layout == "half":
+        return torch.cat(turned, dim=-1).to(x_BSHP.dtype)
+    return torch.stack(turned, dim=-1).reshape(x_BSHP.shape).to(x_BSHP.dtype)
 
 
 def read_rotary(fields: ConfigFields, head_width: int, *, rounded: bool, theta_key: str = "rope_theta") -> Rotary:

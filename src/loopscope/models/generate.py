@@ -1,0 +1,173 @@
+"""Generation at a chosen depth, so that answers can be checked.
+
+`impl="cached"` keeps keys and values per loop and layer and runs one new position a step; `impl="reference"`
+runs the whole sequence again for every token. Both choose the same tokens. Prompts of different lengths are
+padded on the right and every row continues at its own length, so no row sees padding.
+
+Families that draw their initial state draw it for every position once, prompt and continuation alike, before
+the first token: a generated token gets the state that its position would have had in a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.batch import Batch
+from loopscope.models.cache import KeyValueCache
+from loopscope.models.protocol import Context, LoopedModel
+from loopscope.models.sampling import Sampler
+
+_GREEDY = Sampler()
+
+
+@runtime_checkable
+class CachedModel(LoopedModel, Protocol):
+    """A looped model that can continue from kept keys and values.
+
+    `step` takes the loop's number (from 0) besides, because every loop has keys of its own.
+    """
+
+    def embed_cached(self, batch: Batch, cache: KeyValueCache) -> Context:
+        """H_0 of new positions, given in `batch.position_ids`."""
+        ...
+
+    def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
+        """One loop, which reads and writes the loop's own keys."""
+        ...
+
+    def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
+        """Logits of new positions."""
+        ...
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was generated, a list a prompt.
+
+    Attributes:
+        tokens: the new tokens, without the prompt and without the end-of-sequence token.
+        finished: whether the row ended with an end-of-sequence token rather than at the limit.
+    """
+
+    tokens: list[list[int]]
+    finished: list[bool]
+
+
+@torch.no_grad()
+def generate(
+    model: LoopedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    depth: int | None = None,
+    eos_ids: Sequence[int] | None = None,
+    sampler: Sampler = _GREEDY,
+    source_rows: Sequence[int] | None = None,
+    impl: Literal["cached", "reference"] = "cached",
+) -> Generation:
+    """Continues every prompt at `depth` loops (the trained depth when left out) up to an end-of-sequence token.
+
+    Args:
+        model: any looped model; without a cache of its own it needs `impl="reference"`.
+        prompts: token ids, one list a row, of any lengths.
+        max_new_tokens: the limit for every row.
+        depth: loops a token.
+        eos_ids: end-of-sequence ids; the configuration's when left out.
+        sampler: greedy unless it has a temperature.
+        source_rows: seeds a drawn initial state, one a row.
+        impl: "cached" or "reference".
+    """
+    depth = model.trained_depth if depth is None else depth
+    if depth < 0 or max_new_tokens < 1:
+        raise LoopscopeError(f"depth {depth} and max_new_tokens {max_new_tokens} must be at least 0 and 1")
+    stops = set(getattr(model, "eos_ids", ()) if eos_ids is None else eos_ids)
+    batch = Batch.from_rows(prompts, source_rows=source_rows)
+    width = batch.input_ids.shape[1] + max_new_tokens
+    limit = getattr(model, "max_positions", None)
+    if limit is not None and width > limit:
+        raise LoopscopeError(
+            f"prompt and continuation need {width} positions but {model.name} has {limit}; lower max_new_tokens"
+        )
+    state = _drawn_states(model, batch, width)
+    if impl == "reference":
+        next_logits = _reference(model, depth, state, source_rows)
+    elif isinstance(model, CachedModel):
+        next_logits = _cached(model, depth, state, width)
+    else:
+        raise LoopscopeError(f'{model.name} keeps no keys and values; generate with impl="reference"')
+
+    rows: list[list[int]] = [list(prompt) for prompt in prompts]
+    lengths = [len(prompt) for prompt in prompts]
+    finished = [False] * len(rows)
+    uniforms = sampler.uniforms(len(rows), max_new_tokens)
+    for index in range(max_new_tokens):
+        chosen = sampler.choose(next_logits(rows), uniforms[:, index]).tolist()
+        for row, token in enumerate(chosen):
+            finished[row] = finished[row] or token in stops
+            # A finished row keeps its place in the batch; what it is fed no longer matters.
+            rows[row].append(token)
+            lengths[row] += not finished[row]
+        if all(finished):
+            break
+    tokens = [row[len(prompt) : length] for row, prompt, length in zip(rows, prompts, lengths, strict=True)]
+    return Generation(tokens, finished)
+
+
+NextLogits = Callable[[list[list[int]]], Tensor]
+
+
+def _reference(model: LoopedModel, depth: int, state: Tensor | None, source_rows: Sequence[int] | None) -> NextLogits:
+    def next_logits(rows: list[list[int]]) -> Tensor:
+        batch = Batch.from_rows(rows, source_rows=source_rows)
+        if state is not None:
+            initial = state[:, : batch.input_ids.shape[1]]
+            batch = Batch(batch.input_ids, batch.attention_mask, initial_state=initial)
+        reached = model.states(batch, [depth])[depth]
+        return model.readout(reached, _last(rows))
+
+    return next_logits
+
+
+def _cached(model: CachedModel, depth: int, state: Tensor | None, width: int) -> NextLogits:
+    cache = KeyValueCache(width)
+
+    def next_logits(rows: list[list[int]]) -> Tensor:
+        if cache.used == 0:
+            fresh = Batch.from_rows(rows)
+            ids, mask = fresh.input_ids, fresh.attention_mask
+            positions = torch.arange(ids.shape[1]).expand_as(ids)
+            last = _last(rows)
+        else:
+            ids = torch.tensor([[row[-1]] for row in rows])
+            mask = torch.ones_like(ids, dtype=torch.bool)
+            positions = torch.tensor([[len(row) - 1] for row in rows])
+            last = torch.tensor([[row, 0] for row in range(len(rows))])
+        initial = None if state is None else state.gather(1, positions[..., None].expand(*ids.shape, state.shape[2]))
+        cache.used = max(len(row) for row in rows)
+        context = model.embed_cached(Batch(ids, mask, positions, initial_state=initial), cache)
+        reached = context.state
+        for loop in range(depth):
+            reached = model.step(reached, context, loop)
+        return model.readout_cached(reached, context, last)
+
+    return next_logits
+
+
+def _drawn_states(model: LoopedModel, batch: Batch, width: int) -> Tensor | None:
+    draw = getattr(model, "draw_initial_state", None)
+    if draw is None:
+        return None
+    count = batch.input_ids.shape[0]
+    rows = list(batch.source_rows) if batch.source_rows is not None else [0] * count
+    drawn: Tensor = draw(rows, [width] * count, width)
+    return drawn.cpu()
+
+
+def _last(rows: list[list[int]]) -> Tensor:
+    return torch.tensor([[index, len(row) - 1] for index, row in enumerate(rows)])
