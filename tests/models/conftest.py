@@ -1,14 +1,18 @@
-"""Shared by the models' tests: a hub on this machine."""
+"""Shared by the models' tests: a hub on this machine, reference outputs, and plain arithmetic to compare with."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -103,3 +107,145 @@ def local_hub(monkeypatch, tmp_path):
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+GOLDEN = Path(__file__).resolve().parent / "golden"
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "golden"
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """Opens `family/case` of the published implementations' outputs: kept here, or beside the repository."""
+    from safetensors.torch import load_file
+
+    def opened(family, case):
+        name = f"{family}/ref_{case}.safetensors"
+        folder = next((folder for folder in (SHARED, GOLDEN) if (folder / name).is_file()), None)
+        if folder is None:
+            pytest.skip(f"{name} is kept outside the repository and is not here")
+        tensors = load_file(folder / name)
+        if "input_ids" not in tensors:
+            tensors["input_ids"] = load_file(folder / family / "ref_plain.safetensors")["input_ids"]
+        tensors.setdefault("attention_mask", tensors["input_ids"].new_ones(tensors["input_ids"].shape))
+        tensors["attention_mask"] = tensors["attention_mask"].bool()
+        tensors["depths"] = tensors["depths"].tolist() if "depths" in tensors else list(range(1, 9))
+        return SimpleNamespace(**tensors, tensors=tensors)
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def golden_model():
+    """Builds the tiny checkpoint of a family from its own names, ready for inference unless told otherwise."""
+    import torch
+    from safetensors.torch import load_file
+
+    from loopscope.models.huginn import Huginn, HuginnConfig
+    from loopscope.models.ouro import Ouro, OuroConfig
+    from loopscope.models.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo
+
+    classes = {
+        "ouro": (Ouro, OuroConfig),
+        "huginn": (Huginn, HuginnConfig),
+        "retrofit_llama": (RetrofitLlama, RetrofitConfig),
+        "retrofit_olmo": (RetrofitOlmo, RetrofitConfig),
+    }
+
+    def build(family, *, dtype=torch.float32, prepare=True):
+        model_class, config_class = classes[family]
+        config = config_class.from_json(json.loads((GOLDEN / family / "config.json").read_text()))
+        with torch.device("meta"):
+            model = model_class(config)
+        tensors = load_file(GOLDEN / family / "model.safetensors")
+        tensors = {name: value.to(dtype) for name, value in tensors.items() if name not in model.ignorable_tensors()}
+        model.load_state_dict(tensors, assign=True, strict=True)
+        model.tie()
+        if prepare:
+            model.prepare()
+        return model
+
+    return build
+
+
+def _plain_rms_norm(x, weight, eps):
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+
+
+def _plain_silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def _plain_rotate(x_SHP, frequencies, pairs, positions=None):
+    """Turns the pairs of every head, one position, head and pair at a time."""
+    turned = np.array(x_SHP, dtype=np.float64)
+    for s in range(x_SHP.shape[0]):
+        position = s if positions is None else positions[s]
+        for h in range(x_SHP.shape[1]):
+            for frequency, (i, j) in zip(frequencies, pairs, strict=True):
+                number = complex(x_SHP[s, h, i], x_SHP[s, h, j])
+                number *= complex(math.cos(position * frequency), math.sin(position * frequency))
+                turned[s, h, i], turned[s, h, j] = number.real, number.imag
+    return turned
+
+
+def _plain_attention(q_SHP, k_SKP, v_SKP):
+    """Every position looks back over itself and what came before, one head at a time."""
+    width, heads, head_width = q_SHP.shape
+    group = heads // k_SKP.shape[1]
+    mixed = np.zeros((width, heads, head_width))
+    for s in range(width):
+        for h in range(heads):
+            scores = np.array([q_SHP[s, h] @ k_SKP[t, h // group] for t in range(s + 1)]) / math.sqrt(head_width)
+            weights = np.exp(scores - scores.max())
+            weights /= weights.sum()
+            mixed[s, h] = sum(weights[t] * v_SKP[t, h // group] for t in range(s + 1))
+    return mixed.reshape(width, heads * head_width)
+
+
+@pytest.fixture(scope="session")
+def plain():
+    """Float64 NumPy arithmetic for one sequence: loops over positions and heads, nothing shared with the package."""
+
+    def frequencies(head_width, theta):
+        return [theta ** (-2 * i / head_width) for i in range(head_width // 2)]
+
+    def half_pairs(head_width):
+        return [(i, i + head_width // 2) for i in range(head_width // 2)]
+
+    def adjacent_pairs(head_width):
+        return [(2 * i, 2 * i + 1) for i in range(head_width // 2)]
+
+    def weights(model):
+        return {name: value.detach().double().numpy() for name, value in model.state_dict().items()}
+
+    return SimpleNamespace(
+        rms_norm=_plain_rms_norm,
+        silu=_plain_silu,
+        rotate=_plain_rotate,
+        attention=_plain_attention,
+        frequencies=frequencies,
+        half_pairs=half_pairs,
+        adjacent_pairs=adjacent_pairs,
+        weights=weights,
+    )
+
+
+@pytest.fixture(scope="session")
+def randomise():
+    """Fills a model with seeded random weights: matrices of unit gain, norms around one, all else small."""
+    import torch
+
+    def fill(model, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in sorted(model.named_parameters()):
+                draw = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                if "norm" in name or "ln_f" in name:
+                    parameter.copy_(1 + 0.2 * draw)
+                elif parameter.dim() == 2 and "wte" not in name and "embed" not in name:
+                    parameter.copy_(draw / math.sqrt(parameter.shape[1]))
+                else:
+                    parameter.copy_(0.3 * draw)
+        return model
+
+    return fill
