@@ -1,0 +1,130 @@
+"""What every entrance of the readout room checks before it computes: one clear line, never a silent number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+
+Scales = float | Sequence[float] | Tensor | Any  # Any: NumPy arrays and scalars
+
+
+def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a named implementation that does not exist."""
+    if value not in choices:
+        raise LoopscopeError(f"{name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}.")
+
+
+def require_floating(name: str, tensor: Tensor) -> None:
+    """Refuse anything but a real floating-point tensor."""
+    if not isinstance(tensor, Tensor):
+        raise LoopscopeError(f"{name} must be a torch tensor, not {type(tensor).__name__}; wrap it with torch.as_tensor.")
+    if not tensor.dtype.is_floating_point:
+        raise LoopscopeError(f"{name} has dtype {tensor.dtype}; give a floating-point tensor.")
+
+
+def require_finite(name: str, tensor: Tensor) -> None:
+    """Refuse NaN and infinities, saying how many there are."""
+    bad = ~torch.isfinite(tensor)
+    if bool(bad.any()):
+        raise LoopscopeError(
+            f"{name} holds {int(bad.sum())} NaN or infinite values; "
+            "remove those rows, or compute the logits in a wider dtype."
+        )
+
+
+def require_results_finite(name: str, tensor: Tensor) -> Tensor:
+    """Refuse a NaN or infinite result that finite states and weights produced by overflow."""
+    if not bool(torch.isfinite(tensor).all()):
+        raise LoopscopeError(
+            f"{name} came out NaN or infinite, so some logits are not finite; use a wider readout dtype, or check the weights."
+        )
+    return tensor
+
+
+def require_matrix(name: str, tensor: Tensor) -> None:
+    """Refuse anything but a non-empty floating-point matrix."""
+    require_floating(name, tensor)
+    if tensor.ndim != 2:
+        raise LoopscopeError(f"{name} has shape {tuple(tensor.shape)}; give one row per reference token: [tokens, width].")
+    if tensor.shape[0] == 0:
+        raise LoopscopeError(f"{name} has no rows: the reference set is empty; give at least one reference token.")
+    if tensor.shape[1] == 0:
+        raise LoopscopeError(f"{name} has no columns; give at least one.")
+
+
+def require_same_shape(name_a: str, a: Tensor, name_b: str, b: Tensor) -> None:
+    """Refuse two tensors that must agree in shape and device and do not."""
+    if a.shape != b.shape:
+        raise LoopscopeError(
+            f"{name_a} has shape {tuple(a.shape)} but {name_b} has shape {tuple(b.shape)}; they must be the same."
+        )
+    if a.device != b.device:
+        raise LoopscopeError(f"{name_a} is on {a.device} but {name_b} is on {b.device}; move them to one device.")
+
+
+def as_index(name: str, index: Any, length: int, device: torch.device) -> Tensor:
+    """A one-dimensional int64 tensor of the given length, from integers only."""
+    tensor = torch.as_tensor(index)
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise LoopscopeError(f"{name} has dtype {tensor.dtype}; give integers.")
+    if tensor.ndim != 1 or tensor.shape[0] != length:
+        raise LoopscopeError(f"{name} has shape {tuple(tensor.shape)}; give one integer for each of the {length} rows.")
+    return tensor.to(device=device, dtype=torch.int64)
+
+
+def as_targets(targets: Any, tokens: int, vocabulary: int, device: torch.device) -> Tensor:
+    """The reference labels, each inside the vocabulary."""
+    index = as_index("targets", targets, tokens, device)
+    low, high = int(index.min()), int(index.max())
+    if low < 0 or high >= vocabulary:
+        wrong = low if low < 0 else high
+        raise LoopscopeError(f"target {wrong} lies outside the vocabulary of {vocabulary} entries; check the tokenizer.")
+    return index
+
+
+def as_readout_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The readout's arithmetic: FP32 or FP64."""
+    if dtype not in (torch.float32, torch.float64):
+        raise LoopscopeError(f"readout dtype {dtype} is not supported; use torch.float32 or torch.float64.")
+    return dtype
+
+
+def as_scales(alpha: Scales, *, extrapolate: bool) -> tuple[list[float], bool]:
+    """Scales as Python floats, and whether a single one was given.
+
+    The paper's path lives on [0, 1]; a scale outside it is refused unless the caller asks to extrapolate.
+    """
+    tensor = torch.as_tensor(alpha)
+    if tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise LoopscopeError(f"alpha has dtype {tensor.dtype}; give real numbers.")
+    if tensor.ndim > 1 or tensor.numel() == 0:
+        raise LoopscopeError(f"alpha has shape {tuple(tensor.shape)}; give one scale or a non-empty list of scales.")
+    scales = [float(value) for value in tensor.reshape(-1).to(device="cpu", dtype=torch.float64).tolist()]
+    for value in scales:
+        if not math.isfinite(value):
+            raise LoopscopeError(f"alpha holds {value}; give finite scales.")
+        if not extrapolate and not 0.0 <= value <= 1.0:
+            raise LoopscopeError(f"alpha = {value:g} lies outside [0, 1]; pass extrapolate=True to leave the update's segment.")
+    return scales, tensor.ndim == 0
+
+
+def as_order(order: int, maximum: int) -> int:
+    """A derivative order that this path can give."""
+    if isinstance(order, bool) or not isinstance(order, int) or not 0 <= order <= maximum:
+        raise LoopscopeError(f"order={order!r} is not available here; choose an integer from 0 to {maximum}.")
+    return order
+
+
+def as_block(name: str, size: int | None, default: int) -> int:
+    """A positive block size."""
+    if size is None:
+        return default
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise LoopscopeError(f"{name}={size!r} is not a block size; give a positive integer.")
+    return size

@@ -1,0 +1,153 @@
+"""The exact endpoint decomposition ΔU = A − C, output divergence and entropy change (Prop. linear-endpoint).
+
+With p = p(0), q = p(1) and δ_a = log q_a − log p_a, each taken from its own log-sum-exp,
+
+    C = KL(p‖q) = Σ p_a (e^{δ_a} − 1 − δ_a),        KL(q‖p) = Σ q_a (e^{−δ_a} − 1 + δ_a),
+
+because Σ p_a = Σ q_a = 1. Every term is non-negative, so both divergences keep their relative accuracy where
+they are tiny, and an error in the log-sum-exps only enters squared. Neither uses the slope A, which makes
+ΔU − (A − C) a check. Entropies are log1p(Σ_{a≠d} w_a) + Σ p_a (z_d − z_a), again without cancellation, and
+
+    H(q) − H(p) = −Σ (q_a − p_a) (z_a(0) − z_e(0)) − KL(q‖p),
+
+with e the likeliest entry of p.
+
+Vocabulary blocks are put together by the chain rule: with P_b and Q_b the blocks' masses,
+KL(p‖q) = KL(P‖Q) + Σ P_b KL(p_b‖q_b), where KL(P‖Q) is the same computation on the blocks' own log masses.
+
+Shapes: t tokens, b vocabulary entries, B blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from loopscope.readout.sources import LogitSource, blocks
+
+_TERMS = 20  # of the series of (e^δ − 1 − δ)/δ² for |δ| ≤ 1: the last is below 1e-20
+
+
+@dataclass(frozen=True)
+class EndpointDecomposition:
+    """ΔU = A − C, its parts computed independently, averaged over reference tokens.
+
+    Attributes:
+        gain: ΔU = φ(1).
+        slope: A = φ'(0).
+        divergence: C, the mean of KL(p(0)‖p(1)).
+        residual: ΔU − (A − C), zero but for rounding.
+    """
+
+    gain: Tensor
+    slope: Tensor
+    divergence: Tensor
+    residual: Tensor
+
+
+@dataclass(frozen=True)
+class EndpointDistributions:
+    """How the output distributions of the two endpoints differ, [t] each (or averaged over tokens, [N])."""
+
+    divergence: Tensor  # KL(p(0)‖p(1))
+    reverse_divergence: Tensor  # KL(p(1)‖p(0))
+    initial_entropy: Tensor
+    final_entropy: Tensor
+    entropy_change: Tensor
+
+    def stacked(self) -> Tensor:
+        """The five quantities as one tensor, [5, t]."""
+        return torch.stack(
+            [self.divergence, self.reverse_divergence, self.initial_entropy, self.final_entropy, self.entropy_change]
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One block: its distributions compared, and its log masses as unevaluated sums.
+
+    log Σ exp z(0) = z0_e + log_mass and log Σ exp z(1) − log Σ exp z(0) = v_e + growth.
+    """
+
+    within: EndpointDistributions
+    z0_e: Tensor
+    v_e: Tensor
+    log_mass: Tensor
+    growth: Tensor
+    p_tb: Tensor
+    q_tb: Tensor
+    difference_tb: Tensor
+
+
+def endpoint_distributions(
+    source: LogitSource, rows: slice, targets_t: Tensor, block_vocabulary: int
+) -> EndpointDistributions:
+    """Divergences and entropies of some tokens, in one sweep over the vocabulary."""
+    target = source.target_logits(rows, targets_t)
+    parts = []
+    for columns in blocks(source.vocabulary, block_vocabulary):
+        part = _compare(*source.block(rows, columns, targets_t, target))
+        parts.append((part.within, part.z0_e, part.v_e, part.log_mass, part.growth))
+    if len(parts) == 1:
+        return parts[0][0]
+    within = [p[0] for p in parts]
+    z0_e_tB, v_e_tB, log_mass_tB, growth_tB = (torch.stack([p[i] for p in parts], 1) for i in range(1, 5))
+    first_t1 = torch.argmax(z0_e_tB + log_mass_tB, dim=1, keepdim=True)
+    z0_tB = (z0_e_tB - z0_e_tB.gather(1, first_t1)) + (log_mass_tB - log_mass_tB.gather(1, first_t1))
+    v_tB = (v_e_tB - v_e_tB.gather(1, first_t1)) + (growth_tB - growth_tB.gather(1, first_t1))
+    between = _compare(z0_tB, v_tB)
+    kl, reverse, h0, h1, change = (torch.stack(column, 1) for column in zip(*(w.stacked() for w in within), strict=True))
+    p_tB, q_tB = between.p_tb, between.q_tb
+    return EndpointDistributions(
+        between.within.divergence + (p_tB * kl).sum(1),
+        between.within.reverse_divergence + (q_tB * reverse).sum(1),
+        between.within.initial_entropy + (p_tB * h0).sum(1),
+        between.within.final_entropy + (q_tB * h1).sum(1),
+        between.within.entropy_change + (q_tB * change).sum(1) + (between.difference_tb * h0).sum(1),
+    )
+
+
+def _compare(z0_tb: Tensor, v_tb: Tensor) -> _Part:
+    """Compare softmax(z0) with softmax(z0 + v)."""
+    e_t1 = torch.argmax(z0_tb, dim=1, keepdim=True)
+    d_t1 = torch.argmax(z0_tb + v_tb, dim=1, keepdim=True)
+    z0_e, v_e = z0_tb.gather(1, e_t1), v_tb.gather(1, e_t1)
+    z0_d, v_d = z0_tb.gather(1, d_t1), v_tb.gather(1, d_t1)
+    below_p, below_q = z0_tb - z0_e, (z0_tb - z0_d) + (v_tb - v_d)
+    w_p, w_q = torch.exp(below_p), torch.exp(below_q)
+    others_p = w_p.scatter(1, e_t1, 0.0).sum(1, keepdim=True)
+    others_q = w_q.scatter(1, d_t1, 0.0).sum(1, keepdim=True)
+    p, q = w_p / (1.0 + others_p), w_q / (1.0 + others_q)
+
+    u = v_tb - v_e
+    growth = _log_mean_exp(u, p, q, ((z0_d - z0_e) + (v_d - v_e)) + (torch.log1p(others_q) - torch.log1p(others_p)))
+    delta = u - growth
+    near = delta.abs() <= 1.0
+    held = delta.clamp(-1.0, 1.0)
+    divergence = torch.where(near, p * _excess(held), q - p * (1.0 + delta)).sum(1)
+    reverse = torch.where(near, q * _excess(-held), p - q * (1.0 - delta)).sum(1)
+    difference = torch.where(near, p * torch.expm1(held), q - p)
+    initial_entropy = torch.log1p(others_p)[:, 0] - (p * below_p).sum(1)
+    final_entropy = torch.log1p(others_q)[:, 0] - (q * below_q).sum(1)
+    within = EndpointDistributions(
+        divergence, reverse, initial_entropy, final_entropy, -(difference * below_p).sum(1) - reverse
+    )
+    return _Part(within, z0_e[:, 0], v_e[:, 0], torch.log1p(others_p)[:, 0], growth[:, 0], p, q, difference)
+
+
+def _log_mean_exp(u: Tensor, p: Tensor, q: Tensor, direct: Tensor) -> Tensor:
+    """log E_p[e^u] [t, 1], relatively accurate where it is small; `direct` is the difference of log-sum-exps."""
+    grown = torch.exp(direct.clamp(-1.0, 1.0)) * q - p
+    mean = torch.where(u > 1.0, grown, p * torch.expm1(u.clamp(max=1.0))).sum(1, keepdim=True)
+    return torch.where(direct.abs() <= 1.0, torch.log1p(mean.clamp(min=-0.9)), direct)
+
+
+def _excess(delta: Tensor) -> Tensor:
+    """e^δ − 1 − δ for |δ| ≤ 1, relatively accurate: δ² (1/2! + δ/3! + …)."""
+    series = torch.full_like(delta, 1.0 / math.factorial(_TERMS + 1))
+    for k in range(_TERMS, 1, -1):
+        series.mul_(delta).add_(1.0 / math.factorial(k))
+    return series * delta**2
