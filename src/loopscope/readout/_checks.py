@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,7 +101,11 @@ def as_scales(alpha: Scales, *, extrapolate: bool) -> tuple[list[float], bool]:
 
     The paper's path lives on [0, 1]; a scale outside it is refused unless the caller asks to extrapolate.
     """
-    tensor = torch.as_tensor(alpha)
+    try:
+        # Not as_tensor(alpha): Python floats would become float32 and 0.3 another number.
+        tensor = alpha.detach() if isinstance(alpha, Tensor) else torch.as_tensor(np.asarray(alpha))
+    except (TypeError, ValueError):
+        raise LoopscopeError(f"alpha is a {type(alpha).__name__}; give one scale or a list of scales.") from None
     if tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise LoopscopeError(f"alpha has dtype {tensor.dtype}; give real numbers.")
     if tensor.ndim > 1 or tensor.numel() == 0:

@@ -10,7 +10,8 @@ they are tiny, and an error in the log-sum-exps only enters squared. Neither use
 
     H(q) − H(p) = −Σ (q_a − p_a) (z_a(0) − z_e(0)) − KL(q‖p),
 
-with e the likeliest entry of p.
+with e the likeliest entry of p; where both entropies are smaller than what this adds up, their plain difference is
+the more accurate and is taken instead.
 
 Vocabulary blocks are put together by the chain rule: with P_b and Q_b the blocks' masses,
 KL(p‖q) = KL(P‖Q) + Σ P_b KL(p_b‖q_b), where KL(P‖Q) is the same computation on the blocks' own log masses.
@@ -73,6 +74,7 @@ class _Part:
     """
 
     within: EndpointDistributions
+    change_scale: Tensor  # the absolute terms that `within.entropy_change` adds up
     z0_e: Tensor
     v_e: Tensor
     log_mass: Tensor
@@ -90,23 +92,27 @@ def endpoint_distributions(
     parts = []
     for columns in blocks(source.vocabulary, block_vocabulary):
         part = _compare(*source.block(rows, columns, targets_t, target))
-        parts.append((part.within, part.z0_e, part.v_e, part.log_mass, part.growth))
+        parts.append((part.within, part.z0_e, part.v_e, part.log_mass, part.growth, part.change_scale))
     if len(parts) == 1:
         return parts[0][0]
     within = [p[0] for p in parts]
-    z0_e_tB, v_e_tB, log_mass_tB, growth_tB = (torch.stack([p[i] for p in parts], 1) for i in range(1, 5))
+    z0_e_tB, v_e_tB, log_mass_tB, growth_tB, scale_tB = (torch.stack([p[i] for p in parts], 1) for i in range(1, 6))
     first_t1 = torch.argmax(z0_e_tB + log_mass_tB, dim=1, keepdim=True)
     z0_tB = (z0_e_tB - z0_e_tB.gather(1, first_t1)) + (log_mass_tB - log_mass_tB.gather(1, first_t1))
     v_tB = (v_e_tB - v_e_tB.gather(1, first_t1)) + (growth_tB - growth_tB.gather(1, first_t1))
     between = _compare(z0_tB, v_tB)
     kl, reverse, h0, h1, change = (torch.stack(column, 1) for column in zip(*(w.stacked() for w in within), strict=True))
     p_tB, q_tB = between.p_tb, between.q_tb
+    initial_entropy = between.within.initial_entropy + (p_tB * h0).sum(1)
+    final_entropy = between.within.final_entropy + (q_tB * h1).sum(1)
+    moved = between.within.entropy_change + (q_tB * change).sum(1) + (between.difference_tb * h0).sum(1)
+    moved_scale = between.change_scale + (q_tB * scale_tB).sum(1) + (between.difference_tb.abs() * h0).sum(1)
     return EndpointDistributions(
         between.within.divergence + (p_tB * kl).sum(1),
         between.within.reverse_divergence + (q_tB * reverse).sum(1),
-        between.within.initial_entropy + (p_tB * h0).sum(1),
-        between.within.final_entropy + (q_tB * h1).sum(1),
-        between.within.entropy_change + (q_tB * change).sum(1) + (between.difference_tb * h0).sum(1),
+        initial_entropy,
+        final_entropy,
+        torch.where(initial_entropy + final_entropy < moved_scale, final_entropy - initial_entropy, moved),
     )
 
 
@@ -132,10 +138,12 @@ def _compare(z0_tb: Tensor, v_tb: Tensor) -> _Part:
     difference = torch.where(near, p * torch.expm1(held), q - p)
     initial_entropy = torch.log1p(others_p)[:, 0] - (p * below_p).sum(1)
     final_entropy = torch.log1p(others_q)[:, 0] - (q * below_q).sum(1)
-    within = EndpointDistributions(
-        divergence, reverse, initial_entropy, final_entropy, -(difference * below_p).sum(1) - reverse
-    )
-    return _Part(within, z0_e[:, 0], v_e[:, 0], torch.log1p(others_p)[:, 0], growth[:, 0], p, q, difference)
+    moved = -(difference * below_p).sum(1) - reverse
+    moved_scale, entropies = (difference * below_p).abs().sum(1) + reverse, initial_entropy + final_entropy
+    change = torch.where(entropies < moved_scale, final_entropy - initial_entropy, moved)
+    within = EndpointDistributions(divergence, reverse, initial_entropy, final_entropy, change)
+    scale = torch.minimum(entropies, moved_scale)
+    return _Part(within, scale, z0_e[:, 0], v_e[:, 0], torch.log1p(others_p)[:, 0], growth[:, 0], p, q, difference)
 
 
 def _log_mean_exp(u: Tensor, p: Tensor, q: Tensor, direct: Tensor) -> Tensor:
