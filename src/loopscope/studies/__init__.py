@@ -1,0 +1,1 @@
+"""Each table and figure of the paper as a pure function of stored records."""

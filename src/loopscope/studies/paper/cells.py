@@ -1,0 +1,146 @@
+"""What one published number is: as printed, as a quantity, and the setting it belongs to."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+_NUMBER = r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+_PRINTED = re.compile(rf"({_NUMBER})(?: \[({_NUMBER}),({_NUMBER})\])?")
+_TEXT = re.compile(r"\d+->\d+|---")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A decimal exactly as the paper prints it."""
+
+    text: str
+
+    @property
+    def decimal(self) -> Decimal:
+        """The printed number, without rounding."""
+        return Decimal(self.text)
+
+    @property
+    def half_unit(self) -> Decimal:
+        """Half a unit of the last printed place: how far the unrounded number can lie from it.
+
+        >>> Printed("49.18").half_unit, Printed("1.747e-5").half_unit, Printed("179").half_unit
+        (Decimal('0.005'), Decimal('5E-9'), Decimal('0.5'))
+        """
+        exponent = self.decimal.as_tuple().exponent
+        if not isinstance(exponent, int):
+            raise ValueError(f"{self.text} is not a number")
+        return Decimal(5).scaleb(exponent - 1)
+
+    def agrees(self, value: float | Decimal) -> bool:
+        """Whether `value`, in the printed unit, rounds to this (either way at an exact half).
+
+        >>> Printed("40.24").agrees(429 / 1066 * 100), Printed("40.24").agrees(40.2451)
+        (True, False)
+        """
+        # Binary arithmetic on the caller's side may be off by a few units in its sixteenth digit.
+        slack = Decimal(1).scaleb(-14) * max(abs(self.decimal), Decimal(1))
+        return abs(Decimal(value) - self.decimal) <= self.half_unit + slack
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was measured: the part that a run must share before its numbers can be called a reproduction."""
+
+    measurement: str
+    model: str
+    task: str
+    split: str
+    subset: str | None
+    n: int
+    transition: int | None
+    states: str
+    readout: str
+
+    @property
+    def evaluation_set(self) -> str:
+        """Task with split or subset, such as `gsm8k/train256`."""
+        return f"{self.task}/{self.subset or self.split}"
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """One cell of one table, or one number of the text."""
+
+    label: str
+    """LaTeX label of the table or section."""
+    study: str
+    """The study that computes it."""
+    setting: Setting
+    key: str
+    """The row within a condition: a population, a signal, an action; empty where there is one row."""
+    column: str
+    printed: Printed | None
+    """None for a cell that is not a number."""
+    text: str
+    """The cell as printed, intervals included."""
+    unit: float
+    """The quantity is the printed number times this."""
+    interval: tuple[Printed, Printed] | None = None
+
+    @property
+    def value(self) -> float | None:
+        """The quantity in natural units: nats, fractions, counts."""
+        return None if self.printed is None else float(self.printed.decimal) * self.unit
+
+    @property
+    def half_unit(self) -> float:
+        """Half a unit of the last printed place, in natural units."""
+        return 0.0 if self.printed is None else float(self.printed.half_unit) * self.unit
+
+    @property
+    def numbers(self) -> int:
+        """How many printed numbers the cell holds."""
+        return 1 + (2 if self.interval else 0)
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """One row: its setting and its cells by column."""
+
+    setting: Setting
+    key: str
+    cells: Mapping[str, PaperCell]
+
+    def decimal(self, column: str) -> Decimal:
+        """The printed number of one column."""
+        printed = self.cells[column].printed
+        if printed is None:
+            raise KeyError(f"{column} is not a number here")
+        return printed.decimal
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A number of the running text that the tables imply."""
+
+    label: str
+    """LaTeX label of the section."""
+    printed: str
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One table, or the numbers of one study that a section of the text gives."""
+
+    label: str
+    study: str
+    title: str
+    rows: tuple[PaperRow, ...]
+
+
+def parse_cell(text: str, *, label: str, study: str, setting: Setting, key: str, column: str, unit: float) -> PaperCell:
+    """A cell from its printed form: `49.18 [44.29,54.10]`, `1.747e-5`, `4->5` or `---`."""
+    match = _PRINTED.fullmatch(text)
+    if match is None and not _TEXT.fullmatch(text):
+        raise ValueError(f"{label}, {column}: cannot read the cell {text!r}")
+    value, low, high = match.groups() if match else (None, None, None)
+    interval = (Printed(low), Printed(high)) if low is not None and high is not None else None
+    printed = Printed(value) if value is not None else None
+    return PaperCell(label, study, setting, key, column, printed, text, unit, interval)

@@ -1,0 +1,169 @@
+"""The published numbers: how they are read, and that they are the paper's."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from loopscope.studies.paper import Printed, cells, measurements, number_count, tables
+from loopscope.studies.paper.cells import parse_cell
+from loopscope.studies.paper.load import claims
+
+PAPER = Path(__file__).resolve().parents[3].parent / "shared" / "paper.tex"
+NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e-?\d+)?")
+WORDS = {"two": "2", "three": "3", "four": "4", "seven": "7", "Nine": "9", "zero": "0", "none": "0", "Twelve": "12"}
+DERIVED = {
+    # 13 recoveries of which "nine ... gain at most 1e-4".
+    ("app:exp-protocol", "contraction", "recovered_beyond_margin", "4"),
+}
+
+
+@pytest.fixture(scope="module")
+def paper():
+    if not PAPER.is_file():
+        pytest.skip("the paper's source is not beside the repository")
+    return plain(PAPER.read_text(encoding="utf-8"))
+
+
+def plain(tex):
+    """LaTeX with its numbers in ordinary notation."""
+    tex = re.sub(r"\\(?:textbf|boldsymbol|textit|mathbf)\b", "", tex)
+    tex = re.sub(r"\\times\s*10\^\{(-?\d+)\}", r"e\1", tex)
+    tex = re.sub(r"\]\s*e(-?\d+)", r"]", tex)  # a power behind a numerical range is the column's unit
+    tex = re.sub(r"\\to\s*", "->", tex)
+    tex = tex.replace("\\;", " ").replace("$", "").replace("{", "").replace("}", "").replace("\\", "\\ ")
+    return re.sub(r"(?<=\d)--(?=\d)", " to ", tex)
+
+
+def region(paper, label):
+    """The table that carries the label, or the text from the label to the next section."""
+    at = paper.index(f"\\ label{label}")
+    if label.startswith("tab:"):
+        begin, end = paper.rindex("\\ begintable", 0, at), paper.index("\\ endtable", at)
+    else:
+        begin = at
+        match = re.compile(r"\\ (?:sub)*section").search(paper, at)
+        end = match.start() if match else len(paper)
+        if label in ("app:exp-boundary",):
+            end = paper.index("\\ subsection", at)
+    return paper[begin:end]
+
+
+def numbers_in(text):
+    found = [number.lstrip("+") for number in NUMBER.findall(text)]
+    return found + [digit for word, digit in WORDS.items() if re.search(rf"\b{word}\b", text)]
+
+
+def printed_numbers(cell):
+    return [number.lstrip("+") for number in re.findall(r"[+-]?\d+(?:\.\d+)?(?:e-?\d+)?", cell.text)]
+
+
+@pytest.mark.parametrize("table", tables(), ids=lambda table: f"{table.label}:{table.study}")
+def test_every_number_stands_in_its_table_or_section(paper, table):
+    text = region(paper, table.label)
+    there = set(numbers_in(text))
+    for row in table.rows:
+        for cell in row.cells.values():
+            if (table.label, table.study, cell.column, cell.text) in DERIVED or cell.text == "---":
+                continue
+            if "->" in cell.text:
+                assert cell.text in text
+                continue
+            for number in printed_numbers(cell):
+                assert number in there, f"{row.setting.model} {row.setting.evaluation_set} {cell.column}: {number}"
+
+
+IN_ONE_LINE = [
+    table
+    for table in tables()
+    if table.label.startswith("tab:")
+    and table.study not in ("diagnostics", "transitions", "tokens", "depth-coverage", "refined-optima")
+]
+
+
+@pytest.mark.parametrize("table", IN_ONE_LINE, ids=lambda table: table.label)
+def test_the_cells_of_a_row_stand_in_one_line_in_this_order(paper, table):
+    body = region(paper, table.label).split("midrule", 1)[1]
+    # A row ends at a double backslash that is followed by a line end.
+    lines = [numbers_in_order(line) for line in re.split(r"\\ \\ \s*\n", body)]
+    for row in table.rows:
+        wanted = [number for cell in row.cells.values() for number in printed_numbers(cell)]
+        assert any(is_subsequence(wanted, line) for line in lines), (row.setting, wanted)
+
+
+@pytest.mark.parametrize(("study", "column"), [("diagnostics", "spearman"), ("diagnostics", "auroc")])
+def test_diagnostics_are_transposed_without_mixing_signals_or_conditions(paper, study, column):
+    (table,) = (table for table in tables() if table.study == study)
+    lines = [numbers_in_order(line) for line in region(paper, table.label).split("\n")]
+    signals = dict.fromkeys(row.key for row in table.rows)
+    for signal in signals:
+        wanted = [printed_numbers(row.cells[column])[0] for row in table.rows if row.key == signal]
+        assert wanted in lines
+
+
+def test_depth_sweep_is_transposed_without_mixing_models_or_tasks(paper):
+    (table,) = (table for table in tables() if table.label == "tab:evaluation-coverage")
+    lines = [line for line in region(paper, table.label).split("\n") if "&" in line]
+    by_set = {}
+    for row in table.rows:
+        by_set.setdefault(row.setting.evaluation_set, []).append(row)
+    for rows in by_set.values():
+        wanted = [rows[0].cells["n"].text]
+        wanted += [text for row in rows for text in (row.cells["peak"].text, row.cells["decline"].text)]
+        assert any(re.findall(r"\d+->\d+|\d+|---", line)[-7:] == wanted for line in lines), wanted
+
+
+def numbers_in_order(line):
+    return [number.lstrip("+") for number in NUMBER.findall(line)]
+
+
+def is_subsequence(wanted, line):
+    rest = iter(line)
+    return all(number in rest for number in wanted)
+
+
+def test_claims_stand_in_their_sections(paper):
+    for name, claim in claims().items():
+        assert claim.printed in numbers_in(region(paper, claim.label)), name
+
+
+def test_about_six_hundred_cells_of_every_table():
+    assert len(cells()) > 590
+    assert number_count() > 660
+    assert len({table.label for table in tables() if table.label.startswith("tab:")}) == 18
+
+
+def test_no_cell_is_kept_twice_under_one_label():
+    seen = set()
+    for cell in cells():
+        place = (cell.label, cell.study, cell.setting, cell.key, cell.column)
+        assert place not in seen
+        seen.add(place)
+
+
+def test_units_turn_printed_numbers_into_quantities():
+    by_column = {cell.column: cell for cell in cells("mechanism") if cell.setting.model == "Ouro-1.4B"}
+    gain = by_column["mean_gain"]
+    assert gain.printed.text == "-7.75"
+    assert gain.value == pytest.approx(-7.75e-3)
+    assert gain.half_unit == pytest.approx(0.005e-3)
+
+
+def test_intervals_are_read():
+    (cell, *_) = cells("failure-shares")
+    assert [end.text for end in cell.interval] == ["44.29", "54.10"]
+
+
+@pytest.mark.parametrize("text", ["four", "4→5", "1,2", "[1,2]", "1 [2]", ""])
+def test_an_unreadable_cell_is_refused(text):
+    with pytest.raises(ValueError, match="cannot read"):
+        parse_cell(text, label="t", study="s", setting=None, key="", column="c", unit=1.0)
+
+
+def test_printed_agrees_only_with_what_rounds_to_it():
+    assert Printed("0.50").agrees(0.495)
+    assert not Printed("0.50").agrees(0.4949)
+
+
+def test_every_measurement_is_described():
+    assert {cell.setting.measurement for cell in cells()} == set(measurements())
