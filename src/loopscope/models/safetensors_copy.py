@@ -53,6 +53,20 @@ def copy_tensor(entry: TensorEntry, target: torch.Tensor, window_bytes: int = WI
             _copy_window(file.fileno(), start, source_dtype, flat[first:last])
 
 
+def same_bytes(one: TensorEntry, other: TensorEntry, window_bytes: int = WINDOW_BYTES) -> bool:
+    """Whether two stored tensors are the same, bit by bit, without holding either in memory."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    with one.path.open("rb") as first, other.path.open("rb") as second:
+        first.seek(one.start)
+        second.seek(other.start)
+        for position in range(0, one.nbytes, window_bytes):
+            count = min(window_bytes, one.nbytes - position)
+            if first.read(count) != second.read(count):
+                return False
+    return True
+
+
 def _copy_window(descriptor: int, start: int, dtype: torch.dtype, target: torch.Tensor) -> None:
     mapped_start = start - start % mmap.ALLOCATIONGRANULARITY
     offset = start - mapped_start

@@ -1,0 +1,102 @@
+"""From a checkpoint into a model: compared name by name and shape by shape first, copied only if all agree.
+
+The model arrives on the meta device, so a checkpoint that does not fit costs no memory and leaves nothing half
+loaded. Values are not inspected: a checkpoint that holds NaN loads, and its measurements will say so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.safetensors_copy import FLOATING_TYPES, copy_tensor, same_bytes, stored_dtype
+
+if TYPE_CHECKING:
+    from loopscope.models.base import LoopedModule
+    from loopscope.models.safetensors_header import TensorEntry
+
+
+def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
+    """The stored tensor of every parameter, tied parameters once.
+
+    Raises:
+        LoopscopeError: naming the first missing, unexpected or misshapen tensor, or one of unsupported type.
+    """
+    expected = dict(model.named_parameters(remove_duplicate=False))
+    tied = model.tied_tensors()
+    missing = [name for name in expected if name not in tensors and name not in tied]
+    if missing:
+        raise LoopscopeError(f"the checkpoint lacks {_listed(missing)}: it is incomplete or of another architecture")
+    extra = [name for name in tensors if name not in expected and name not in model.ignorable_tensors()]
+    if extra:
+        raise LoopscopeError(
+            f"the checkpoint holds {_listed(extra)}, which a {model.family} model of this configuration does not have"
+        )
+    for name, tensor in expected.items():
+        if name in tensors and tensors[name].shape != tuple(tensor.shape):
+            raise LoopscopeError(
+                f"{name!r} has shape {list(tensors[name].shape)} in the checkpoint but the configuration "
+                f"makes it {list(tensor.shape)}"
+            )
+    matched = {name: tensors[name] for name in expected if name not in tied}
+    for entry in matched.values():
+        stored_dtype(entry)
+    for name, source in tied.items():
+        if name in tensors and not same_bytes(tensors[name], tensors[source]):
+            warnings.warn(
+                f"the configuration ties {name} to {source} but the checkpoint stores different values: "
+                f"{source} is used for both",
+                stacklevel=2,
+            )
+    return matched
+
+
+def main_dtype(tensors: Iterable[TensorEntry]) -> torch.dtype:
+    """The dtype of most of the checkpoint's bytes."""
+    sizes: dict[str, int] = {}
+    for entry in tensors:
+        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.nbytes
+    return FLOATING_TYPES[max(sizes, key=lambda name: sizes[name])]
+
+
+def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> dict[str, nn.Parameter]:
+    """Gives every parameter of a meta model memory of its own on the device, uninitialised; tied ones once."""
+    tied = model.tied_tensors()
+    placed: dict[str, nn.Parameter] = {}
+    try:
+        for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+            if name in tied:
+                continue
+            owner, _, leaf = name.rpartition(".")
+            empty = torch.empty(parameter.shape, dtype=dtype, device=device)
+            placed[name] = nn.Parameter(empty, requires_grad=False)
+            setattr(model.get_submodule(owner), leaf, placed[name])
+    except RuntimeError as error:  # torch.OutOfMemoryError on an accelerator, a plain RuntimeError on the CPU
+        if "memory" not in str(error):
+            raise
+        needed = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
+        raise LoopscopeError(
+            f"the weights need {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, more than {device} "
+            f"has free: choose a smaller dtype or another device"
+        ) from None
+    model.tie()
+    return placed
+
+
+def load_tensors(
+    model: LoopedModule, matched: Mapping[str, TensorEntry], device: torch.device, dtype: torch.dtype
+) -> None:
+    """Allocates a meta model and fills it, tensor by tensor, from the files."""
+    for name, parameter in allocate(model, device, dtype).items():
+        copy_tensor(matched[name], parameter.data)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    plural = "the tensors" if len(names) > 1 else "the tensor"
+    return f"{plural} {', '.join(repr(name) for name in names[:3])}{more}"

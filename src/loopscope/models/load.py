@@ -1,0 +1,198 @@
+"""`load_model`: from what the user wrote to a model that is ready to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.assign import load_tensors, main_dtype, match_tensors
+from loopscope.models.card import ModelCard
+from loopscope.models.checkpoint import INDEX, WEIGHTS, index_shards, open_checkpoint, read_config
+from loopscope.models.families import build_model, check_architecture, detect_family
+from loopscope.models.hub import HubRepository
+from loopscope.models.placement import find_device, find_dtype
+from loopscope.models.random_weights import fill_randomly
+from loopscope.models.safetensors_header import read_header
+from loopscope.models.source import Source, parse_spec
+from loopscope.models.user_model import load_user_model
+
+if TYPE_CHECKING:
+    from loopscope.models.base import LoopedModule
+    from loopscope.models.protocol import LoopedModel
+
+
+def load_model(
+    spec: str,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    random_weights: bool = False,
+    seed: int = 0,
+    offline: bool | None = None,
+) -> LoopedModel:
+    """The model that a specification names, in evaluation mode on its device.
+
+    Args:
+        spec: a published name, a hub name (`org/name@revision`), a folder, `toy-ouro`, `loop:MODEL:10-20`, or the
+            name of an entry point; see `loopscope.models.source`.
+        device: "cpu", "cuda", "cuda:1", "mps", or "auto".
+        dtype: the dtype of the weights and of embed and step; None keeps the checkpoint's own.
+        revision: a branch, tag or commit of a hub model, instead of the pinned one.
+        random_weights: build the model at its size without its weights; it is marked as random.
+        seed: what random weights are drawn from.
+        offline: True uses the hub's cache only; None does what `HF_HUB_OFFLINE` says.
+
+    Raises:
+        LoopscopeError: one line for whatever is wrong; nothing is half loaded.
+    """
+    place = find_device(device)
+    wanted = None if dtype is None else find_dtype(dtype)
+    source = parse_spec(spec, revision)
+    if source.kind == "entry point":
+        if random_weights:
+            raise LoopscopeError(f"{spec} is a model of your own: random weights are up to its factory")
+        model: LoopedModel = load_user_model(source.location, place, wanted)
+        return _with_card(model, spec, source, kind=source.kind)
+    if random_weights:
+        return _load_random(spec, source, place, wanted, seed, offline)
+    return _load_checkpoint(spec, source, place, wanted, offline)
+
+
+def card_of(model: LoopedModel) -> ModelCard:
+    """The provenance of a model that `load_model` returned."""
+    card = getattr(model, "card", None)
+    if not isinstance(card, ModelCard):
+        raise LoopscopeError(f"{model.name} has no card: load it with load_model, or set model.card")
+    return card
+
+
+def _load_checkpoint(
+    spec: str, source: Source, device: torch.device, dtype: torch.dtype | None, offline: bool | None
+) -> LoopedModel:
+    repository = None if source.folder else _repository(source, offline)
+    folder = source.folder or _fetch(source, repository)
+    with _naming(folder):
+        checkpoint = open_checkpoint(folder)
+        family = _family(source, checkpoint.config, list(checkpoint.tensors))
+        model = build_model(family, checkpoint.config, source.span)
+        matched = match_tensors(model, checkpoint.tensors)
+        stored = main_dtype(matched.values())
+        load_tensors(model, matched, device, dtype or stored)
+    model.prepare()
+    return _with_card(
+        _named(model, source.name, random=False),
+        spec,
+        source,
+        kind=source.kind,
+        revision=repository.commit if repository else None,
+        stored_dtype=_dtype_name(stored),
+        files=checkpoint.files,
+    )
+
+
+def _fetch(source: Source, repository: HubRepository | None) -> Path:
+    """The folder of a hub model; what cannot be run is refused before gigabytes travel."""
+    assert repository is not None
+    folder = repository.fetch_description()
+    with _naming(repository.repo_id):
+        config = read_config(folder)
+        if source.span is None:
+            check_architecture(config)
+        else:
+            build_model("loop", config, source.span)
+    return repository.fetch_weights()
+
+
+@contextmanager
+def _naming(what: Path | str) -> Iterator[None]:
+    """Puts the checkpoint's name in front of complaints that do not have it yet."""
+    try:
+        yield
+    except LoopscopeError as error:
+        if str(what) in str(error):
+            raise
+        raise LoopscopeError(f"{what}: {error}") from None
+
+
+def _load_random(
+    spec: str, source: Source, device: torch.device, dtype: torch.dtype | None, seed: int, offline: bool | None
+) -> LoopedModel:
+    revision = None
+    config: Mapping[str, Any]
+    if source.published is not None and source.span is None:
+        family, config = source.published.family, source.published.config
+        dtype = dtype or find_dtype(source.published.dtype)
+    else:
+        repository = None if source.folder else _repository(source, offline)
+        folder = source.folder or (repository.fetch_description() if repository else Path())
+        revision = repository.commit if repository else None
+        with _naming(repository.repo_id if repository else folder):
+            config = read_config(folder)
+            family = _family(source, config, _stored_names(folder))
+    with _naming(source.location):
+        model = build_model(family, config, source.span)
+    fill_randomly(model, device, dtype or _stated_dtype(config), seed)
+    model.prepare()
+    named = _named(model, f"{source.name} (random weights)", random=True)
+    return _with_card(named, spec, source, kind="random", revision=revision, random=True, seed=seed)
+
+
+def _repository(source: Source, offline: bool | None) -> HubRepository:
+    return HubRepository(source.location, source.revision, offline=offline)
+
+
+def _family(source: Source, config: Mapping[str, Any], names: list[str] | None) -> str:
+    if source.span is not None:
+        return "loop"
+    if names is None and source.published is not None:
+        return source.published.family
+    return detect_family(config, names)
+
+
+def _index_names(folder: Path) -> list[str] | None:
+    return list(index_shards(folder / INDEX)) if (folder / INDEX).is_file() else None
+
+
+def _stored_names(folder: Path) -> list[str] | None:
+    """The tensors a folder's index or header names; None where only the configuration is there."""
+    single = folder / WEIGHTS
+    return list(read_header(single)) if single.is_file() else _index_names(folder)
+
+
+def _stated_dtype(config: Mapping[str, Any]) -> torch.dtype:
+    stated = config.get("dtype") or config.get("torch_dtype")
+    return find_dtype(stated) if isinstance(stated, str) else torch.float32
+
+
+def _named(model: LoopedModule, name: str, *, random: bool) -> LoopedModule:
+    model.name = name
+    model.is_random = random  # type: ignore[assignment]
+    return model
+
+
+def _with_card(model: LoopedModel, spec: str, source: Source, **fields: Any) -> LoopedModel:
+    parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    card = ModelCard(
+        spec=spec,
+        name=model.name,
+        family=model.family,
+        location=source.location,
+        dtype=_dtype_name(model.dtype),
+        device=str(model.device),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trained_depth=model.trained_depth,
+        boundary=model.boundary,
+        **{"revision": None, "stored_dtype": None} | fields,
+    )
+    model.card = card  # type: ignore[attr-defined]
+    return model
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,113 @@
+"""What a model specification means: which checkpoint, from where, and which layers to loop.
+
+ouro-1.4b                       a published checkpoint at its pinned commit
+ByteDance/Ouro-1.4B@main        a hub name, with a branch, tag or commit of one's own
+toy-ouro                        a model inside the package
+runs/step-900, ./toy-ouro       a local folder
+loop:PATH_OR_NAME:10-20         any Llama-style checkpoint, layers 10 to 20 looped
+my-model                        an entry point of an installed package
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.published import Published, find_published
+from loopscope.models.registry import embedded_models, unknown_name, user_models
+
+Kind = Literal["hub", "folder", "embedded", "entry point"]
+
+_SPAN = re.compile(r"(\d+)-(\d+)")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from.
+
+    Attributes:
+        name: what the model is called in tables.
+        kind: hub, folder, embedded or entry point.
+        location: the hub name, the folder, or the entry point's name.
+        revision: the commit, tag or branch to take from the hub; None is the newest.
+        published: the known checkpoint, if it is one.
+        span: first and last layer to loop, for `loop:` specifications.
+    """
+
+    name: str
+    kind: Kind
+    location: str
+    revision: str | None = None
+    published: Published | None = None
+    span: tuple[int, int] | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder on disk, where there is one without asking the hub."""
+        return Path(self.location) if self.kind in ("folder", "embedded") else None
+
+
+def parse_spec(spec: str, revision: str | None = None) -> Source:
+    """The source that a specification names.
+
+    Raises:
+        LoopscopeError: if nothing answers to it, with the nearest names.
+    """
+    if spec.startswith("loop:"):
+        return _parse_loop(spec, revision)
+    source = _named(spec)
+    if source is None:
+        name, at, given = spec.rpartition("@")
+        source = _named(name) if at else None
+        if source is None:
+            raise unknown_name(spec)
+        if revision is not None and revision != given:
+            raise LoopscopeError(f"{spec} names one revision and --revision {revision} another: give one of them")
+        revision = given
+    if revision is None:
+        return source
+    if source.kind != "hub":
+        raise LoopscopeError(f"{source.name} is no hub model and has no revisions: leave {revision!r} out")
+    return replace(source, revision=revision)
+
+
+def _parse_loop(spec: str, revision: str | None) -> Source:
+    base, _, layers = spec.removeprefix("loop:").rpartition(":")
+    span = _SPAN.fullmatch(layers)
+    if not base or span is None:
+        raise LoopscopeError(f"{spec!r} is not loop:PATH_OR_NAME:FIRST-LAST, for example loop:org/model:10-20")
+    source = parse_spec(base, revision)
+    if source.kind == "entry point" or source.span is not None:
+        raise LoopscopeError(f"{spec!r}: only a checkpoint's layers can be looped, not {base!r}")
+    return replace(source, name=f"loop:{source.name}:{layers}", span=(int(span[1]), int(span[2])))
+
+
+def _named(spec: str) -> Source | None:
+    folder = Path(spec).expanduser()
+    looks_like_path = "/" in spec or "\\" in spec or spec.startswith((".", "~"))
+    if looks_like_path and folder.is_dir():
+        return _folder(folder)
+    if published := find_published(spec):
+        return Source(published.name, "hub", published.repo_id, published.revision, published)
+    if path := embedded_models().get(spec.lower()):
+        return Source(path.name, "embedded", str(path))
+    if spec in user_models():
+        return Source(spec, "entry point", spec)
+    if spec and folder.is_dir():
+        return _folder(folder)
+    if folder.is_file():
+        raise LoopscopeError(f"{spec} is a file: give the folder it lies in")
+    if _HUB_NAME.fullmatch(spec):
+        return Source(spec, "hub", spec)
+    if looks_like_path and "@" not in spec:
+        raise LoopscopeError(f"the folder {spec} does not exist; a hub name is ORGANISATION/NAME")
+    return None
+
+
+def _folder(folder: Path) -> Source:
+    resolved = folder.resolve()
+    return Source(resolved.name, "folder", str(resolved))
