@@ -56,6 +56,7 @@ _PATH = (
     _grid("cosine_change", "ratio", "1 − ⟨H, H⁺⟩ / (‖H‖ ‖H⁺‖)"),
     _grid("output_kl", "nats", "KL(p(0)‖p(1)) averaged over prediction tokens, then over options"),
     _grid("entropy_change", "nats", "entropy after minus before, averaged likewise"),
+    _grid("quadratic_gain", "nats", "φ(α̂), the gain of H + α̂D without rounding the state"),
     _grid("bf16_quarter_gain", "nats", "gain of H + D/4 rounded to BF16"),
     _grid("bf16_quadratic_gain", "nats", "gain of H + α̂D rounded to BF16"),
     _grid("scalar_quadratic", "nats", "Q by a scalar second derivative along the chord", nullable=True),
