@@ -1,1 +1,51 @@
-"""Looped language models: embed, step, readout."""
+"""Looped language models: embed, step, readout.
+
+The names below are imported when they are first used, so that listing models or reading a tokenizer does not
+wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loopscope.models.base import LoopedModule
+    from loopscope.models.batch import Batch
+    from loopscope.models.card import ModelCard
+    from loopscope.models.load import card_of, load_model
+    from loopscope.models.protocol import AffineHead, Context, LoopedModel
+    from loopscope.models.tokenizer import Tokenizer
+    from loopscope.models.tokenizer_source import load_tokenizer
+
+__all__ = [
+    "AffineHead",
+    "Batch",
+    "Context",
+    "LoopedModel",
+    "LoopedModule",
+    "ModelCard",
+    "Tokenizer",
+    "card_of",
+    "load_model",
+    "load_tokenizer",
+]
+
+_HOMES = {
+    "AffineHead": "protocol",
+    "Batch": "batch",
+    "Context": "protocol",
+    "LoopedModel": "protocol",
+    "LoopedModule": "base",
+    "ModelCard": "card",
+    "Tokenizer": "tokenizer",
+    "card_of": "load",
+    "load_model": "load",
+    "load_tokenizer": "tokenizer_source",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
