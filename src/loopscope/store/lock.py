@@ -8,6 +8,7 @@ lock that excludes writers on other machines too.
 import errno
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -36,22 +37,23 @@ class RunLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "process unknown"
             os.close(descriptor)
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 raise LoopscopeError(
-                    f"{self._path.parent} is being written by another process ({holder}):"
+                    f"{self._path.parent} is being written by another command ({holder}):"
                     " wait until it ends or choose another --output"
                 ) from error
             raise LoopscopeError(
                 f"{self._path} cannot be locked ({os.strerror(error.errno or 0)}):"
                 " choose an --output on a file system with file locks"
             ) from error
-        with clear_write_errors(self._path):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
         _held.add(self)
+        # The process id only serves the message above; on a full disk the manifest is what reports the failure.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Give the lock back; twice is as good as once."""

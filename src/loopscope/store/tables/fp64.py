@@ -47,6 +47,7 @@ FP64 = (
     ),
     _value("optimum_gain_low", "nats", "lower bound of φ(α*)"),
     _value("optimum_gain_high", "nats", "upper bound of φ(α*); the best searched value where not concave"),
+    _value("optimum_ceiling", "nats", "what no unsearched value should exceed; searched paths", nullable=True),
     _bound("optimum_slope_low", "nats", "φ' at the lower end of the bracket"),
     _bound("optimum_slope_high", "nats", "φ' at the upper end of the bracket"),
     _bound("optimum_mu", "nats", "lower bound of −φ'' on the bracket"),

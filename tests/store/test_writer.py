@@ -1,0 +1,244 @@
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.store import Level, Manifest, Run, WorkUnit, open_or_create, verify
+
+Contents = Callable[[Path], dict[str, bytes]]
+Make = Callable[..., Manifest]
+Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]
+Measure = Callable[..., Run]
+
+
+@pytest.fixture
+def copy(tmp_path: Path, undisturbed: Path) -> Path:
+    shutil.copytree(undisturbed, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x01
+    path.write_bytes(data)
+
+
+def test_a_finished_run_says_so(copy: Path, make_manifest: Make) -> None:
+    with open_or_create(copy, make_manifest()) as writer:
+        assert writer.status == "finished"
+        assert writer.pending() == []
+
+
+def test_bytes_do_not_depend_on_the_order_of_units_or_rows(
+    tmp_path: Path, undisturbed: Path, make_manifest: Make, make_tables: Tables, contents: Contents
+) -> None:
+    with open_or_create(tmp_path / "run", make_manifest()) as writer:
+        for unit in reversed(writer.pending()):
+            tables = make_tables(writer.manifest, unit)
+            writer.commit(unit, {name: rows[::-1] for name, rows in tables.items()})
+        writer.finish()
+    assert contents(tmp_path / "run") == contents(undisturbed)
+
+
+@pytest.mark.parametrize("table", ["examples", "questions", "depths", "tokens", "paths"])
+@pytest.mark.parametrize("harm", ["truncate", "flip", "delete", "empty", "grow"])
+def test_a_damaged_shard_is_found_and_measured_again(
+    table: str, harm: str, copy: Path, undisturbed: Path, make_manifest: Make, measure: Measure, contents: Contents
+) -> None:
+    shard = copy / table / "000002.parquet"
+    data = shard.read_bytes()
+    match harm:
+        case "truncate":
+            shard.write_bytes(data[:-5])
+        case "flip":
+            flip(shard, len(data) // 2)
+        case "delete":
+            shard.unlink()
+        case "empty":
+            shard.write_bytes(b"")
+        case "grow":
+            shard.write_bytes(data + b"x")
+    with open_or_create(copy, make_manifest()) as writer:
+        assert writer.status == "resumed"
+        assert [unit.index for unit in writer.pending()] == [2]
+        assert len(writer.discarded) == 1
+        assert f"{table}/000002.parquet" in writer.discarded[0]
+        assert not (copy / "complete.json").exists()
+    measure(copy)
+    assert contents(copy) == contents(undisturbed)
+
+
+@pytest.mark.parametrize("at", [5, 200, -5])
+def test_a_flipped_record_is_found(
+    at: int, copy: Path, undisturbed: Path, make_manifest: Make, measure: Measure, contents: Contents
+) -> None:
+    flip(copy / "units" / "000001.json", at)
+    with open_or_create(copy, make_manifest()) as writer:
+        assert [unit.index for unit in writer.pending()] == [1]
+    measure(copy)
+    assert contents(copy) == contents(undisturbed)
+
+
+def test_shards_swapped_between_units_are_found(copy: Path, make_manifest: Make) -> None:
+    one, two = copy / "questions" / "000000.parquet", copy / "questions" / "000001.parquet"
+    swapped = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(swapped)
+    with open_or_create(copy, make_manifest()) as writer:
+        assert [unit.index for unit in writer.pending()] == [0, 1]
+
+
+def test_a_unit_of_another_run_does_not_count(
+    copy: Path, tmp_path: Path, make_manifest: Make, measure: Measure
+) -> None:
+    other = measure(tmp_path / "other", make_manifest(seeds={"initial_state": 1})).path
+    for folder in ("units", "examples", "questions", "depths", "tokens", "paths"):
+        for file in (other / folder).glob("000002.*"):
+            shutil.copy(file, copy / folder / file.name)
+    with open_or_create(copy, make_manifest()) as writer:
+        assert [unit.index for unit in writer.pending()] == [2]
+        assert "another manifest" in writer.discarded[0]
+
+
+def test_leftovers_of_a_kill_are_removed(
+    copy: Path, undisturbed: Path, measure: Measure, contents: Contents
+) -> None:
+    (copy / "tokens" / "000001.parquet.partial").write_bytes(b"half a shard")
+    (copy / "units" / "000001.json.partial").write_bytes(b"{")
+    (copy / "complete.json.partial").write_bytes(b"{")
+    measure(copy)
+    assert contents(copy) == contents(undisturbed)
+
+
+def test_a_partial_file_that_is_a_link_does_not_lead_outside(
+    tmp_path: Path, make_manifest: Make, make_tables: Tables
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    with open_or_create(tmp_path / "run", make_manifest()) as writer:
+        (tmp_path / "run" / "questions" / "000000.parquet.partial").symlink_to(precious)
+        unit = writer.pending()[0]
+        writer.commit(unit, make_tables(writer.manifest, unit))
+    assert precious.read_text() == "keep"
+
+
+def test_a_seal_that_went_missing_is_written_again(
+    copy: Path, undisturbed: Path, make_manifest: Make, measure: Measure, contents: Contents
+) -> None:
+    (copy / "complete.json").unlink()
+    with open_or_create(copy, make_manifest()) as writer:
+        assert writer.status == "resumed"
+    measure(copy)
+    assert contents(copy) == contents(undisturbed)
+
+
+def test_a_flipped_seal_is_written_again(copy: Path, undisturbed: Path, measure: Measure, contents: Contents) -> None:
+    flip(copy / "complete.json", 40)
+    assert not Run(copy).finished
+    measure(copy)
+    assert contents(copy) == contents(undisturbed)
+
+
+def test_committing_a_unit_twice_keeps_the_first(tmp_path: Path, make_manifest: Make, make_tables: Tables) -> None:
+    with open_or_create(tmp_path / "run", make_manifest()) as writer:
+        unit = writer.units[0]
+        first = writer.commit(unit, make_tables(writer.manifest, unit))
+        before = (tmp_path / "run" / "questions" / "000000.parquet").read_bytes()
+        changed = make_tables(writer.manifest, unit)
+        changed["questions"][0]["slope"] = 123.0
+        assert writer.commit(unit, changed) == first
+    assert (tmp_path / "run" / "questions" / "000000.parquet").read_bytes() == before
+
+
+def test_pending_of_some_units(tmp_path: Path, make_manifest: Make, make_tables: Tables) -> None:
+    with open_or_create(tmp_path / "run", make_manifest()) as writer:
+        writer.commit(writer.units[1], make_tables(writer.manifest, writer.units[1]))
+        assert [unit.index for unit in writer.pending(writer.units[:3])] == [0, 2]
+
+
+def test_an_unfinished_run_cannot_be_sealed(tmp_path: Path, make_manifest: Make) -> None:
+    with open_or_create(tmp_path / "run", make_manifest()) as writer, pytest.raises(ValueError, match="5 units"):
+        writer.finish()
+
+
+def test_a_unit_of_another_plan_is_refused(tmp_path: Path, make_manifest: Make, make_tables: Tables) -> None:
+    with open_or_create(tmp_path / "run", make_manifest()) as writer:
+        stranger = WorkUnit(0, "sums", "test", 0, 2)
+        with pytest.raises(ValueError, match="no unit of this run"):
+            writer.commit(stranger, make_tables(writer.manifest, stranger))
+
+
+def test_a_number_that_is_not_finite_is_named_with_its_example(
+    tmp_path: Path, make_manifest: Make, make_tables: Tables
+) -> None:
+    with open_or_create(tmp_path / "run", make_manifest()) as writer:
+        unit = writer.units[0]
+        tables = make_tables(writer.manifest, unit)
+        tables["questions"][3]["slope"] = float("nan")
+        with pytest.raises(LoopscopeError, match=r"questions\.slope is not finite for example 'sums-00003'.*--dtype"):
+            writer.commit(unit, tables)
+        assert writer.pending()[0] == unit
+        assert not list((tmp_path / "run" / "questions").iterdir())
+
+
+def test_rows_of_the_wrong_unit_are_refused(tmp_path: Path, make_manifest: Make, make_tables: Tables) -> None:
+    with open_or_create(tmp_path / "run", make_manifest()) as writer:
+        one, two = writer.units[:2]
+        with pytest.raises(ValueError, match="rows are missing"):
+            writer.commit(one, make_tables(writer.manifest, two))
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_every_level_writes_and_verifies(level: Level, tmp_path: Path, make_manifest: Make, measure: Measure) -> None:
+    run = measure(tmp_path / "run", make_manifest(level=level, tokens=False, paths=False))
+    assert verify(run).ok
+    filled = {name for name in run.records.columns if run.records[name].null_count() < len(run.records)}
+    assert ("grid_gain" in filled) == level.includes(Level.GRID)
+    assert ("fp64_gain" in filled) == level.includes(Level.FULL)
+
+
+def test_a_depth_sweep_without_transitions(tmp_path: Path, make_manifest: Make, measure: Measure) -> None:
+    run = measure(tmp_path / "run", make_manifest(transitions=(), level="quick", paths=False, tokens=False))
+    assert verify(run).ok
+    assert run.records.shape[0] == 0
+    assert run.depths.shape[0] == 60
+
+
+def test_columns_may_come_as_arrays_frames_or_rows(tmp_path: Path, make_manifest: Make, make_tables: Tables) -> None:
+    manifest = make_manifest(level="grid", paths=False, tokens=False)
+    with open_or_create(tmp_path / "rows", manifest) as rows, open_or_create(tmp_path / "mixed", manifest) as mixed:
+        unit = rows.units[0]
+        tables = make_tables(manifest, unit)
+        names = {name for row in tables["questions"] for name in row}
+        columns: dict[str, Any] = {name: [row.get(name) for row in tables["questions"]] for name in names}
+        columns["grid_gain"] = np.stack(columns["grid_gain"])
+        columns["slope"] = np.array(columns["slope"])
+        as_mixed = {
+            "examples": pa.Table.from_pylist(tables["examples"]),
+            "questions": columns,
+            "depths": pl.DataFrame(tables["depths"]),
+        }
+        assert mixed.commit(unit, as_mixed) == rows.commit(unit, tables)
+
+
+def test_events_are_kept_and_hold_the_times(copy: Path, make_manifest: Make) -> None:
+    with open_or_create(copy, make_manifest()) as writer:
+        writer.log("speed", tokens_per_second=12.5)
+    kinds = [event["event"] for event in Run(copy).events]
+    assert kinds[0] == "new"
+    assert kinds[-2:] == ["finished", "speed"]
+    assert all("time" in event for event in Run(copy).events)
+
+
+def test_no_file_but_the_log_holds_a_machine_path(copy: Path) -> None:
+    for file in copy.rglob("*.json"):
+        assert os.fsencode(copy.parent) not in file.read_bytes()
+        json.loads(file.read_text())
