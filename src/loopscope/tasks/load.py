@@ -53,11 +53,11 @@ def load_task(
     Raises:
         LoopscopeError: with one line that says what is wrong and what to do.
     """
-    if "=" in spec or is_data_file(spec):
-        name, _, path = spec.rpartition("=")
+    file = _file(spec)
+    if file is not None:
         if split or subset:
             raise LoopscopeError(f"{spec}: a data file has no split or subset; choose rows with limit or ids")
-        return _load_own(name, Path(path), Selection.make(ids=ids, limit=limit), template)
+        return _load_own(file, Selection.make(ids=ids, limit=limit), template)
     name, _, part = spec.partition(":")
     if is_generated(name):
         if template is not None:
@@ -71,6 +71,21 @@ def load_task(
     part_of = _choose(benchmark, spec, part, split, subset)
     selection = Selection.make(part_of.first, ids, limit)
     return _load_benchmark(benchmark, part_of, selection, data_dir, template, row_count)
+
+
+class _File(NamedTuple):
+    name: str
+    path: Path
+
+
+def _file(spec: str) -> _File | None:
+    """`path` or `name=path`; a path may hold an equals sign itself. None where the spec is a task's name."""
+    before, equals, after = spec.partition("=")
+    if equals and "/" not in before and not Path(spec).is_file():
+        return _File(before, Path(after))
+    if equals or is_data_file(spec):
+        return _File(Path(spec).name.partition(".")[0], Path(spec))
+    return None
 
 
 class _Part(NamedTuple):
@@ -146,8 +161,10 @@ def _load_benchmark(
     )
 
 
-def _load_own(name: str, path: Path, selection: Selection, template: str | Path | None) -> LoadedTask:
-    name = name or path.name.partition(".")[0]
+def _load_own(file: _File, selection: Selection, template: str | Path | None) -> LoadedTask:
+    name, path = file
+    if not name:
+        raise LoopscopeError(f"the task of {path} has no name; write e.g. mine={path}")
     if find_benchmark(name) or is_generated(name):
         raise LoopscopeError(f"{name} is a task of loopscope; give your file another name: mine={path}")
     rows = read_rows(path)

@@ -93,7 +93,7 @@ def _open(path: Path) -> gzip.GzipFile | BinaryIO:
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
-        text = line.decode("utf-8")
+        text = line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise LoopscopeError(f"{where}: not UTF-8 (byte {error.start}); save the file as UTF-8") from error
     try:

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.tasks import load_task
+from loopscope.tasks.benchmarks import BENCHMARKS
+
+
+@pytest.fixture
+def small(jsonl: Callable[..., Path]) -> Path:
+    """A data directory with a few made-up rows."""
+    folder = jsonl([{"question": f"{n}+1?", "answer": f"#### {n + 1}"} for n in range(5)], "gsm8k_test.jsonl").parent
+    jsonl([{"question": f"{n}+2?", "answer": f"#### {n + 2}"} for n in range(300)], "gsm8k_train.jsonl.gz")
+    return folder
+
+
+@pytest.mark.parametrize("spec", [f"{name}:{split}" for name, one in BENCHMARKS.items() for split in one.splits])
+def test_complete_splits_have_the_published_number_of_rows(data_dir: Path, spec: str) -> None:
+    name, split = spec.split(":")
+    task = load_task(spec, data_dir=data_dir)
+    assert len(task) == task.source_rows == BENCHMARKS[name].splits[split]
+    assert [row.source_row for row in task.rows] == list(range(len(task)))
+    assert len({row.id for row in task.rows}) == len(task)
+
+
+def test_the_published_numbers_of_rows() -> None:
+    assert {name: one.splits for name, one in BENCHMARKS.items()} == {
+        "gsm8k": {"test": 1319, "train": 7473},
+        "math500": {"test": 500},
+        "hellaswag": {"validation": 10042},
+        "arc_challenge": {"test": 1172},
+        "piqa": {"validation": 1838},
+        "boolq": {"validation": 3270},
+        "commonsense_qa": {"validation": 1221, "train": 9741},
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "split", "rows"),
+    [
+        ("gsm8k:train256", "train", 256),
+        ("hellaswag:validation1000", "validation", 1000),
+        ("commonsense_qa:train1024", "train", 1024),
+    ],
+)
+def test_the_papers_subsets_are_the_first_rows(data_dir: Path, spec: str, split: str, rows: int) -> None:
+    task = load_task(spec, data_dir=data_dir)
+    assert (task.split, task.spec, len(task)) == (split, spec, rows)
+    assert task.rows == load_task(spec.split(":")[0], data_dir=data_dir, split=split, limit=rows).rows
+
+
+def test_the_data_hash_is_the_splits_and_not_the_selections(data_dir: Path) -> None:
+    whole, part = load_task("piqa", data_dir=data_dir), load_task("piqa", data_dir=data_dir, ids=[3])
+    assert whole.data_hash == part.data_hash
+    assert whole.data_hash != load_task("boolq", data_dir=data_dir).data_hash
+
+
+@pytest.mark.parametrize("spec", ["gsm8k", "GSM8K:test", "gsm-8k"])
+def test_names_may_be_spelled_loosely(small: Path, spec: str) -> None:
+    with pytest.warns(UserWarning, match="has 5 rows"):
+        task = load_task(spec, data_dir=small, row_count="warn")
+    assert (task.name, task.spec, task.source) == ("gsm8k", "gsm8k:test", "gsm8k_test.jsonl")
+
+
+def test_another_number_of_rows_is_refused_unless_accepted(small: Path) -> None:
+    with pytest.raises(
+        LoopscopeError, match=r"gsm8k test has 5 rows in gsm8k_test\.jsonl, not the published 1319; .*row_count='warn'"
+    ):
+        load_task("gsm8k", data_dir=small, limit=2)
+    with pytest.warns(UserWarning, match="not the published 1319"):
+        task = load_task("gsm8k", data_dir=small, limit=2, row_count="warn")
+    assert (len(task), task.source_rows) == (2, 5)
+
+
+def test_ids_and_limit_choose_source_rows(small: Path) -> None:
+    with pytest.warns(UserWarning, match="300 rows"):
+        task = load_task("gsm8k:train256", data_dir=small, ids=[9, 4, 200], limit=2, row_count="warn")
+    assert [(row.source_row, row.id) for row in task.rows] == [(4, "train-4"), (9, "train-9")]
+    assert task.describe()["rows"] == "4,9"
+
+
+def test_a_row_beyond_the_subset_is_refused(small: Path) -> None:
+    with pytest.raises(LoopscopeError, match=r"names row 256, but .* has rows 0 to 255"):
+        load_task("gsm8k:train256", data_dir=small, ids=[256], row_count="warn")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"spec": "gsm8k:dev"}, "gsm8k has no split 'validation'; there is: test, train, train256"),
+        ({"spec": "gsm8k:train2"}, "gsm8k has no split 'train2'; there is: test, train, train256"),
+        ({"spec": "gsm8k", "subset": "train9"}, "gsm8k has no subset 'train9'; there is: train256"),
+        ({"spec": "gsm8k:test", "split": "train"}, "gsm8k:test already says 'test', which is not 'train'"),
+        ({"spec": "gsm8k:train256", "split": "test"}, "gsm8k:train256 already says 'train', which is not 'test'"),
+        ({"spec": "gsm8k", "limit": 0}, "limit is 0"),
+        ({"spec": "arithmetic", "template": "x.toml"}, "takes no template"),
+        ({"spec": "arithmetic", "subset": "x"}, "has no subset"),
+        ({"spec": "arithmetic:dev7"}, "arithmetic has no split 'dev7'; there is: train, validation, test"),
+    ],
+)
+def test_a_choice_that_cannot_be_is_refused(arguments: dict, complaint: str) -> None:
+    with pytest.raises(LoopscopeError, match=complaint):
+        load_task(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("gms8k", "gsm8k"), ("helaswag", "hellaswag"), ("arc-chalenge", "arc_challenge"), ("aritmetic", "arithmetic")],
+)
+def test_an_unknown_task_gets_the_nearest_names(name: str, near: str) -> None:
+    with pytest.raises(LoopscopeError, match=f"unknown task '{name}': did you mean .*{near}"):
+        load_task(name)
+
+
+def test_a_name_like_nothing_lists_all_tasks() -> None:
+    with pytest.raises(LoopscopeError, match=r"choose one of arithmetic, .*commonsense_qa \(a file of your own"):
+        load_task("zzzz")
+
+
+def test_a_users_template_changes_wording_and_hash(data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text('kind = "options"\ncontext = "Goal: {goal}\\nDo:"\n')
+    own = load_task("piqa", data_dir=data_dir, template=tmp_path / "t.toml", limit=1)
+    usual = load_task("piqa", data_dir=data_dir, limit=1)
+    assert own.rows[0].context.startswith("Goal: ")
+    assert own.rows[0].continuations == usual.rows[0].continuations
+    assert own.template_hash != usual.template_hash
+    assert own.data_hash == usual.data_hash
+
+
+def test_a_template_of_the_other_kind_or_with_other_fields_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "kind.toml").write_text('kind = "solution"\nprompt = "{goal}"\nsolution = "x"\n')
+    with pytest.raises(LoopscopeError, match=r"is for solution, but piqa has options"):
+        load_task("piqa", data_dir=data_dir, template=tmp_path / "kind.toml")
+    (tmp_path / "field.toml").write_text('kind = "options"\ncontext = "{question}"\n')
+    with pytest.raises(LoopscopeError, match=r"line 1: field 'question' is missing, .*there is: choices, goal"):
+        load_task("piqa", data_dir=data_dir, template=tmp_path / "field.toml")
+
+
+def test_a_generated_task_is_loaded_like_the_others() -> None:
+    task = load_task("arithmetic", ids=[7, 2])
+    assert [row.id for row in task.rows] == ["test-2", "test-7"]
+    assert (task.source, task.spec, task.kind) == ("generated", "arithmetic:test", "solution")
+    assert len(load_task("arithmetic_mc:validation", limit=3)) == 3
+    assert load_task("arithmetic", limit=3).data_hash != load_task("arithmetic", limit=4).data_hash
+
+
+def test_the_description_is_plain_json(data_dir: Path) -> None:
+    described = load_task("arc_challenge", data_dir=data_dir, limit=10).describe()
+    assert json.loads(json.dumps(described)) == described
+    assert described["count"] == 10
+    assert described["rows"] == "0-9"
+    assert described["source"] == "arc_challenge_test.jsonl.gz"

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.tasks import normalise
+from loopscope.tasks.item import DataHash, Item
+from loopscope.tasks.rows import SourceRow
+
+
+def row(**fields: Any) -> SourceRow:
+    return SourceRow(6, "x.jsonl, line 7", fields)
+
+
+def same(first: Item, second: Item) -> bool:
+    return (first.fields, first.options, first.answer) == (second.fields, second.options, second.answer)
+
+
+CHOICES = {"label": ["A", "B", "C"], "text": ["red", "green", "blue"]}
+HELLASWAG = {"activity_label": "Dyeing", "ctx_a": "She stirs.", "ctx_b": "", "endings": ["a", "b", "c", "d"]}
+PIQA = {"goal": "dye wool", "sol1": "stir", "sol2": "shake"}
+BOOLQ = {"passage": "Wool is dyed.", "question": "is wool dyed"}
+
+
+def test_gsm8k_keeps_the_answer_as_published() -> None:
+    answer = "4+4=<<4+4=8>>8 \n#### 8"
+    item = normalise.gsm8k(row(question="How many?", answer=answer))
+    assert item.fields == {"question": "How many?", "solution": answer}
+    assert item.answer is None
+    assert item.index == 6
+
+
+def test_math500_takes_the_solution_and_not_the_boxed_answer() -> None:
+    item = normalise.math500(row(problem="x?", solution="So $\\boxed{2}$.", answer="2", unique_id="test/a/1.json"))
+    assert item.fields == {"problem": "x?", "solution": "So $\\boxed{2}$."}
+    assert item.metadata == {"source_id": "test/a/1.json"}
+
+
+def test_hellaswag_labels_as_number_and_as_text_are_the_same() -> None:
+    assert same(normalise.hellaswag(row(**HELLASWAG, label=3)), normalise.hellaswag(row(**HELLASWAG, label="3")))
+
+
+def test_arc_with_letters_and_with_numbers_is_the_same() -> None:
+    letters = normalise.arc(row(question="Hue?", choices=CHOICES, answerKey="B"))
+    numbers = normalise.arc(row(question="Hue?", choices={**CHOICES, "label": ["1", "2", "3"]}, answerKey="2"))
+    assert same(letters, numbers)
+    assert letters.answer == 1
+    assert letters.options == ("red", "green", "blue")
+
+
+def test_commonsense_qa_flat_and_nested_is_the_same() -> None:
+    listed = [{"label": label, "text": text} for label, text in zip(CHOICES["label"], CHOICES["text"], strict=True)]
+    nested = row(question={"stem": "Hue?", "choices": listed}, answerKey="C", id="q1")
+    flat = row(question="Hue?", choices=CHOICES, answerKey="C", id="q1")
+    assert same(normalise.commonsense_qa(nested), normalise.commonsense_qa(flat))
+
+
+def test_boolq_answer_and_label_are_the_same() -> None:
+    assert same(normalise.boolq(row(**BOOLQ, answer=True)), normalise.boolq(row(**BOOLQ, label=1)))
+    assert normalise.boolq(row(**BOOLQ, answer=False)).answer == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "fields", "complaint"),
+    [
+        ("gsm8k", {"question": "q"}, "field 'answer' is missing; the row has: question"),
+        ("gsm8k", {"question": "q", "answer": None}, "field 'answer' is missing"),
+        ("gsm8k", {"question": "q", "answer": " \n"}, "field 'answer' is empty"),
+        ("gsm8k", {"question": 3, "answer": "a"}, "field 'question' must be text, not a number"),
+        ("math500", {"problem": "q", "solution": ["a"]}, "field 'solution' must be text, not a list"),
+        ("hellaswag", {**HELLASWAG, "label": 4}, r"field 'label' is 4, but the row has 4 options \(0 to 3\)"),
+        ("hellaswag", {**HELLASWAG, "label": -1}, "field 'label' is -1"),
+        ("hellaswag", {**HELLASWAG, "label": ""}, "field 'label' must be the number of the right option"),
+        ("hellaswag", {**HELLASWAG, "label": True}, "not true/false"),
+        ("hellaswag", {**HELLASWAG, "label": 1.0}, "field 'label' must be the number"),
+        ("hellaswag", {**HELLASWAG, "endings": [], "label": 0}, "field 'endings' is an empty list"),
+        ("hellaswag", {**HELLASWAG, "endings": ["a", " "], "label": 0}, "option 1 of 'endings' is empty"),
+        ("hellaswag", {**HELLASWAG, "endings": "a", "label": 0}, "must be a list of texts, not text"),
+        ("piqa", {**PIQA, "label": 2}, "the row has 2 options"),
+        ("boolq", {**BOOLQ, "answer": "yes"}, "must be true or false, not text"),
+        ("arc", {"question": "q", "choices": CHOICES, "answerKey": "D"}, "answer key 'D' is none of"),
+        ("arc", {"question": "q", "choices": "A", "answerKey": "A"}, "must hold 'label' and 'text'"),
+        (
+            "arc",
+            {"question": "q", "choices": {"label": ["A"], "text": ["a", "b"]}, "answerKey": "A"},
+            "1 choice labels",
+        ),
+        ("arc", {"question": "q", "choices": [{"label": "A"}], "answerKey": "A"}, "'choices.text' must be a list"),
+    ],
+)
+def test_a_bad_row_names_its_place(function: str, fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(LoopscopeError, match=f"^x.jsonl, line 7: .*{complaint}"):
+        getattr(normalise, function)(row(**fields))
+
+
+def test_the_data_hash_covers_what_is_asked_and_what_is_right() -> None:
+    def hashed(*items: Item) -> str:
+        digest = DataHash()
+        for item in items:
+            digest.add(item)
+        return digest.hexdigest()
+
+    one = normalise.piqa(row(**PIQA, label=0))
+    again = normalise.piqa(SourceRow(6, "elsewhere", {**PIQA, "label": "0", "extra": 1}))
+    assert hashed(one) == hashed(again)
+    assert hashed(one) != hashed(normalise.piqa(row(**PIQA, label=1)))
+    assert hashed(one) != hashed(normalise.piqa(row(**{**PIQA, "sol2": "spin"}, label=0)))
+    assert hashed(one, again) != hashed(one)
+
+
+def test_a_lone_surrogate_can_be_hashed() -> None:
+    digest = DataHash()
+    digest.add(normalise.gsm8k(row(question="\ud83d", answer="a")))
+    assert len(digest.hexdigest()) == 64

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopscope._errors import LoopscopeError
+from loopscope.tasks.loaded import ranges
+from loopscope.tasks.selection import Selection, parse_ids
+
+
+def chosen(selection: Selection, total: int) -> list[int]:
+    kept: list[int] = []
+    for index in range(total):
+        if selection.keeps(index, len(kept)):
+            kept.append(index)
+    return kept
+
+
+@given(st.sets(st.integers(0, 500), min_size=1))
+def test_ranges_and_parse_ids_undo_each_other(rows: set[int]) -> None:
+    assert list(parse_ids(ranges(sorted(rows)))) == sorted(rows)
+
+
+@pytest.mark.parametrize("given", ["", "a", "1-", "-1", "3-1", "1,,2", "1.5"])
+def test_bad_ids_are_refused(given: str) -> None:
+    with pytest.raises(LoopscopeError, match="ids"):
+        parse_ids(given)
+
+
+def test_everything_when_nothing_is_said() -> None:
+    assert chosen(Selection.make(), 4) == [0, 1, 2, 3]
+
+
+def test_subset_then_ids_then_limit_in_source_order() -> None:
+    assert chosen(Selection.make(first=8, ids=[7, 1, 3], limit=2), 10) == [1, 3]
+    assert chosen(Selection.make(first=3), 10) == [0, 1, 2]
+    assert chosen(Selection.make(limit=5), 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"limit": 0}, "limit is 0; it must be at least 1"),
+        ({"ids": []}, "ids is empty"),
+        ({"ids": [1, 2, 1]}, "names row 1 twice"),
+        ({"ids": [3, -1]}, "names row -1"),
+    ],
+)
+def test_impossible_choices_are_refused(arguments: dict, complaint: str) -> None:
+    with pytest.raises(LoopscopeError, match=complaint):
+        Selection.make(**arguments)
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    with pytest.raises(LoopscopeError, match="row 5, but x has rows 0 to 4"):
+        Selection.make(ids=[5]).check(5, "x")
+    with pytest.raises(LoopscopeError, match="row 4, but x has rows 0 to 2"):
+        Selection.make(first=3, ids=[4]).check(5, "x")
+    with pytest.raises(LoopscopeError, match="fewer than the 9"):
+        Selection.make(first=9).check(5, "x")

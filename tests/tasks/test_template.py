@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.tasks.benchmarks import BENCHMARKS
+from loopscope.tasks.item import Item
+from loopscope.tasks.template import builtin_template, parse_template, read_template
+
+
+def item(options: tuple[str, ...] = (), answer: int | None = None, **fields: str) -> Item:
+    return Item(4, "mine.jsonl, line 5", fields, options, answer, "row-4")
+
+
+def test_a_solution_is_kept_whole() -> None:
+    solution = "It is 2*3=<<2*3=6>>6.\n#### 6"
+    row = builtin_template("gsm8k").word(item(question="How many?", solution=solution))
+    assert row.context == "Question: How many?\nAnswer:\n"
+    assert row.continuations == (solution,)
+    assert (row.id, row.source_row, row.answer) == ("row-4", 4, None)
+
+
+def test_hellaswag_brackets_go_and_the_second_half_is_capitalised() -> None:
+    row = builtin_template("hellaswag").word(
+        item(
+            (" [substeps] dry it.", "fold  it [title] away"),
+            1,
+            activity_label="Washing",
+            ctx_a="Wet it.",
+            ctx_b="she IS",
+        )
+    )
+    assert row.context == "Washing: Wet it. She is"
+    assert row.continuations == ("  dry it.", " fold it. away")
+
+
+def test_hellaswag_without_a_second_half_has_no_blank_at_the_end() -> None:
+    row = builtin_template("hellaswag").word(item(("a",), 0, activity_label="Washing", ctx_a="Wet it.", ctx_b=""))
+    assert row.context == "Washing: Wet it."
+
+
+def test_commonsense_qa_lists_options_and_scores_letters() -> None:
+    row = builtin_template("commonsense_qa").word(item(("bed", "sea", "sky", "tea", "ice"), 2, question=" Where? "))
+    assert row.context == "Question: Where?\nA. bed\nB. sea\nC. sky\nD. tea\nE. ice\nAnswer:"
+    assert row.continuations == (" A", " B", " C", " D", " E")
+    assert row.answer == 2
+
+
+def test_boolq_scores_no_and_yes() -> None:
+    row = builtin_template("boolq").word(item(("no", "yes"), 1, passage="Cats purr.", question="do cats purr"))
+    assert row.context == "Cats purr.\nQuestion: do cats purr?\nAnswer:"
+    assert row.continuations == (" no", " yes")
+
+
+@pytest.mark.parametrize(("name", "field"), [("arc_challenge", "question"), ("piqa", "goal")])
+def test_question_and_answer_wording(name: str, field: str) -> None:
+    row = builtin_template(name).word(item(("one", "two"), 0, **{field: "Why?"}))
+    assert row.context == "Question: Why?\nAnswer:"
+    assert row.continuations == (" one", " two")
+
+
+def test_blanks_and_line_ends_after_an_options_context_go_to_the_options() -> None:
+    row = builtin_template("own_options").word(item(("a",), 0, context="Say \n "))
+    assert row.context == "Say"
+    assert row.continuations == (" \n  a",)
+
+
+def test_a_prompt_keeps_its_line_end() -> None:
+    assert builtin_template("own_solution").word(item(prompt="Say\n", solution="a")).context == "Say\n"
+
+
+def test_every_benchmark_has_a_template_of_its_kind() -> None:
+    for name, benchmark in BENCHMARKS.items():
+        assert builtin_template(name).kind == benchmark.kind
+
+
+def test_the_hash_depends_on_the_wording_and_not_on_comments(tmp_path: Path) -> None:
+    text = (resources.files("loopscope.tasks.templates") / "piqa.toml").read_text()
+    (tmp_path / "same.toml").write_text("# mine\n" + "\n".join(reversed(text.splitlines())))
+    (tmp_path / "other.toml").write_text(text.replace("Answer:", "Reply:"))
+    original = builtin_template("piqa").hash
+    assert read_template(tmp_path / "same.toml").hash == original
+    assert read_template(tmp_path / "other.toml").hash != original
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({}, "'kind' must be"),
+        ({"kind": "poem"}, "'kind' must be"),
+        ({"kind": "solution", "prompt": "{a}"}, "'solution' is missing"),
+        ({"kind": "options"}, "'context' is missing"),
+        ({"kind": "options", "context": "{a}", "prompt": "x"}, "unknown key 'prompt'"),
+        ({"kind": "options", "context": 3}, "'context' must be a text"),
+        ({"kind": "options", "context": "x", "options": "no"}, "'options' must be a list"),
+        ({"kind": "options", "context": "x", "options": ["", "a"]}, "'options' must be a list of non-empty texts"),
+        ({"kind": "options", "context": "x", "option": "{question}"}, r"names \{question\}"),
+        ({"kind": "options", "context": "x", "clean": [{"cut": 1}]}, "clean step"),
+        ({"kind": "solution", "prompt": "{a", "solution": "x"}, "not a template"),
+    ],
+)
+def test_a_bad_template_is_refused(content: dict, complaint: str) -> None:
+    with pytest.raises(LoopscopeError, match=complaint) as caught:
+        parse_template(content, "mine.toml")
+    assert "mine.toml" in str(caught.value)
+
+
+def test_unreadable_template_files(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("kind = ")
+    (tmp_path / "latin.toml").write_bytes(b'kind = "\xe9"')
+    for name, complaint in [("absent.toml", "cannot read"), ("bad.toml", "not TOML"), ("latin.toml", "not UTF-8")]:
+        with pytest.raises(LoopscopeError, match=complaint):
+            read_template(tmp_path / name)
+
+
+def test_nothing_before_or_in_the_answer_is_an_error() -> None:
+    with pytest.raises(LoopscopeError, match="line 5: nothing stands before the answer"):
+        builtin_template("own_options").word(item(("a",), 0, context=" \n"))
+    with pytest.raises(LoopscopeError, match="line 5: the answer is empty"):
+        builtin_template("own_solution").word(item(prompt="a", solution=" \n"))
+    with pytest.raises(LoopscopeError, match="line 5: the answer is empty"):
+        builtin_template("hellaswag").word(item(("[header]", "b"), 0, activity_label="a", ctx_a="b", ctx_b=""))
+
+
+def test_fixed_options_must_be_as_many_as_the_rows() -> None:
+    with pytest.raises(LoopscopeError, match="names 2 options for a row that has 3"):
+        builtin_template("boolq").word(item(("a", "b", "c"), 0, passage="p", question="q"))
