@@ -1,0 +1,1 @@
+"""Training of the embedded looped models; light to import, because the data workers import it too."""

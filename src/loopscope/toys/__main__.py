@@ -1,0 +1,42 @@
+"""`python -m loopscope.toys NAME`: trains an embedded model; what `loopscope train-toy` calls."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from loopscope._errors import LoopscopeError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parses the flags and trains."""
+    parser = argparse.ArgumentParser(prog="python -m loopscope.toys", description=__doc__)
+    parser.add_argument("name", help="toy-ouro or toy-huginn")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
+    parser.add_argument("--minutes", type=float, default=8.0, help="training time in all, resumed parts included")
+    parser.add_argument("--output", type=Path, default=None, help="checkpoint folder (default: runs/NAME)")
+    parser.add_argument("--workers", type=int, default=None, help="processes that write problems")
+    parser.add_argument("--problems", type=int, default=500, help="held-out problems to solve at the end")
+    flags = parser.parse_args(arguments)
+    from loopscope.toys.run import train_toy
+
+    try:
+        train_toy(
+            flags.name,
+            seed=flags.seed,
+            device=flags.device,
+            minutes=flags.minutes,
+            output=flags.output,
+            workers=flags.workers,
+            problems=flags.problems,
+        )
+    except LoopscopeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

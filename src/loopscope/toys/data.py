@@ -1,0 +1,139 @@
+"""Training rows: problems generated without end, tokenised, padded to a few fixed widths.
+
+Shard i of a seed always holds the same rows in the same order, whoever makes it; a position in the stream is
+the pair (shard, batch), so that a resumed training goes on exactly where it stopped. No torch here: the
+worker processes import this module.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from loopscope.tasks.arithmetic.generate import problem
+from loopscope.tasks.arithmetic.rng import Chooser, key
+from loopscope.tasks.arithmetic.story import FEWEST
+from loopscope.tasks.arithmetic.task import answer_context, solution_context
+from loopscope.toys.recipe import Mixture
+from loopscope.toys.tokenizer import END_ID
+
+Words = npt.NDArray[np.uint16]
+
+
+class Place(NamedTuple):
+    """The next batch of the stream."""
+
+    shard: int = 0
+    batch: int = 0
+
+
+START = Place()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One batch: tokens [R, W] padded on the right; of each row where its solution starts and where it ends.
+
+    `direct` marks the rows that ask for the bare answer.
+    """
+
+    tokens: Words
+    start: Words
+    length: Words
+    direct: npt.NDArray[np.bool_]
+
+
+def make_shard(tokenizer_json: str, mixture: Mixture, seed: int, shard: int) -> list[Rows]:
+    """All batches of one shard; rows that fill no batch are left out."""
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    choose = Chooser(key("toy rows", seed, shard))
+    contexts, solutions, direct = [], [], []
+    for index in range(mixture.shard_problems):
+        bare = choose.chance(mixture.direct_share)
+        operations = _draw(choose, mixture.direct_operations if bare else mixture.operations)
+        number = shard * mixture.shard_problems + index
+        made = problem("train", number, seed=key("toy problems", seed), operations=operations)
+        contexts.append(answer_context(made.story) if bare else solution_context(made.question))
+        solutions.append(f" {made.answer}" if bare else made.solution)
+        direct.append(bare)
+    # A context ends in a newline or a colon before a blank, where this tokenizer always has a boundary:
+    # encoding the two apart gives the tokens of the whole text.
+    heads = [encoding.ids for encoding in tokenizer.encode_batch_fast(contexts)]
+    tails = [[*encoding.ids, END_ID] for encoding in tokenizer.encode_batch_fast(solutions)]
+    lengths = np.array([len(head) + len(tail) for head, tail in zip(heads, tails, strict=True)])
+    batches = []
+    shorter = 0
+    for width in mixture.widths:
+        chosen = np.flatnonzero((lengths > shorter) & (lengths <= width))
+        shorter = width
+        count = mixture.rows(width)
+        for first in range(0, len(chosen) - count + 1, count):
+            picked = chosen[first : first + count]
+            tokens = np.zeros((count, width), dtype=np.uint16)
+            for row, index in enumerate(picked):
+                tokens[row, : lengths[index]] = heads[index] + tails[index]
+            batches.append(
+                Rows(
+                    tokens,
+                    np.array([len(heads[index]) for index in picked], dtype=np.uint16),
+                    lengths[picked].astype(np.uint16),
+                    np.array([direct[index] for index in picked]),
+                )
+            )
+    return [batches[index] for index in choose.order(len(batches))]
+
+
+def _draw(choose: Chooser, chances: tuple[float, ...]) -> int:
+    left = choose.uniform() * sum(chances)
+    for index, chance in enumerate(chances):
+        left -= chance
+        if left < 0:
+            return FEWEST + index
+    return FEWEST + len(chances) - 1
+
+
+def stream(
+    tokenizer_json: str, mixture: Mixture, seed: int, place: Place = START, workers: int = 0
+) -> Iterator[tuple[Rows, Place]]:
+    """Batches from `place` on, each with the place after it; `workers` processes make shards ahead."""
+    for shard, batches in _shards(tokenizer_json, mixture, seed, place.shard, workers):
+        first = place.batch if shard == place.shard else 0
+        for index in range(first, len(batches)):
+            after = Place(shard, index + 1) if index + 1 < len(batches) else Place(shard + 1, 0)
+            yield batches[index], after
+
+
+def _shards(
+    tokenizer_json: str, mixture: Mixture, seed: int, first: int, workers: int
+) -> Iterator[tuple[int, list[Rows]]]:
+    shard = first
+    if workers <= 0:
+        while True:
+            yield shard, make_shard(tokenizer_json, mixture, seed, shard)
+            shard += 1
+    # A forked child of a process that holds a CUDA context or running threads may hang: start afresh.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_single_threaded)
+    try:
+        ahead: deque[Future[list[Rows]]] = deque()
+        while True:
+            while len(ahead) < 2 * workers:
+                ahead.append(pool.submit(make_shard, tokenizer_json, mixture, seed, shard + len(ahead)))
+            yield shard, ahead.popleft().result()
+            shard += 1
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _single_threaded() -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = "1"

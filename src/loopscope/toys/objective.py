@@ -1,0 +1,152 @@
+"""What the toy models minimise.
+
+Ouro, with ℓ_t the loss of a token after t loops and p the gate's exit distribution:
+
+    L = Σ_t p_t ℓ_t − β H(p),   H(p) = −Σ_t p_t log p_t
+
+Huginn, with r loops drawn for the step (λ = exp(N(log r̄ − σ²/2, σ)), r = 1 + Poisson(λ)): the loss after r loops,
+gradients through the last k of them alone.
+
+Shapes: B rows, S positions, T loops, D hidden width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from loopscope.models.batch import Batch
+from loopscope.models.exit_gate import exit_distribution
+from loopscope.models.huginn import Huginn
+from loopscope.models.ouro import Ouro
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """A padded batch and what is asked of it, all [B, S].
+
+    Attributes:
+        batch: the tokens.
+        targets: the token after each position.
+        weights: how much that token counts.
+        solution: where it is part of a worked solution, for the log.
+    """
+
+    batch: Batch
+    targets: Tensor
+    weights: Tensor
+    solution: Tensor
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The objective, and for the log the mean loss of solution tokens and the mean exit chance at each depth."""
+
+    total: Tensor
+    by_depth: dict[int, Tensor]
+    exits: Tensor | None = None
+
+
+def supervise(
+    tokens_BS: Tensor,
+    start_B: Tensor,
+    length_B: Tensor,
+    direct_B: Tensor,
+    *,
+    prompt_weight: float,
+    direct_weight: float,
+    vocabulary: int,
+) -> Supervised:
+    """Targets and weights: tokens of a worked solution count 1, of a bare answer and of a prompt as given."""
+    width = tokens_BS.shape[1]
+    following = torch.arange(1, width + 1, device=tokens_BS.device)[None]
+    valid = following < length_B[:, None]
+    solution = valid & (following >= start_B[:, None])
+    answer_weight = torch.where(direct_B, direct_weight, 1.0)[:, None]
+    weights = solution * answer_weight + (valid & ~solution) * prompt_weight
+    targets = functional.pad(tokens_BS[:, 1:], (0, 1))
+    mask = following <= length_B[:, None]
+    batch = Batch(tokens_BS, mask, padding="right", highest_id=vocabulary - 1)
+    return Supervised(batch, targets, weights, solution & ~direct_B[:, None])
+
+
+def expected_loss(losses_TBS: Tensor, exits_TBS: Tensor, entropy_weight: float) -> Tensor:
+    """Ouro's objective at every token: Σ_t p_t ℓ_t − β H(p), [B, S].
+
+    >>> half = torch.full((2, 1, 1), 0.5)
+    >>> round(expected_loss(torch.tensor([1.0, 3.0])[:, None, None], half, 0.1).item(), 4)  # 2 − 0.1 log 2
+    1.9307
+    """
+    chances = exits_TBS.clamp_min(1e-8)
+    entropy = -(chances * chances.log()).sum(dim=0)
+    return (exits_TBS * losses_TBS).sum(dim=0) - entropy_weight * entropy
+
+
+def _token_losses(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
+    return functional.cross_entropy(logits_BSV.float().flatten(0, 1), targets_BS.flatten(), reduction="none").view(
+        targets_BS.shape
+    )
+
+
+def _mean(values_BS: Tensor, weights_BS: Tensor) -> Tensor:
+    return (values_BS * weights_BS).sum() / weights_BS.sum().clamp_min(1.0)
+
+
+def ouro_loss(model: Ouro, asked: Supervised, entropy_weight: float) -> Loss:
+    """Expected loss over the exit distribution minus β times its entropy, over all trained depths."""
+    context = model.embed(asked.batch)
+    state, losses, gates = context.state, [], []
+    for _ in range(model.trained_depth):
+        state = model.step(state, context)
+        losses.append(_token_losses(model.readout(state), asked.targets))
+        gates.append(model.gate_logits(state).float())
+    exits_TBS = exit_distribution(gates).pdf.movedim(-1, 0)
+    total = _mean(expected_loss(torch.stack(losses), exits_TBS, entropy_weight), asked.weights)
+    with torch.no_grad():
+        by_depth = {t: _mean(loss, asked.solution) for t, loss in enumerate(losses, 1)}
+        exits = torch.stack([_mean(chance, asked.solution) for chance in exits_TBS])
+    return Loss(total, by_depth, exits)
+
+
+def draw_recurrence(rng: np.random.Generator, mean: float, spread: float) -> int:
+    """The number of loops of one training step: 1 + Poisson of a log-normal rate with the given mean."""
+    rate = math.exp(rng.normal(math.log(mean) - spread**2 / 2, spread))
+    return 1 + int(rng.poisson(rate))
+
+
+def draw_state(model: Huginn, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """H_0 [B, S, D] on the generator's device: a normal cut at three deviations, as the model draws it to be read."""
+    config = model.config
+    reach = math.erf(3.0 / math.sqrt(2.0))
+    uniform = torch.rand((*shape, model.hidden_size), generator=generator, device=generator.device)
+    normal = torch.erfinv((2.0 * uniform - 1.0) * reach) * math.sqrt(2.0)
+    return normal.clamp(-3.0, 3.0) * (config.state_std * config.embed_scale)
+
+
+def huginn_loss(model: Huginn, asked: Supervised, state: Tensor, recurrence: int, backprop_steps: int) -> Loss:
+    """The loss after `recurrence` loops from H_0 = `state`; gradients reach the last `backprop_steps` of them."""
+    context = model.embed(
+        Batch(
+            asked.batch.input_ids,
+            asked.batch.attention_mask,
+            initial_state=state,
+            padding="right",
+            highest_id=asked.batch.highest_id,
+        )
+    )
+    state = context.state
+    with torch.no_grad():
+        for _ in range(recurrence - backprop_steps):
+            state = model.step(state, context)
+    for _ in range(min(backprop_steps, recurrence)):
+        state = model.step(state, context)
+    # `readout` computes a slower attention in grad mode, for derivatives of any order; training needs the first.
+    losses = _token_losses(model.readout_cached(state, context), asked.targets)
+    with torch.no_grad():
+        by_depth = {recurrence: _mean(losses, asked.solution)}
+    return Loss(_mean(losses, asked.weights), by_depth)

@@ -1,0 +1,58 @@
+"""The whole of `train-toy`: train, export, solve held-out problems with the exported weights."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loopscope._errors import LoopscopeError
+from loopscope.toys.evaluate import greedy_accuracy
+from loopscope.toys.recipe import get_recipe
+from loopscope.toys.state import write_atomically
+from loopscope.toys.train import Budget, rounded, train
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def train_toy(
+    name: str,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    minutes: float = 8.0,
+    output: Path | None = None,
+    workers: int | None = None,
+    problems: int = 500,
+    report: Callable[[str], None] = _print,
+) -> dict[str, Any]:
+    """Trains an embedded model and reports its greedy accuracy on the test split at several depths.
+
+    The same call goes on where an interrupted one stopped; more minutes train further.
+    """
+    if minutes <= 0:
+        raise LoopscopeError(f"--minutes must be positive, not {minutes}")
+    recipe = get_recipe(name)
+    folder = Path("runs") / name if output is None else output
+    trainer = train(recipe, folder, Budget(minutes=minutes), seed=seed, device=device, workers=workers, report=report)
+    model = rounded(trainer)
+    results: dict[str, Any] = {
+        "name": name, "seed": seed, "steps": trainer.step, "tokens": trainer.tokens,
+        "seconds": round(trainer.seconds, 1), "accuracy": {},
+    }  # fmt: skip
+    depths = [model.trained_depth, 1, max(2, model.trained_depth // 2), 2 * model.trained_depth]
+    for depth in depths:
+        for direct in (False, True):
+            started = time.monotonic()
+            # Other depths are for the picture: a third of the problems tells enough.
+            count = problems if depth == model.trained_depth else max(1, problems // 3)
+            found = greedy_accuracy(model, trainer.tokenizer, problems=count, depth=depth, direct=direct)
+            form = "bare answers" if direct else "worked solutions"
+            report(f"{name}: depth {depth}, {form}: {found}  ({time.monotonic() - started:.0f} s)")
+            results["accuracy"][f"depth {depth}, {form}"] = {"right": found.right, "asked": found.asked}
+            write_atomically(folder / "accuracy.json", (json.dumps(results, indent=1) + "\n").encode())
+    return results

@@ -1,0 +1,308 @@
+"""Trains an embedded model from nothing, or goes on where a run stopped.
+
+The budget is time or steps; the learning rate comes down at its end. Nothing in a step waits for the device:
+losses are summed there and read when a progress line is due.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.huginn import Huginn
+from loopscope.models.ouro import Ouro
+from loopscope.tasks.arithmetic.rng import key
+from loopscope.toys.build import Toy, compile_blocks, new_model, optimisers
+from loopscope.toys.data import Place, Rows, stream
+from loopscope.toys.export import export
+from loopscope.toys.objective import Loss, Supervised, draw_recurrence, draw_state, huginn_loss, ouro_loss, supervise
+from loopscope.toys.recipe import Recipe
+from loopscope.toys.schedule import rate_factor
+from loopscope.toys.state import load_state, save_state
+from loopscope.toys.tokenizer import build_tokenizer
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop: after so many minutes of training in all, resumed parts included, or so many steps."""
+
+    minutes: float | None = None
+    steps: int | None = None
+
+    def progress(self, seconds: float, step: int) -> float:
+        """The share of the budget that is spent, by whichever limit is nearer."""
+        shares = [0.0]
+        if self.minutes is not None:
+            shares.append(seconds / max(60 * self.minutes, 1e-9))
+        if self.steps is not None:
+            shares.append(step / max(self.steps, 1))
+        return max(shares)
+
+
+class Trainer:
+    """Model, optimisers and data stream of one run, with everything that is saved."""
+
+    def __init__(
+        self, recipe: Recipe, folder: Path, *, seed: int, device: str, workers: int, compiled: bool, report: Report
+    ) -> None:
+        self.recipe, self.folder, self.seed, self.report = recipe, folder, seed, report
+        self.device = torch.device(device)
+        self.workers = workers
+        self.tokenizer = build_tokenizer()
+        self.model: Toy = new_model(recipe, seed).to(self.device)
+        self.optimisers = optimisers(self.model, recipe)
+        self.step = 0
+        self.place = Place()
+        self.tokens = 0
+        self.seconds = 0.0
+        self.curves: list[dict[str, Any]] = []
+        self._resume()
+        if compiled:
+            self._compile()
+        self._clear()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a saved state must agree with."""
+        return {"name": self.recipe.name, "seed": self.seed, "config": dict(self.recipe.config)}
+
+    def _resume(self) -> None:
+        found = load_state(self.folder, self.identity)
+        if found is None:
+            return
+        state, self.curves = found
+        self.model.load_state_dict(state["model"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.place = Place(*state["place"])
+        self.report(f"{self.recipe.name}: resuming at step {self.step}, {self.seconds / 60:.1f} min trained")
+
+    def save(self) -> None:
+        """Writes the state that `_resume` reads."""
+        if not all(bool(torch.isfinite(weight).all()) for weight in self.model.parameters()):
+            raise RuntimeError(
+                f"{self.recipe.name}: weights are no longer finite at step {self.step}; nothing was saved"
+            )
+        state = {
+            "identity": self.identity,
+            "model": self.model.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+            "step": self.step,
+            "place": list(self.place),
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+        }
+        save_state(self.folder, state, self.curves)
+
+    def _compile(self) -> None:
+        """Compiles the blocks and tries every shape; a machine without a working compiler trains without."""
+        started = time.monotonic()
+        mixture = self.recipe.mixture
+        try:
+            compile_blocks(self.model)
+            for width in mixture.widths:
+                rows = mixture.rows(width)
+                tokens = torch.zeros((rows, width), dtype=torch.int64, device=self.device)
+                ends = torch.full((rows,), width, dtype=torch.int64, device=self.device)
+                asked = self._supervise(tokens, ends // 2, ends, torch.zeros_like(ends, dtype=torch.bool))
+                with self._arithmetic():
+                    # More loops than gradients reach, so that the pass without gradients is compiled as well.
+                    self._loss(asked, self.recipe.backprop_steps + 1).total.backward()  # type: ignore[no-untyped-call]
+            self.report(f"{self.recipe.name}: compiled in {time.monotonic() - started:.0f} s")
+        except Exception as error:
+            self.report(f"{self.recipe.name}: not compiled, training anyway ({type(error).__name__}: {error})"[:400])
+            for module in self.model.modules():
+                vars(module).pop("forward", None)
+        self.model.zero_grad(set_to_none=True)
+
+    def _arithmetic(self) -> AbstractContextManager[Any]:
+        on_gpu = self.device.type == "cuda"
+        return torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext()
+
+    def _supervise(self, tokens: Tensor, start: Tensor, length: Tensor, direct: Tensor) -> Supervised:
+        return supervise(
+            tokens,
+            start,
+            length,
+            direct,
+            prompt_weight=self.recipe.prompt_weight,
+            direct_weight=self.recipe.direct_weight,
+            vocabulary=self.model.vocabulary_size,
+        )
+
+    def _loss(self, asked: Supervised, recurrence: int | None = None) -> Loss:
+        recipe = self.recipe
+        if isinstance(self.model, Ouro):
+            return ouro_loss(self.model, asked, recipe.entropy_weight)
+        assert isinstance(self.model, Huginn)
+        draw = key("huginn step", self.seed, self.step)
+        if recurrence is None:
+            rng = np.random.default_rng(draw)
+            recurrence = draw_recurrence(rng, self.model.trained_depth, recipe.recurrence_spread)
+        generator = torch.Generator(self.device).manual_seed(draw % 2**63)
+        rows, width = asked.batch.input_ids.shape
+        state = draw_state(self.model, (rows, width), generator)
+        return huginn_loss(self.model, asked, state, recurrence, recipe.backprop_steps)
+
+    def train_step(self, rows: Rows, place: Place, factor: float) -> None:
+        """One update from one batch at `factor` times the full learning rate."""
+        device = self.device
+
+        def put(array: Any) -> Tensor:
+            return torch.from_numpy(array.astype(np.int64)).to(device, non_blocking=True)
+
+        asked = self._supervise(
+            put(rows.tokens), put(rows.start), put(rows.length), torch.from_numpy(rows.direct).to(device)
+        )
+        with self._arithmetic():
+            loss = self._loss(asked)
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        muon, adam = self.optimisers
+        torch.nn.utils.clip_grad_norm_(adam.param_groups[0]["params"], 1.0)
+        for optimiser, full in ((muon, self.recipe.matrix_rate), (adam, self.recipe.vector_rate)):
+            for group in optimiser.param_groups:
+                group["lr"] = full * factor
+            optimiser.step()
+        self.model.zero_grad(set_to_none=True)
+        self.step += 1
+        self.place = place
+        self.tokens += int(rows.length.sum())
+        self._note(loss)
+
+    def _clear(self) -> None:
+        self._sums: dict[int, Tensor] = {}
+        self._counts: dict[int, int] = {}
+        self._exits: Tensor | None = None
+        self._noted = 0
+
+    def _note(self, loss: Loss) -> None:
+        self._noted += 1
+        for depth, value in loss.by_depth.items():
+            self._sums[depth] = self._sums[depth] + value if depth in self._sums else value
+            self._counts[depth] = self._counts.get(depth, 0) + 1
+        if loss.exits is not None:
+            self._exits = loss.exits if self._exits is None else self._exits + loss.exits
+
+    def take_note(self, factor: float, rate: float) -> None:
+        """Reads the sums since the last note, adds a point to the curves and reports a line."""
+        by_depth = {depth: float(value) / self._counts[depth] for depth, value in sorted(self._sums.items())}
+        mean = sum(float(value) for value in self._sums.values()) / max(1, sum(self._counts.values()))
+        point: dict[str, Any] = {
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 1),
+            "rate_factor": round(factor, 4),
+            "loss": round(mean, 5),
+            "loss_by_depth": {str(depth): round(value, 5) for depth, value in by_depth.items()},
+        }
+        exits = ""
+        if self._exits is not None:
+            shares = (self._exits / self._noted).tolist()
+            point["exits"] = [round(share, 4) for share in shares]
+            exits = "  exits " + " ".join(f"{share:.2f}" for share in shares)
+        self.curves.append(point)
+        losses = " ".join(f"{depth}:{value:.4f}" for depth, value in by_depth.items())
+        self.report(
+            f"{self.recipe.name} {self.seconds / 60:5.1f} min  step {self.step}  {self.tokens / 1e6:.1f}M tokens  "
+            f"{rate / 1e3:.0f}k/s  rate {factor:.2f}  loss by depth {losses}{exits}"
+        )
+        self._clear()
+
+    def run(self, budget: Budget, *, report_seconds: float, save_seconds: float, report_steps: int | None) -> None:
+        """Steps until the budget is spent; saves every `save_seconds` and at the end."""
+        before, started = self.seconds, time.monotonic()
+        reported = saved = started
+        tokens_then = self.tokens
+        factor = 0.0
+        batches = stream(self.tokenizer.to_str(), self.recipe.mixture, self.seed, self.place, self.workers)
+        with closing(batches):  # type: ignore[type-var]
+            while (progress := budget.progress(self.seconds, self.step)) < 1.0:
+                factor = rate_factor(self.step, progress, self.recipe.warmup_steps, self.recipe.decay_from)
+                rows, place = next(batches)
+                self.train_step(rows, place, factor)
+                now = time.monotonic()
+                due = now - reported >= report_seconds if report_steps is None else self.step % report_steps == 0
+                if due:
+                    if self.device.type == "cuda":
+                        torch.cuda.synchronize()
+                    now = time.monotonic()
+                    self.seconds = before + now - started
+                    self.take_note(factor, (self.tokens - tokens_then) / max(now - reported, 1e-9))
+                    reported, tokens_then = now, self.tokens
+                self.seconds = before + now - started
+                if now - saved >= save_seconds:
+                    self.save()
+                    saved = time.monotonic()
+        if self._noted:
+            self.take_note(factor, (self.tokens - tokens_then) / max(time.monotonic() - reported, 1e-9))
+        self.save()
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    budget: Budget,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    workers: int | None = None,
+    compiled: bool | None = None,
+    report: Report = print,
+    report_seconds: float = 10.0,
+    save_seconds: float = 60.0,
+    report_steps: int | None = None,
+) -> Trainer:
+    """Trains (or goes on training) and writes the checkpoint folder; returns the trainer.
+
+    Args:
+        recipe: which model and how.
+        folder: where the checkpoint, the curves and the resumable state go.
+        budget: when to stop.
+        seed: weights, problems and recurrences follow from it.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one.
+        workers: processes that write problems; None chooses by the number of cores.
+        compiled: whether to compile the blocks; None compiles on a GPU.
+        report: where progress lines go.
+        report_seconds: how often a line comes.
+        save_seconds: how often the state is saved.
+        report_steps: a line every so many steps instead.
+    """
+    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if chosen.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise LoopscopeError("no CUDA device is here: use --device cpu")
+        torch.backends.cuda.matmul.allow_tf32 = True
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    trainer = Trainer(
+        recipe,
+        folder,
+        seed=seed,
+        device=chosen,
+        workers=max(1, min(6, cores // 2 - 1)) if workers is None else workers,
+        compiled=chosen.startswith("cuda") if compiled is None else compiled,
+        report=report,
+    )
+    trainer.run(budget, report_seconds=report_seconds, save_seconds=save_seconds, report_steps=report_steps)
+    size = export(trainer.model, recipe, trainer.tokenizer, folder)
+    report(f"{recipe.name}: {size / 1e6:.2f} MB in {folder}")
+    return trainer
+
+
+def rounded(trainer: Trainer) -> Toy:
+    """The model as it was exported: weights rounded to BF16, arithmetic in float32, on the trainer's device."""
+    twin = new_model(trainer.recipe, trainer.seed)
+    twin.load_state_dict({name: value.to("cpu", torch.bfloat16) for name, value in trainer.model.state_dict().items()})
+    return twin.to(trainer.device).requires_grad_(False)
