@@ -92,9 +92,13 @@ def test_a_full_disk_is_one_line_and_resumable(
 ) -> None:
     with small_disk("300k") as disk:
         with open_or_create(disk / "run", make_manifest()) as writer:
-            with pytest.raises(LoopscopeError, match="No space left on device; free some space") as caught:
+
+            def fill_the_disk() -> None:
                 for unit in writer.pending():
                     writer.commit(unit, make_tables(writer.manifest, unit))
+
+            with pytest.raises(LoopscopeError, match="No space left on device; free some space") as caught:
+                fill_the_disk()
             one_line(caught.value)
             assert 0 < len(writer.pending()) < 5
         kept = {unit.index for unit in Run(disk / "run").missing_units}

@@ -173,9 +173,17 @@ def test_a_lost_manifest_is_restored_by_the_command_that_wrote_it(
         case "value":
             path.write_text(text.replace('"unit_size": 3', '"unit_size": "three"'))
     with open_or_create(copy, make_manifest()) as writer:
-        assert writer.pending() == []
+        assert writer.status == "finished"
     measure(copy)
     assert contents(copy) == contents(undisturbed)
+
+
+def test_a_strange_file_survives_the_restoring_of_a_manifest(copy: Path, make_manifest: Make) -> None:
+    (copy / "manifest.json").write_text("")
+    (copy / "questions" / "mine.parquet").write_text("not ours")
+    with pytest.raises(LoopscopeError, match="move them away"):
+        open_or_create(copy, make_manifest())
+    assert (copy / "questions" / "mine.parquet").read_text() == "not ours"
 
 
 @pytest.mark.parametrize("harm", ["deleted", "cut"])
@@ -200,7 +208,9 @@ def test_provenance_edited_by_hand_is_restored(
     assert contents(copy) == contents(undisturbed)
 
 
-def test_an_edited_manifest_that_nobody_can_restore_is_refused_and_no_unit_lost(copy: Path, make_manifest: Make) -> None:
+def test_an_edited_manifest_that_nobody_can_restore_is_refused_and_no_unit_lost(
+    copy: Path, make_manifest: Make
+) -> None:
     path = copy / "manifest.json"
     path.write_text(path.read_text().replace("runs/first", "runs/forged"))
     with pytest.raises(LoopscopeError, match="was changed after the run began"):

@@ -108,9 +108,7 @@ def test_a_unit_of_another_run_does_not_count(
         assert "another manifest" in writer.discarded[0]
 
 
-def test_leftovers_of_a_kill_are_removed(
-    copy: Path, undisturbed: Path, measure: Measure, contents: Contents
-) -> None:
+def test_leftovers_of_a_kill_are_removed(copy: Path, undisturbed: Path, measure: Measure, contents: Contents) -> None:
     (copy / "tokens" / "000001.parquet.partial").write_bytes(b"half a shard")
     (copy / "units" / "000001.json.partial").write_bytes(b"{")
     (copy / "complete.json.partial").write_bytes(b"{")

@@ -20,15 +20,24 @@ def agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
     Raises:
         LoopscopeError: the directory holds another run, or something that is no run at all.
     """
+    agreed = _agreed(layout, wanted)
+    # Only now, so that a run with other settings is refused for those and not for the files that they bring.
+    layout.require_no_strangers(agreed.tables(), agreed.units())
+    return agreed
+
+
+def _agreed(layout: RunLayout, wanted: Manifest) -> Manifest:
+    digests = _measured_under(layout, wanted)
     try:
         data = layout.manifest.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        return _without_manifest(layout, wanted)
+        if wanted.digest not in digests:
+            layout.require_free()
+        return wanted
     except OSError as error:
         raise LoopscopeError(
             f"cannot read {layout.manifest} ({error.strerror}): mend that or choose another --output"
         ) from error
-    digests = _measured_under(layout, wanted)
     try:
         stored = decode_manifest(data, str(layout.path))
     except ManifestDamageError as error:
@@ -44,16 +53,7 @@ def agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
         raise LoopscopeError(
             f"{layout.manifest} was changed after the run began: restore it or choose another --output"
         )
-    layout.require_no_strangers(stored.tables(), stored.units())
     return stored
-
-
-def _without_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
-    if wanted.digest in _measured_under(layout, wanted):
-        layout.require_no_strangers(wanted.tables(), wanted.units())
-    else:
-        layout.require_free()
-    return wanted
 
 
 def _measured_under(layout: RunLayout, wanted: Manifest) -> set[str]:

@@ -72,11 +72,12 @@ class RunWriter:
         self.units = self.manifest.units()
         self.discarded: tuple[str, ...] = ()
         """What was found damaged and will be measured again, one line each."""
-        new = not layout.manifest.exists()
+        found = layout.manifest.exists()
         self._settle_files()
         self._records = self._sound_records()
         self._clean()
-        self.status: Status = "new" if new else "finished" if self._is_sealed() else "resumed"
+        self.status: Status = "finished" if self._is_sealed() else "resumed" if found or self._records else "new"
+        """Whether the run was begun here, carried on, or had nothing left to do."""
         self.log(
             self.status,
             pending=len(self.pending()),

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from loopscope.store import CURVATURE_SCALES, GRID, TABLES, Column, ColumnType, Level, Table
+from loopscope.store.schema_docs import schema_markdown, with_schema
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "run-directory.md"
+
+
+def test_the_documentation_holds_the_schema() -> None:
+    document = DOCS.read_text(encoding="utf-8")
+    assert with_schema(document) == document, "run: python -m loopscope.store.schema_docs docs/run-directory.md"
+
+
+def test_every_column_is_documented_once() -> None:
+    text = schema_markdown()
+    for table in TABLES.values():
+        section = text.split(f"### `{table.name}`")[1].split("###")[0]
+        for column in table.columns:
+            assert section.count(f"| `{column.name}` |") == 1
+            assert column.meaning
+            assert "\n" not in column.meaning
+
+
+def test_documentation_tables_have_six_cells_a_row() -> None:
+    rows = [line for line in schema_markdown().splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in rows} == {7}
+
+
+def test_a_document_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="lacks the markers"):
+        with_schema("# nothing")
+
+
+def test_the_grids_are_the_papers() -> None:
+    assert len(GRID) == 21
+    assert GRID[::5] == CURVATURE_SCALES
+    assert (GRID[1], GRID[-1]) == (0.05, 1.0)
+
+
+def test_columns_of_one_name_agree_between_tables() -> None:
+    seen: dict[str, Column] = {}
+    for table in TABLES.values():
+        for column in table.columns:
+            if column.name in ("model", "task", "split", "row", "example_id", "source_row", "transition", "n_tokens"):
+                assert seen.setdefault(column.name, column) == column
+
+
+def test_names_differ_beyond_their_case() -> None:
+    for table in TABLES.values():
+        assert len({name.lower() for name in table.names}) == len(table.names)
+
+
+def test_a_column_declared_twice_is_refused() -> None:
+    row = Column("row", ColumnType.INT32, "", "x")
+    with pytest.raises(ValueError, match="declared twice"):
+        Table("t", "x", ("row",), (row, row))
+
+
+def test_levels_are_ordered() -> None:
+    assert [level.value for level in Level] == ["quick", "grid", "full"]
+    column = Column("x", ColumnType.FLOAT64, "", "x", Level.GRID)
+    assert [column.required_at(level) for level in Level] == [False, True, True]
