@@ -27,17 +27,17 @@ def agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
 
 
 def _agreed(layout: RunLayout, wanted: Manifest) -> Manifest:
-    digests = _measured_under(layout, wanted)
     try:
         data = layout.manifest.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        if wanted.digest not in digests:
+        if wanted.digest not in _measured_under(layout, wanted):
             layout.require_free()
         return wanted
     except OSError as error:
         raise LoopscopeError(
             f"cannot read {layout.manifest} ({error.strerror}): mend that or choose another --output"
         ) from error
+    digests = _measured_under(layout, wanted)
     try:
         stored = decode_manifest(data, str(layout.path))
     except ManifestDamageError as error:
