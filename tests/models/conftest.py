@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -249,3 +251,87 @@ def randomise():
         return model
 
     return fill
+
+
+_OURO = {
+    "architectures": ["OuroForCausalLM"],
+    "model_type": "ouro",
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 64,
+    "total_ut_steps": 3,
+}
+_RAVEN = {
+    "architectures": ["RavenForCausalLM"],
+    "model_type": "huginn_raven",
+    "vocab_size": 40,
+    "n_embd": 16,
+    "n_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 4,
+    "intermediate_size": 24,
+    "n_layers": 4,
+    "n_layers_in_prelude": 1,
+    "n_layers_in_recurrent_block": 2,
+    "n_layers_in_coda": 1,
+    "norm_eps": 1e-6,
+    "block_size": 64,
+    "mean_recurrence": 4,
+    "qk_bias": True,
+    "tie_embeddings": True,
+}
+_RETROFIT = _RAVEN | {
+    "num_key_value_heads": 2,
+    "qk_bias": False,
+    "tie_embeddings": False,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 64,
+    "init_values": {"std": 0.0087, "embed_scale": 1.0},
+}
+_LLAMA = {name: value for name, value in _OURO.items() if name != "total_ut_steps"} | {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 3,
+    "tie_word_embeddings": True,
+}
+TINY_CONFIGS = {
+    "ouro": _OURO,
+    "huginn": _RAVEN,
+    "retrofit-llama": _RETROFIT,
+    "retrofit-olmo": _RETROFIT,
+    "loop": _LLAMA,
+}
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Writes a tiny checkpoint of a family: `tiny("ouro")` → its folder; `shards=2` splits the weights."""
+    from loopscope.models.families import build_model
+    from loopscope.models.random_weights import fill_randomly
+
+    def write(family, folder="checkpoint", *, dtype=torch.float32, shards=1, seed=0, **fields):
+        config = TINY_CONFIGS[family] | fields
+        model = build_model(family, config, (1, 1) if family == "loop" else None)
+        fill_randomly(model, torch.device("cpu"), dtype, seed)
+        names = [name for name, _ in model.named_parameters()]
+        tensors = {name: model.get_parameter(name).detach().clone() for name in names}
+        path = tmp_path / folder
+        path.mkdir()
+        (path / "config.json").write_text(json.dumps(config))
+        if shards == 1:
+            save_file(tensors, path / "model.safetensors")
+            return path
+        files = [f"model-{index + 1:05}-of-{shards:05}.safetensors" for index in range(shards)]
+        for index, file in enumerate(files):
+            save_file({name: tensors[name] for name in names[index::shards]}, path / file)
+        weight_map = {name: files[index % shards] for index, name in enumerate(names)}
+        (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        return path
+
+    return write

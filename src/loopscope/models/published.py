@@ -151,15 +151,14 @@ def _retrofits() -> list[Published]:
         ("Recurrent-TinyLlama-3T", _TINYLLAMA, (4, 8, 4), "retrofit-llama", 844_171_264),
         ("Recurrent-OLMo-2-0425", _OLMO, (4, 6, 4), "retrofit-olmo", 1_359_071_232),
     ]
-    found = []
+    small = "Recurrent-Llama-3.2-2-4-2-untrained"
+    found = [_retrofit(small, _LLAMA, (2, 4, 2), "retrofit-llama", 1_020_299_264, 32)]
     for name, base, stack, family, parameters in bases:
+        # The conversion leaves Huginn's own mean recurrence in the file.
+        found.append(_retrofit(f"{name}-untrained", base, stack, family, parameters, 32))
         for depth in (4, 8, 16, 32):
             trained = f"{name}-train-recurrence-{depth}"
             found.append(_retrofit(trained, base, stack, family, parameters, depth))
-        # The conversion leaves Huginn's own mean recurrence in the file.
-        found.append(_retrofit(f"{name}-untrained", base, stack, family, parameters, 32))
-    small = "Recurrent-Llama-3.2-2-4-2-untrained"
-    found.append(_retrofit(small, _LLAMA, (2, 4, 2), "retrofit-llama", 1_020_299_264, 32))
     return found
 
 

@@ -1,0 +1,119 @@
+"""`loopscope models`: families, sizes, commits, state boundaries, one line each. Reads tables only: no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def list_models(*, as_json: bool = False, console: Console | None = None) -> None:
+    """Print every model there is a name for.
+
+    Args:
+        as_json: one JSON array on stdout instead of tables, for other programs.
+        console: where to print; stdout when left out.
+    """
+    rows = model_rows()
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+
+    from loopscope.models.families import FAMILIES
+
+    console = console or Console()
+
+    def line(text: str, style: str | None = None) -> None:
+        # Wrapped nowhere: a name that is cut or broken cannot be copied, nor found with grep.
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    for family in FAMILIES.values():
+        members = [row for row in rows if row["family"] == family.name]
+        line(f"{family.name}: {family.title}", style="bold")
+        line(f"  state: {family.boundary}")
+        for row in members:
+            size = f"{row['parameters'] / 1e9:.2f}B" if row["parameters"] >= 1e7 else f"{row['parameters'] / 1e3:.0f}K"
+            line(f"  {row['name']:<42} {size:>6} {row['trained_depth'] or '?':>3} loops  {_where(row)}")
+        if family.name == "loop":
+            line("  loop:MODEL:FIRST-LAST, e.g. loop:org/name:10-20, of any Llama, Mistral or Qwen checkpoint")
+    own = [row for row in rows if row["kind"] == "entry point"]
+    if own:
+        line("your own", style="bold")
+    for row in own:
+        line(f"  {row['name']:<42} {row['location']}")
+    line("A folder, or ORGANISATION/NAME@REVISION on the hub, is a model's name, too.")
+
+
+def model_rows() -> list[dict[str, Any]]:
+    """What is listed, as plain values: embedded models, published checkpoints, the user's own."""
+    from loopscope.models.families import FAMILIES
+    from loopscope.models.published import PUBLISHED
+    from loopscope.models.registry import user_models
+
+    published = [
+        {
+            "name": entry.name,
+            "family": entry.family,
+            "kind": "hub",
+            "location": entry.repo_id,
+            "revision": entry.revision,
+            "parameters": entry.parameters,
+            "trained_depth": entry.trained_depth,
+            "dtype": entry.dtype,
+            "boundary": FAMILIES[entry.family].boundary,
+        }
+        for entry in PUBLISHED
+    ]
+    own = [
+        {
+            "name": name,
+            "family": "your own",
+            "kind": "entry point",
+            "location": point.value,
+            "revision": None,
+            "parameters": None,
+            "trained_depth": None,
+            "dtype": None,
+            "boundary": None,
+        }
+        for name, point in sorted(user_models().items())
+    ]
+    return [*_embedded_rows(), *published, *own]
+
+
+def _embedded_rows() -> list[dict[str, Any]]:
+    from loopscope.models.checkpoint import open_checkpoint
+    from loopscope.models.families import FAMILIES, detect_family
+    from loopscope.models.registry import embedded_models
+
+    rows = []
+    for name, folder in embedded_models().items():
+        checkpoint = open_checkpoint(folder)
+        family = detect_family(checkpoint.config, list(checkpoint.tensors))
+        tied = checkpoint.config.get("tie_embeddings") or checkpoint.config.get("tie_word_embeddings")
+        uncounted = {"freqs_cis", "lm_head.weight"} if tied else {"freqs_cis"}
+        rows.append(
+            {
+                "name": name,
+                "family": family,
+                "kind": "embedded",
+                "location": "inside the package",
+                "revision": None,
+                "parameters": sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
+                "trained_depth": checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
+                "dtype": None,
+                "boundary": FAMILIES[family].boundary,
+            }
+        )
+    return rows
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    if row["kind"] != "hub":
+        return str(row["location"])
+    # The rest of the hub name is the model's name.
+    return f"{row['location'].partition('/')[0]} @{row['revision'][:8] if row['revision'] else 'newest'}"

@@ -1,0 +1,418 @@
+"""`load_model`: every family from a folder, the hub and the package; every bad checkpoint in one clear line."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from loopscope._errors import LoopscopeError
+from loopscope.models import Batch, card_of, load_model, load_tokenizer
+from loopscope.models import registry as registry_module
+
+GOLDEN = Path(__file__).resolve().parents[2].parent / "shared" / "golden"
+FAMILIES = ["ouro", "huginn", "retrofit-llama", "retrofit-olmo"]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def complaint(spec, **keywords):
+    with pytest.raises(LoopscopeError) as caught:
+        load_model(str(spec), **keywords)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def edit_config(folder, **fields):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def edit_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+# --- what loads ---
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_every_parameter_arrives(tiny, family, shards):
+    folder = tiny(family, shards=shards)
+    model = load_model(str(folder))
+    stored = {}
+    for path in folder.glob("*.safetensors"):
+        stored |= load_file(path)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, stored.pop(name)), name
+    assert stored == {}
+    assert model.family == family
+    assert not model.training
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_dtype_is_converted_on_the_way(tiny, dtype):
+    folder = tiny("ouro")
+    model = load_model(str(folder), dtype=dtype)
+    stored = load_file(folder / "model.safetensors")
+    assert model.dtype == getattr(torch, dtype)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, stored[name].to(model.dtype))
+
+
+def test_dtype_of_the_checkpoint_is_kept_when_none_is_asked_for(tiny):
+    folder = tiny("ouro", dtype=torch.bfloat16)
+    edit_tensors(folder, lambda tensors: tensors.update({"model.norm.weight": tensors["model.norm.weight"].float()}))
+    model = load_model(str(folder))
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert card_of(model).stored_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_tied_head_may_be_stored_or_left_out(tiny, stored):
+    folder = tiny("huginn")
+    if stored:
+        edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"].clone()}))
+    model = load_model(str(folder))
+    assert model.lm_head.weight is model.get_parameter("transformer.wte.weight")
+
+
+def test_tied_head_with_other_values_is_pointed_out(tiny):
+    folder = tiny("huginn")
+    edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"] + 1}))
+    with pytest.warns(UserWarning, match="ties lm_head.weight"):
+        model = load_model(str(folder))
+    assert torch.equal(model.lm_head.weight, load_file(folder / "model.safetensors")["transformer.wte.weight"])
+
+
+def test_untied_head_is_its_own(tiny):
+    model = load_model(str(tiny("retrofit-llama")))
+    assert not torch.equal(model.lm_head.weight, model.get_parameter("transformer.wte.weight"))
+
+
+def test_stored_rotation_tables_are_ignored(tiny):
+    folder = tiny("huginn")
+    edit_tensors(folder, lambda tensors: tensors.update(freqs_cis=torch.zeros(1, 64, 1, 2, 2)))
+    load_model(str(folder))
+
+
+def test_layers_of_a_llama_are_looped(tiny):
+    folder = tiny("loop")
+    model = load_model(f"loop:{folder}:1-2")
+    assert model.family == "loop"
+    assert model.name == "loop:checkpoint:1-2"
+    assert "1-2" in model.boundary
+    batch = Batch.from_rows([[1, 2, 3]])
+    assert model.readout(model.states(batch, [2])[2]).shape == (1, 3, 40)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loaded_model_embeds_steps_and_reads_out(tiny, family):
+    model = load_model(str(tiny(family)))
+    batch = Batch.from_rows([[1, 2, 3], [4, 5, 6]])
+    context = model.embed(batch)
+    state = model.step(context.state, context)
+    torch.testing.assert_close(state, model.states(batch, [1])[1])
+    assert model.readout(state).isfinite().all()
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference checkpoints are not beside the repository")
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("ouro", "ouro"), ("huginn", "huginn"), ("retrofit_llama", "retrofit-llama"), ("retrofit_olmo", "retrofit-olmo")],
+)
+def test_reference_checkpoints_load_whole_and_sharded_alike(name, family):
+    folders = [path for path in (GOLDEN / name, GOLDEN / name / "sharded") if path.is_dir()]
+    models = [load_model(str(path)) for path in folders]
+    meta = json.loads((GOLDEN / name / "meta.json").read_text())
+    for model in models:
+        assert model.family == family
+        stored = {key: tuple(shape) for key, shape in meta["params"].items() if key != "freqs_cis"}
+        found = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+        assert found == stored
+        for (key, one), (_, other) in zip(models[0].named_parameters(), model.named_parameters(), strict=True):
+            assert torch.equal(one, other), key
+
+
+# --- cards ---
+
+
+def test_card_of_a_folder(tiny):
+    folder = tiny("ouro", shards=2)
+    card = card_of(load_model(str(folder), dtype="bfloat16"))
+    assert (card.kind, card.location, card.name) == ("folder", str(folder), "checkpoint")
+    assert (card.family, card.dtype, card.stored_dtype) == ("ouro", "bfloat16", "float32")
+    assert (card.random, card.revision, card.trained_depth) == (False, None, 3)
+    assert [path.name for path in card.files] == [
+        "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    ]  # fmt: skip
+    described = card.as_dict()
+    assert json.loads(json.dumps(described)) == described
+    assert [len(entry["sha256"]) for entry in described["files"]] == [64, 64, 64]
+    assert "sha256" not in card.as_dict(hashes=False)["files"][0]
+
+
+def test_card_counts_tied_parameters_once(tiny):
+    folder = tiny("huginn")
+    edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"].clone()}))
+    stored = load_file(folder / "model.safetensors")
+    expected = sum(tensor.numel() for tensor in stored.values()) - stored["lm_head.weight"].numel()
+    assert card_of(load_model(str(folder))).parameters == expected
+
+
+def test_model_without_card_says_so(tiny):
+    model = load_model(str(tiny("ouro")))
+    del model.card
+    with pytest.raises(LoopscopeError, match="load_model"):
+        card_of(model)
+
+
+# --- the hub and the package ---
+
+
+def publish(hub, repo, folder):
+    hub.files[repo] = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_hub_model_records_its_commit(tiny, local_hub, shards):
+    folder = tiny("huginn", shards=shards)
+    publish(local_hub, "maker/model", folder)
+    model, local = load_model("maker/model"), load_model(str(folder))
+    for one, other in zip(model.parameters(), local.parameters(), strict=True):
+        assert torch.equal(one, other)
+    card = card_of(model)
+    assert (card.kind, card.location, card.revision) == ("hub", "maker/model", COMMIT)
+    assert model.name == "maker/model"
+
+
+def test_hub_model_with_revision_and_offline(tiny, local_hub):
+    publish(local_hub, "maker/model", tiny("ouro"))
+    load_model("maker/model@v1/x")
+    local_hub.requests.clear()
+    assert card_of(load_model("maker/model", revision="v1/x", offline=True)).revision == COMMIT
+    assert local_hub.requests == []
+
+
+def test_layers_of_a_hub_model_are_looped(tiny, local_hub):
+    publish(local_hub, "maker/llama", tiny("loop"))
+    assert load_model("loop:maker/llama@main:0-1").name == "loop:maker/llama:0-1"
+
+
+@pytest.mark.parametrize("spec", ["maker/llama", "loop:maker/llama:0-9"])
+def test_hub_model_that_cannot_run_is_refused_before_its_weights_travel(tiny, local_hub, spec):
+    publish(local_hub, "maker/llama", tiny("loop"))
+    message = complaint(spec)
+    assert "maker/llama" in message
+    assert not any("safetensors" in request for request in local_hub.requests if request.startswith("GET"))
+
+
+def test_hub_code_and_pickle_are_never_fetched(tiny, local_hub):
+    publish(local_hub, "maker/model", tiny("ouro"))
+    local_hub.files["maker/model"] |= {"modeling_ouro.py": b"raise SystemExit", "pytorch_model.bin": b"\x80"}
+    load_model("maker/model")
+    assert not any(request.endswith((".py", ".bin")) for request in local_hub.requests)
+
+
+def test_embedded_models_are_found_by_folder_name(tiny, tmp_path, monkeypatch):
+    tiny("ouro", "toy-example")
+    monkeypatch.setattr(registry_module, "EMBEDDED", tmp_path)
+    model = load_model("toy-example")
+    assert (card_of(model).kind, model.name) == ("embedded", "toy-example")
+
+
+# --- bad checkpoints ---
+
+
+def test_missing_tensor_is_named(tiny):
+    folder = tiny("ouro")
+    edit_tensors(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    message = complaint(folder)
+    assert "lacks the tensor 'model.layers.1.mlp.up_proj.weight'" in message
+    assert str(folder) in message
+
+
+def test_many_missing_tensors_are_counted(tiny):
+    folder = tiny("ouro")
+    edit_config(folder, num_hidden_layers=3)
+    assert "and 8 more" in complaint(folder)
+
+
+def test_untied_configuration_without_a_head(tiny):
+    folder = tiny("ouro")
+    edit_tensors(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    assert "'lm_head.weight'" in complaint(folder)
+
+
+def test_extra_tensor_is_named(tiny):
+    folder = tiny("ouro")
+    edit_tensors(folder, lambda tensors: tensors.update({"model.layers.0.router.weight": torch.zeros(2)}))
+    assert "holds the tensor 'model.layers.0.router.weight'" in complaint(folder)
+
+
+def test_fewer_layers_in_the_configuration_than_in_the_weights(tiny):
+    folder = tiny("ouro")
+    edit_config(folder, num_hidden_layers=1)
+    assert "'model.layers.1." in complaint(folder)
+
+
+def test_wrong_shape_shows_both(tiny):
+    folder = tiny("ouro")
+    edit_tensors(folder, lambda tensors: tensors.update({"model.norm.weight": torch.ones(17)}))
+    message = complaint(folder)
+    assert "'model.norm.weight'" in message
+    assert "[17]" in message
+    assert "[16]" in message
+
+
+def test_configuration_of_another_size(tiny):
+    folder = tiny("ouro")
+    edit_config(folder, vocab_size=50)
+    message = complaint(folder)
+    assert "[40, 16]" in message
+    assert "[50, 16]" in message
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("ouro", {"num_key_value_heads": 3}),
+        ("ouro", {"hidden_size": -16}),
+        ("ouro", {"hidden_size": "16"}),
+        ("ouro", {"layer_types": ["full_attention"]}),
+        ("huginn", {"n_layers": 9}),
+        ("huginn", {"padded_vocab_size": 39}),
+        ("huginn", {"num_key_value_heads": 2}),
+        ("retrofit-llama", {"n_layers_in_coda": 5}),
+        ("retrofit-llama", {"qk_bias": True}),
+    ],
+)
+def test_contradictory_sizes(tiny, family, fields):
+    folder = tiny(family)
+    edit_config(folder, **fields)
+    message = complaint(folder)
+    assert str(folder) in message
+
+
+def test_unknown_architecture(tiny):
+    folder = tiny("ouro")
+    edit_config(folder, architectures=["GPT2LMHeadModel"], model_type="gpt2")
+    message = complaint(folder)
+    assert "GPT2LMHeadModel" in message
+    assert "loop:" in message
+
+
+def test_no_architecture_at_all(tiny):
+    folder = tiny("ouro")
+    (folder / "config.json").write_text("{}")
+    assert "unknown architecture" in complaint(folder)
+
+
+def test_contradictory_architecture(tiny):
+    folder = tiny("ouro")
+    edit_config(folder, model_type="huginn_raven")
+    assert "contradicts itself" in complaint(folder)
+
+
+def test_llama_without_a_span_points_to_loop(tiny):
+    assert "loop:MODEL:FIRST-LAST" in complaint(tiny("loop"))
+
+
+@pytest.mark.parametrize("span", ["2-1", "0-3", "3-3"])
+def test_span_outside_the_layers(tiny, span):
+    folder = tiny("loop")
+    message = complaint(f"loop:{folder}:{span}")
+    assert span in message
+    assert "0-2" in message
+
+
+def test_layers_of_an_unsupported_model(tiny):
+    assert "OuroForCausalLM" in complaint(f"loop:{tiny('ouro')}:0-1")
+
+
+def test_mixed_families(tiny):
+    folder = tiny("huginn")
+    name = "transformer.coda.0.attn.q_norm.weight"
+    edit_tensors(folder, lambda tensors: tensors.update({name: torch.ones(16)}))
+    assert "mixes" in complaint(folder)
+
+
+def test_eight_bit_weights_are_refused_by_name(tiny):
+    folder = tiny("ouro")
+    edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["lm_head.weight"].to(torch.float8_e4m3fn)}))
+    message = complaint(folder)
+    assert "'lm_head.weight' as F8_E4M3" in message
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.999])
+def test_truncated_weights(tiny, kept):
+    folder = tiny("ouro")
+    path = folder / "model.safetensors"
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(len(raw) * kept)])
+    assert "truncated" in complaint(folder)
+
+
+def test_pickle_only_folder(tiny):
+    folder = tiny("ouro")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert "never read" in complaint(folder)
+
+
+def test_index_that_leaves_its_folder(tiny):
+    folder = tiny("ouro", shards=2)
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["lm_head.weight"] = "../model.safetensors"
+    path.write_text(json.dumps(index))
+    assert "'../model.safetensors'" in complaint(folder)
+
+
+def test_tokenizer_with_a_larger_vocabulary(tiny):
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models
+
+    folder = tiny("ouro")
+    Backend(models.WordLevel({str(number): number for number in range(41)}, unk_token="0")).save(
+        str(folder / "tokenizer.json")
+    )
+    with pytest.raises(LoopscopeError, match=r"41 tokens .* only 40"):
+        load_tokenizer(str(folder))
+
+
+def test_more_memory_than_there_is(tiny):
+    folder = tiny("ouro")
+    edit_config(folder, vocab_size=10**13)
+    message = complaint(folder, random_weights=True)
+    assert "GB in float32" in message
+    assert "smaller dtype" in message
+
+
+def test_nothing_is_allocated_for_a_checkpoint_that_does_not_fit(tiny, monkeypatch):
+    folder = tiny("ouro")
+    edit_tensors(folder, lambda tensors: tensors.pop("model.norm.weight"))
+    monkeypatch.setattr("loopscope.models.load.load_tensors", lambda *arguments: pytest.fail("memory was taken"))
+    complaint(folder)
+
+
+@pytest.mark.parametrize(("device", "word"), [("gpu", "no device"), ("cuda:99", "CUDA devices")])
+def test_device_that_is_not_there(tiny, device, word):
+    assert word in complaint(tiny("ouro"), device=device)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8", "double-double"])
+def test_dtype_that_is_none(tiny, dtype):
+    assert dtype in complaint(tiny("ouro"), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", torch.float16])
+def test_dtype_by_abbreviation_or_object(tiny, dtype):
+    assert load_model(str(tiny("ouro")), dtype=dtype).dtype in (torch.bfloat16, torch.float32, torch.float16)
+
+
+def test_device_auto(tiny):
+    model = load_model(str(tiny("ouro")), device="auto")
+    assert model.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
