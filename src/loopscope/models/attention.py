@@ -82,13 +82,21 @@ def attend(q_BSHP: Tensor, k_BSKP: Tensor, v_BSKP: Tensor, around: Surroundings,
         held = around.cache.write(slot, k_BSKP, v_BSKP, around.cache_positions)
         if around.visible is not None:
             k, v = held
-    if around.plain:
-        mixed = _attend_plain(q, k, v, around.visible)
-    else:
-        mixed = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=around.visible, is_causal=around.visible is None, enable_gqa=heads != k.shape[1]
-        )
+    implementation = _attend_plain if around.plain else _attend_fused
+    mixed = implementation(q, k, v, around.visible)
     return mixed.transpose(1, 2).reshape(batch, width, heads * head_width)
+
+
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    dtype = q.dtype
+    if dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled():
+        # The fused kernel sums in blocks that depend on the width; in float64 that vanishes in the rounding.
+        q, k, v = q.double(), k.double(), v.double()
+    grouped = q.shape[1] != k.shape[1]
+    mixed = functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=grouped
+    )
+    return mixed.to(dtype)
 
 
 def _attend_plain(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:

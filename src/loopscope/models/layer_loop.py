@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.attention import Surroundings, cached_surroundings, counted_surroundings, surroundings
@@ -28,6 +27,7 @@ from loopscope.models.base import LoopedModule, is_differentiated, select
 from loopscope.models.batch import Batch
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
+from loopscope.models.linear import Linear, linear
 from loopscope.models.normalisation import RMSNorm
 from loopscope.models.ouro import check_full_attention
 from loopscope.models.protocol import Context
@@ -139,7 +139,7 @@ class LayerLoop(LoopedModule):
         self.eos_ids = config.eos_ids
         self.boundary = f"the output of layers {config.start}-{config.end}, before the layers that follow"
         self.model = LlamaStack(config)
-        self.lm_head = nn.Linear(self.hidden_size, config.vocabulary_size, bias=False)
+        self.lm_head = Linear(self.hidden_size, config.vocabulary_size, bias=False)
         self.tie()
 
     def tied_tensors(self) -> dict[str, str]:
@@ -208,4 +208,4 @@ class LayerLoop(LoopedModule):
         for index, layer in enumerate(parts["coda"].children()):
             x = layer(x, around, self.config.end + 1 + index)
         hidden = select(parts["norm"](x, around.plain), positions)
-        return functional.linear(hidden, parts["head"].weight)  # type: ignore[arg-type]
+        return linear(hidden, parts["head"].weight)  # type: ignore[arg-type]

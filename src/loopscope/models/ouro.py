@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from loopscope.models.attention import Surroundings, cached_surroundings, surroundings
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
+from loopscope.models.linear import Linear, linear
 from loopscope.models.normalisation import RMSNorm
 from loopscope.models.protocol import AffineHead, Context
 from loopscope.models.rope import Rotary, read_rotary
@@ -119,7 +119,7 @@ class OuroStack(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocabulary_size, config.hidden_size)
         self.layers = nn.ModuleList(OuroLayer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.early_exit_gate = nn.Linear(config.hidden_size, 1)
+        self.early_exit_gate = Linear(config.hidden_size, 1)
 
 
 class Ouro(LoopedModule):
@@ -138,7 +138,7 @@ class Ouro(LoopedModule):
         self.eos_ids = config.eos_ids
         self.trained_depth = config.trained_depth
         self.model = OuroStack(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocabulary_size, bias=False)
+        self.lm_head = Linear(config.hidden_size, config.vocabulary_size, bias=False)
         self.tie()
 
     def tied_tensors(self) -> dict[str, str]:
@@ -187,7 +187,7 @@ class Ouro(LoopedModule):
         """lm_head(state), affine."""
         chosen = select(state, positions)
         head = self._in_dtype(self.lm_head, dtype)
-        return functional.linear(chosen if dtype is None else chosen.to(dtype), head.weight)  # type: ignore[arg-type]
+        return linear(chosen if dtype is None else chosen.to(dtype), head.weight)  # type: ignore[arg-type]
 
     def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
         """The head keeps no keys: the ordinary readout."""
@@ -197,5 +197,5 @@ class Ouro(LoopedModule):
         """The exit gate before its sigmoid, [B, S]; see `exit_gate`."""
         gate = self.model.early_exit_gate
         if dtype is None:
-            return functional.linear(state, gate.weight, gate.bias)[..., 0]
-        return functional.linear(state.to(dtype), gate.weight.to(dtype), gate.bias.to(dtype))[..., 0]
+            return linear(state, gate.weight, gate.bias)[..., 0]
+        return linear(state.to(dtype), gate.weight.to(dtype), gate.bias.to(dtype))[..., 0]

@@ -25,6 +25,7 @@ from loopscope.models.batch import Batch
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
 from loopscope.models.initial_state import InitialState
+from loopscope.models.linear import Linear, linear
 from loopscope.models.normalisation import RMSNorm
 from loopscope.models.protocol import Context
 from loopscope.models.rope import Rotary, rotate
@@ -100,8 +101,8 @@ class JointAttention(nn.Module):
         super().__init__()
         self.heads, self.key_value_heads, self.head_width = config.heads, config.key_value_heads, config.head_width
         self.query, self.shared = self.heads * self.head_width, self.key_value_heads * self.head_width
-        self.Wqkv = nn.Linear(config.hidden_size, self.query + 2 * self.shared, bias=False)
-        self.proj = nn.Linear(self.query, config.hidden_size, bias=False)
+        self.Wqkv = Linear(config.hidden_size, self.query + 2 * self.shared, bias=False)
+        self.proj = Linear(self.query, config.hidden_size, bias=False)
         self.flat_norm = flat_norm
         if flat_norm:
             self.q_norm = RMSNorm(self.query, config.norm_eps)
@@ -136,8 +137,8 @@ class JointFeedForward(nn.Module):
     def __init__(self, config: RecurrentDepthConfig) -> None:
         super().__init__()
         self.inner = config.inner_size
-        self.fc = nn.Linear(config.hidden_size, 2 * config.inner_size, bias=False)
-        self.proj = nn.Linear(config.inner_size, config.hidden_size, bias=False)
+        self.fc = Linear(config.hidden_size, 2 * config.inner_size, bias=False)
+        self.proj = Linear(config.inner_size, config.hidden_size, bias=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] → [B, S, D]."""
@@ -166,13 +167,13 @@ class RecurrentDepth(LoopedModule):
             {
                 "wte": nn.Embedding(config.vocabulary_size, wide),
                 "prelude": nn.ModuleList(self.block(config) for _ in range(config.prelude_layers)),
-                "adapter": nn.Linear(2 * wide, wide, bias=False),
+                "adapter": Linear(2 * wide, wide, bias=False),
                 "core_block": nn.ModuleList(self.block(config) for _ in range(config.core_layers)),
                 "coda": nn.ModuleList(self.block(config) for _ in range(config.coda_layers)),
                 "ln_f": RMSNorm(wide, config.norm_eps),
             }
         )
-        self.lm_head = nn.Linear(wide, config.vocabulary_size, bias=False)
+        self.lm_head = Linear(wide, config.vocabulary_size, bias=False)
         self.tie()
 
     @staticmethod
@@ -263,7 +264,7 @@ class RecurrentDepth(LoopedModule):
         return hidden
 
     def _head(self, hidden: Tensor, dtype: torch.dtype | None) -> Tensor:
-        return functional.linear(hidden, self._readout_parts(dtype)["head"].weight)  # type: ignore[arg-type]
+        return linear(hidden, self._readout_parts(dtype)["head"].weight)  # type: ignore[arg-type]
 
     def _readout_parts(self, dtype: torch.dtype | None) -> nn.ModuleDict:
         live = nn.ModuleDict({"coda": self.transformer["coda"], "ln_f": self.transformer["ln_f"], "head": self.lm_head})

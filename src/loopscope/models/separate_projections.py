@@ -9,7 +9,6 @@ Shapes: B rows, S positions, D hidden width, H heads, K key-value heads, P head 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from loopscope.models.attention import Surroundings, attend
+from loopscope.models.linear import Linear, join_linears, linear
 from loopscope.models.normalisation import RMSNorm
 from loopscope.models.rope import rotate
 
@@ -34,20 +34,6 @@ class AttentionSizes:
     head_norm_eps: float | None = None
 
 
-def join_linears(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """One weight [ΣF, D] and bias [ΣF] of which the layers' own parameters become views."""
-    weight = torch.cat([linear.weight.detach() for linear in linears])
-    bias = None if linears[0].bias is None else torch.cat([linear.bias.detach() for linear in linears])
-    start = 0
-    for linear in linears:
-        rows = slice(start, start + linear.out_features)
-        linear.weight = nn.Parameter(weight[rows], requires_grad=False)
-        if bias is not None:
-            linear.bias = nn.Parameter(bias[rows], requires_grad=False)
-        start = rows.stop
-    return weight, bias
-
-
 class SeparateAttention(nn.Module):
     """Grouped-query attention with q, k, v and o projections; optionally a norm over each query and key head."""
 
@@ -55,10 +41,10 @@ class SeparateAttention(nn.Module):
         super().__init__()
         self.sizes = sizes
         query, shared = sizes.heads * sizes.head_width, sizes.key_value_heads * sizes.head_width
-        self.q_proj = nn.Linear(sizes.hidden, query, bias=sizes.qkv_bias)
-        self.k_proj = nn.Linear(sizes.hidden, shared, bias=sizes.qkv_bias)
-        self.v_proj = nn.Linear(sizes.hidden, shared, bias=sizes.qkv_bias)
-        self.o_proj = nn.Linear(query, sizes.hidden, bias=sizes.output_bias)
+        self.q_proj = Linear(sizes.hidden, query, bias=sizes.qkv_bias)
+        self.k_proj = Linear(sizes.hidden, shared, bias=sizes.qkv_bias)
+        self.v_proj = Linear(sizes.hidden, shared, bias=sizes.qkv_bias)
+        self.o_proj = Linear(query, sizes.hidden, bias=sizes.output_bias)
         if sizes.head_norm_eps is not None:
             self.q_norm = RMSNorm(sizes.head_width, sizes.head_norm_eps)
             self.k_norm = RMSNorm(sizes.head_width, sizes.head_norm_eps)
@@ -80,7 +66,7 @@ class SeparateAttention(nn.Module):
                 q, k = self.q_norm(q, around.plain), self.k_norm(k, around.plain)
             return self._mix(rotate(q, around.rotary), rotate(k, around.rotary), v, around, slot)
         both = sizes.heads + sizes.key_value_heads
-        qkv = functional.linear(x_BSD, *self.joined).reshape(rows, width, -1, sizes.head_width)
+        qkv = linear(x_BSD, *self.joined).reshape(rows, width, -1, sizes.head_width)
         qk, v = qkv[:, :, :both], qkv[:, :, both:]
         if sizes.head_norm_eps is not None:
             q, k = qk[:, :, : sizes.heads], qk[:, :, sizes.heads :]
@@ -98,9 +84,9 @@ class SeparateFeedForward(nn.Module):
 
     def __init__(self, hidden: int, inner: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
-        self.up_proj = nn.Linear(hidden, inner, bias=False)
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
+        self.gate_proj = Linear(hidden, inner, bias=False)
+        self.up_proj = Linear(hidden, inner, bias=False)
+        self.down_proj = Linear(inner, hidden, bias=False)
         self.joined: tuple[Tensor, Tensor | None] | None = None
 
     def fuse(self) -> None:
@@ -112,7 +98,7 @@ class SeparateFeedForward(nn.Module):
         if self.joined is None:
             gate, up = self.gate_proj(x_BSD), self.up_proj(x_BSD)
         else:
-            both = functional.linear(x_BSD, *self.joined)
+            both = linear(x_BSD, *self.joined)
             inner = self.gate_proj.out_features
             gate, up = both[..., :inner], both[..., inner:]
         result: Tensor = self.down_proj(functional.silu(gate) * up)

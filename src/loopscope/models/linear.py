@@ -1,0 +1,47 @@
+"""Matrix products whose rows do not depend on how many rows there are.
+
+CPU libraries take another path, with another order of summation, when a product has only a few rows: a short
+sequence alone would then differ in the last bits from the same sequence in a batch, and a looped model amplifies
+that from loop to loop. Small products are therefore padded to a fixed number of rows. Together with attention in
+float64 (`attention`), float32 results on the CPU do not depend on padding or on the batch at all.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_ROWS = 16
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """X · weightᵀ + bias over the last dimension."""
+    if type(x) is Tensor and x.device.type == "cpu":
+        rows = x.shape[:-1].numel()
+        if rows < _ROWS:
+            flat = functional.pad(x.reshape(rows, x.shape[-1]), (0, 0, 0, _ROWS - rows))
+            return functional.linear(flat, weight, bias)[:rows].reshape(*x.shape[:-1], weight.shape[0])
+    return functional.linear(x, weight, bias)
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` by way of `linear`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., in] → [..., out]."""
+        return linear(input, self.weight, self.bias)
+
+
+def join_linears(linears: list[Linear]) -> tuple[Tensor, Tensor | None]:
+    """One weight [Σ out, in] and bias [Σ out] of which the layers' own parameters become views."""
+    weight = torch.cat([part.weight.detach() for part in linears])
+    bias = None if linears[0].bias is None else torch.cat([part.bias.detach() for part in linears])
+    start = 0
+    for part in linears:
+        rows = slice(start, start + part.out_features)
+        part.weight = nn.Parameter(weight[rows], requires_grad=False)
+        if bias is not None:
+            part.bias = nn.Parameter(bias[rows], requires_grad=False)
+        start = rows.stop
+    return weight, bias

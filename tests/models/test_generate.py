@@ -1,0 +1,121 @@
+"""Generation: kept keys give the tokens and logits of teacher forcing, at any depth, for every family."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.base import LoopedModule
+from loopscope.models.batch import Batch
+from loopscope.models.generate import generate
+from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
+from loopscope.models.protocol import Context
+from loopscope.models.sampling import Sampler
+
+PROMPTS = [[5, 9, 1, 60, 33, 2, 17], [7, 8], [200, 3, 3, 90], [11]]
+FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
+
+
+@pytest.fixture(scope="module")
+def model_of(golden_model, randomise):
+    def build(family):
+        if family != "loop":
+            return golden_model(family)
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
+        rest = {"num_key_value_heads": 2, "vocab_size": 256, "rope_theta": 1e4, "max_position_embeddings": 64}
+        model = randomise(LayerLoop(LayerLoopConfig.from_json(sizes | rest, (1, 2))))
+        model.prepare()
+        return model
+
+    return build
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(temperature=0.9, top_k=40, top_p=0.95, seed=4)])
+def test_cached_equals_reference(model_of, family, depth, sampler):
+    model = model_of(family)
+    options = {"max_new_tokens": 12, "depth": depth, "sampler": sampler, "source_rows": [3, 4, 5, 6], "eos_ids": []}
+    cached = generate(model, PROMPTS, **options)
+    assert cached == generate(model, PROMPTS, impl="reference", **options)
+    assert [len(row) for row in cached.tokens] == [12] * 4
+    assert len({tuple(row) for row in cached.tokens}) > 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_are_those_of_teacher_forcing(model_of, family):
+    model = model_of(family)
+    rows = [3, 4, 5, 6]
+    generated = generate(model, PROMPTS, max_new_tokens=8, depth=4, source_rows=rows, eos_ids=[])
+    for prompt, new, row in zip(PROMPTS, generated.tokens, rows, strict=True):
+        forced = Batch.from_rows([prompt + new], source_rows=[row])
+        logits = model.readout(model.states(forced, [4])[4])[0]
+        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == new
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_row_does_not_depend_on_its_company(model_of, family):
+    model = model_of(family)
+    options = {"max_new_tokens": 6, "depth": 2, "eos_ids": []}
+    together = generate(model, PROMPTS, source_rows=[3, 4, 5, 6], **options)
+    alone = generate(model, PROMPTS[1:2], source_rows=[4], **options)
+    assert together.tokens[1] == alone.tokens[0]
+
+
+@pytest.mark.parametrize("impl", ["cached", "reference"])
+def test_rows_stop_at_their_own_end_of_sequence(model_of, impl):
+    model = model_of("ouro")
+    free = generate(model, PROMPTS, max_new_tokens=10, eos_ids=[])
+    stop = free.tokens[2][4]
+    stopped = generate(model, PROMPTS, max_new_tokens=10, eos_ids=[stop], impl=impl)
+    for row, before in zip(range(4), free.tokens, strict=True):
+        cut = before.index(stop) if stop in before else len(before)
+        assert stopped.tokens[row] == before[:cut]
+        assert stopped.finished[row] == (stop in before)
+
+
+def test_the_configurations_end_of_sequence_and_depth_are_the_default(model_of):
+    model = model_of("ouro")
+    assert model.eos_ids == (0,)
+    plain = generate(model, PROMPTS, max_new_tokens=3)
+    assert plain == generate(model, PROMPTS, max_new_tokens=3, depth=4, eos_ids=[0])
+
+
+def test_the_official_draw_order_generates_too(golden_model):
+    model = golden_model("huginn")
+    model.initial_state = dataclasses.replace(model.initial_state, rule="official")
+    options = {"max_new_tokens": 5, "depth": 2, "source_rows": [1, 2, 3, 4]}
+    assert generate(model, PROMPTS, **options) == generate(model, PROMPTS, impl="reference", **options)
+
+
+def test_too_long_a_continuation_gets_one_line(model_of):
+    with pytest.raises(LoopscopeError, match="need 135 positions but huginn has 128; lower max_new_tokens"):
+        generate(model_of("huginn"), PROMPTS, max_new_tokens=128)
+
+
+class Adder(LoopedModule):
+    """Adds one to every state; the likeliest token is the number of loops."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+        self.hidden_size, self.vocabulary_size, self.trained_depth = 1, 8, 3
+
+    def embed(self, batch):
+        return Context(torch.zeros(*batch.input_ids.shape, 1), batch)
+
+    def step(self, state, context):
+        return state + self.scale
+
+    def readout(self, state, positions=None, dtype=None):
+        chosen = state if positions is None else state[positions[:, 0], positions[:, 1]]
+        return -((chosen - torch.arange(8.0)) ** 2)
+
+
+def test_a_model_without_a_cache_generates_by_reference():
+    assert generate(Adder(), [[1], [2, 2]], max_new_tokens=2, impl="reference").tokens == [[3, 3], [3, 3]]
+    with pytest.raises(LoopscopeError, match='generate with impl="reference"'):
+        generate(Adder(), [[1]], max_new_tokens=1)

@@ -1,0 +1,74 @@
+"""Drawn initial states: distribution, seeds, and what they do not depend on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from loopscope.models.initial_state import SEED, InitialState
+
+STD = math.sqrt(2 / (5 * 64))
+HUGINN = InitialState(64, STD, 8.0)
+
+
+def test_the_seed_of_the_paper():
+    assert SEED == 20260904
+
+
+def test_a_row_depends_on_its_seed_and_position_alone():
+    alone = HUGINN.draw([7], [5])
+    together = HUGINN.draw([3, 7, 7], [2, 5, 40])
+    assert torch.equal(together[1, :5], alone[0])
+    assert torch.equal(together[2, :5], alone[0])
+    assert not torch.equal(together[0, :2], alone[0, :2])
+
+
+def test_nothing_is_drawn_beyond_a_row():
+    drawn = HUGINN.draw([1, 2], [3, 6])
+    assert (drawn[0, 3:] == 0).all()
+    assert (drawn[0, :3] != 0).any()
+
+
+def test_the_row_is_added_to_the_seed():
+    shifted = InitialState(64, STD, 8.0, seed=SEED - 4)
+    assert torch.equal(shifted.draw([9], [4]), HUGINN.draw([5], [4]))
+
+
+def test_the_global_generator_is_not_touched():
+    before = torch.get_rng_state()
+    HUGINN.draw([1], [4])
+    InitialState(64, STD, 8.0, rule="official").draw([1], [4])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("rule", ["question", "official"])
+def test_a_truncated_normal(rule):
+    drawn = InitialState(64, STD, 8.0, rule=rule, dtype=torch.float32).draw([0], [1000])[0]
+    scaled = (drawn / (STD * 8.0)).double().flatten().numpy()
+    assert abs(scaled).max() <= 3 * (1 + 1e-6)
+    assert stats.kstest(scaled, stats.truncnorm(-3, 3).cdf).pvalue > 1e-3
+
+
+def test_states_are_bfloat16_within_the_bound():
+    drawn = HUGINN.draw([0], [2000])
+    assert drawn.dtype == torch.bfloat16
+    bound = torch.tensor(3 * STD * 8.0).to(torch.bfloat16)
+    assert drawn.abs().max() <= bound
+    assert float(bound) == pytest.approx(1.897, abs=2e-3)
+
+
+def test_the_official_order_throws_one_normal_tensor_away_first():
+    drawn = InitialState(64, STD, 8.0, rule="official").draw([2], [6])[0]
+    generator = torch.Generator().manual_seed(SEED + 2)
+    expected = torch.empty(1, 6, 64, dtype=torch.bfloat16)
+    torch.randn(1, 6, 64, dtype=torch.bfloat16, generator=generator)
+    torch.nn.init.trunc_normal_(expected, 0.0, STD, -3 * STD, 3 * STD, generator=generator)
+    assert torch.equal(drawn, expected[0] * 8.0)
+
+
+def test_the_official_order_ignores_padding_and_the_batch():
+    official = InitialState(64, STD, 8.0, rule="official")
+    assert torch.equal(official.draw([2, 1], [6, 11])[0, :6], official.draw([2], [6])[0])

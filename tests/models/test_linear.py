@@ -1,0 +1,41 @@
+"""Matrix products: value, independence of the number of rows, and joined layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loopscope.models.linear import Linear, join_linears, linear
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 15, 16, 40])
+@pytest.mark.parametrize("width", [64, 160])
+def test_a_row_does_not_depend_on_how_many_there_are(rows, width):
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(64, width, generator=generator), torch.randn(96, width, generator=generator)
+    assert torch.equal(linear(x[:rows], weight), linear(x, weight)[:rows])
+
+
+def test_value_shape_and_gradient():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(5, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(5, generator=generator, dtype=torch.float64, requires_grad=True)
+    expected = torch.einsum("abi,oi->abo", x, weight) + bias
+    assert torch.allclose(linear(x, weight, bias), expected, rtol=0, atol=1e-14)
+    assert torch.autograd.gradcheck(linear, (x, weight, bias))
+    assert torch.autograd.gradgradcheck(linear, (x, weight, bias))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_joined_layers_share_memory_and_keep_their_values(bias):
+    parts = [Linear(6, 4, bias=bias), Linear(6, 2, bias=bias)]
+    before = [part.weight.detach().clone() for part in parts]
+    weight, joined_bias = join_linears(parts)
+    assert [torch.equal(part.weight, old) for part, old in zip(parts, before, strict=True)] == [True, True]
+    assert parts[1].weight.data_ptr() == weight[4:].data_ptr()
+    assert (joined_bias is not None) == bias
+    with torch.no_grad():
+        parts[1].weight.fill_(7.0)
+    assert (weight[4:] == 7.0).all()
+    assert not parts[0].weight.requires_grad
