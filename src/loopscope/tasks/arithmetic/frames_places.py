@@ -221,7 +221,7 @@ WORK: Frames = {
         "{S} goes on until the total is {k} times what it was.",
         "After a long month, {s} has {done} {k} times as many {x}.",
     ),
-    "double": ("{S} doubles the total.", "{S} does the same amount once more."),
+    "double": ("{S} doubles the total.", "{S} goes on until the total is twice as large."),
     "triple": ("{S} triples the total.",),
     "div": (
         "Only one out of every {k} {x} counts in the end.",

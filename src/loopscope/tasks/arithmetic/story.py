@@ -24,7 +24,7 @@ FIXED = {"double": 2, "triple": 3, "half": 2, "third": 3, "quarter": 4, "to_twic
 
 _GROWING = (("mul", 4), ("double", 3), ("triple", 2), ("to_times", 3), ("to_twice", 2))
 _SHRINKING = (("div", 4), ("half", 3), ("third", 1), ("quarter", 1), ("to_part", 2), ("to_half", 2))
-_REFERS_BACK = re.compile(r"\b(?:That|She|she|He|he)\b")
+_REFERS_BACK = re.compile(r"\b(?:She|she|He|he)\b")
 _STEP_KIND = {"double": "mul", "triple": "mul", "half": "div", "third": "div", "quarter": "div"}
 
 

@@ -1,0 +1,52 @@
+"""Context and continuation: where the boundary falls."""
+
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.tasks.encoding import encode_pair
+
+
+class Words:
+    """Words with the blank before them, as byte-level tokenizers split; ids are made up on the way."""
+
+    def __init__(self):
+        self.ids = {}
+
+    def encode(self, text):
+        parts, word = [], ""
+        for letter in text:
+            if letter == " " and word:
+                parts.append(word)
+                word = ""
+            word += letter
+        return [self.ids.setdefault(part, len(self.ids)) for part in ([*parts, word] if word else parts)]
+
+
+def test_joint_moves_trailing_blanks_to_the_continuation():
+    words = Words()
+    given = encode_pair(words, "a b ", "c d")
+    assert given == encode_pair(words, "a b", " c d")
+    assert given.positions == (1, 2)
+    assert given.targets == given.token_ids[2:]
+
+
+def test_separate_keeps_the_halves_apart():
+    words = Words()
+    given = encode_pair(words, "a b", "c d", split="separate")
+    assert given.token_ids == tuple(words.encode("a b") + words.encode("c d"))
+    assert given.positions == (1, 2)
+
+
+def test_joint_reads_the_whole_text():
+    words = Words()
+    assert encode_pair(words, "a b", "c d").token_ids == tuple(words.encode("a bc d"))
+
+
+def test_empty_context_leaves_the_first_token_unscored():
+    given = encode_pair(Words(), "", "a b c")
+    assert given.positions == (0, 1)
+
+
+def test_empty_continuation_is_refused():
+    with pytest.raises(LoopscopeError, match="nothing to predict"):
+        encode_pair(Words(), "a b", "")
