@@ -1,0 +1,67 @@
+"""`loopscope models`: one line a model, whole names however narrow the terminal, no torch."""
+
+import io
+import json
+import subprocess
+import sys
+
+from rich.console import Console
+
+from loopscope.cli.models import list_models, model_rows
+from loopscope.models.families import FAMILIES
+from loopscope.models.published import PUBLISHED
+
+
+def printed(width=80):
+    buffer = io.StringIO()
+    list_models(console=Console(file=buffer, width=width))
+    return buffer.getvalue()
+
+
+def test_every_published_model_has_one_whole_line():
+    lines = printed().splitlines()
+    for entry in PUBLISHED:
+        (line,) = [line for line in lines if line.split()[:1] == [entry.name]]
+        assert f"{entry.parameters / 1e9:.2f}B" in line
+        assert f"{entry.trained_depth} loops" in line
+        assert f"@{entry.revision[:8] if entry.revision else 'newest'}" in line
+
+
+def test_every_family_says_where_its_state_is():
+    text = printed()
+    for family in FAMILIES.values():
+        assert f"{family.name}: {family.title}" in text
+        assert family.boundary in text
+
+
+def test_width_of_the_terminal_cuts_nothing():
+    assert printed(width=20) == printed(width=200)
+
+
+def test_json_holds_the_same_rows(capsys):
+    list_models(as_json=True)
+    assert json.loads(capsys.readouterr().out) == model_rows()
+
+
+def test_embedded_models_are_listed(tmp_path, monkeypatch):
+    from safetensors.torch import save_file
+    from torch import zeros
+
+    from loopscope.models import registry
+
+    (tmp_path / "toy-x").mkdir()
+    (tmp_path / "toy-x/config.json").write_text(
+        '{"model_type": "ouro", "total_ut_steps": 5, "tie_word_embeddings": true}'
+    )
+    save_file({"a": zeros(3000, 4), "lm_head.weight": zeros(7)}, tmp_path / "toy-x/model.safetensors")
+    monkeypatch.setattr(registry, "EMBEDDED", tmp_path)
+    row = model_rows()[0]
+    assert (row["name"], row["family"], row["parameters"], row["trained_depth"]) == ("toy-x", "ouro", 12000, 5)
+    (line,) = [line for line in printed().splitlines() if "toy-x" in line]
+    assert "12K" in line
+    assert "5 loops" in line
+
+
+def test_listing_does_not_wait_for_torch():
+    code = "import sys; from loopscope.cli.models import list_models; list_models(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

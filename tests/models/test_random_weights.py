@@ -1,0 +1,145 @@
+"""Random weights: any family without a checkpoint, the same for the same seed, and finite however deep."""
+
+import pytest
+import torch
+
+from loopscope._errors import LoopscopeError
+from loopscope.models import Batch, card_of, load_model
+from loopscope.models import load as load_module
+from loopscope.models.families import build_model
+from loopscope.models.random_weights import fill_randomly
+
+FAMILIES = ["ouro", "huginn", "retrofit-llama", "retrofit-olmo"]
+BATCH = Batch.from_rows([[1, 2, 3, 4], [5, 6, 7, 8]])
+
+
+def weights(model):
+    return {name: parameter.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_states_and_logits_stay_finite_and_of_order_one(tiny, family, dtype):
+    model = load_model(str(tiny(family)), random_weights=True, dtype=dtype)
+    for depth, state in model.states(BATCH, [1, 8, 64]).items():
+        assert 0.05 < state.float().std() < 20, depth
+        assert 0.05 < model.readout(state).float().std() < 20, depth
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_same_seed_same_weights(tiny, family):
+    folder = str(tiny(family))
+    one, same, other = (load_model(folder, random_weights=True, seed=seed) for seed in (3, 3, 4))
+    for name, tensor in weights(one).items():
+        assert torch.equal(tensor, weights(same)[name])
+        if tensor.dim() == 2:
+            assert not torch.equal(tensor, weights(other)[name])
+
+
+def test_global_random_state_neither_read_nor_moved(tiny):
+    folder = str(tiny("ouro"))
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = load_model(folder, random_weights=True)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    assert torch.equal(one.lm_head.weight, load_model(folder, random_weights=True).lm_head.weight)
+
+
+def test_scales_follow_the_fan_in(tiny):
+    config = {
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_attention_heads": 8,
+        "head_dim": 32,
+        "vocab_size": 999,
+    }
+    model = load_model(str(tiny("ouro", **config)), random_weights=True)
+    assert model.model.layers[0].mlp.down_proj.weight.std().item() == pytest.approx(1024**-0.5, rel=0.02)
+    assert model.model.layers[0].self_attn.q_proj.weight.std().item() == pytest.approx(256**-0.5, rel=0.02)
+    assert model.model.embed_tokens.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert torch.equal(model.model.norm.weight, torch.ones(256))
+    assert model.model.early_exit_gate.bias.item() == 0
+
+
+def test_marked_as_random_everywhere(tiny):
+    model = load_model(str(tiny("huginn")), random_weights=True, seed=5)
+    card = card_of(model)
+    assert model.is_random
+    assert model.name == card.name == "checkpoint (random weights)"
+    assert (card.kind, card.random, card.seed, card.files) == ("random", True, 5, ())
+    assert card.as_dict()["random"] is True
+
+
+def test_real_weights_are_not_marked(tiny):
+    model = load_model(str(tiny("huginn")))
+    assert model.is_random is False
+    assert card_of(model).random is False
+
+
+def test_folder_needs_no_weights(tiny):
+    folder = tiny("ouro")
+    (folder / "model.safetensors").unlink()
+    assert load_model(str(folder), random_weights=True).is_random
+
+
+def test_retrofit_folder_is_told_apart_by_its_header_or_index(tiny):
+    assert load_model(str(tiny("retrofit-olmo", "a")), random_weights=True).family == "retrofit-olmo"
+    assert load_model(str(tiny("retrofit-olmo", "b", shards=2)), random_weights=True).family == "retrofit-olmo"
+    bare = tiny("retrofit-olmo", "c")
+    (bare / "model.safetensors").unlink()
+    with pytest.raises(LoopscopeError, match="Llama's or OLMo's"):
+        load_model(str(bare), random_weights=True)
+
+
+def test_tied_weights_stay_tied(tiny):
+    model = load_model(str(tiny("huginn")), random_weights=True)
+    assert model.lm_head.weight is model.get_parameter("transformer.wte.weight")
+
+
+def test_layer_loop(tiny):
+    model = load_model(f"loop:{tiny('loop')}:0-1", random_weights=True)
+    assert model.name == "loop:checkpoint:0-1 (random weights)"
+
+
+def test_hub_model_needs_its_configuration_only(tiny, local_hub):
+    folder = tiny("ouro")
+    local_hub.files["maker/model"] = {path.name: path.read_bytes() for path in folder.iterdir()}
+    model = load_model("maker/model", random_weights=True)
+    assert card_of(model).revision is not None
+    assert not any("safetensors" in request for request in local_hub.requests if request.startswith("GET"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "dtype"),
+    [("ouro-2.6b", "bfloat16"), ("huginn-0125", "float32"), ("recurrent-llama-3.2-untrained", "float32")],
+)
+def test_published_sizes_need_no_network_and_take_the_published_dtype(spec, dtype, monkeypatch):
+    """The full sizes are filled on the meta device here: gigabytes of noise would prove nothing more."""
+    asked = {}
+
+    def note(model, device, dtype, seed):
+        asked.update(device=device, dtype=dtype, seed=seed)
+
+    monkeypatch.setattr(load_module, "fill_randomly", note)
+    monkeypatch.setattr(load_module, "HubRepository", lambda *a, **k: pytest.fail("the hub was asked"))
+    monkeypatch.setattr("loopscope.models.base.LoopedModule.prepare", lambda self: None)
+    load_model(spec, random_weights=True, seed=9)
+    assert asked == {"device": torch.device("cpu"), "dtype": getattr(torch, dtype), "seed": 9}
+
+
+def test_parameters_own_their_memory_in_the_asked_dtype():
+    from loopscope.models.published import find_published
+
+    entry = find_published("recurrent-tinyllama-3t-untrained")
+    small = dict(entry.config) | {
+        "n_embd": 64,
+        "n_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 50,
+    }
+    model = build_model(entry.family, small | {"intermediate_size": 32, "padded_vocab_size": 50})
+    fill_randomly(model, torch.device("cpu"), torch.bfloat16, 0)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert not any(parameter.is_meta for parameter in model.parameters())

@@ -1,0 +1,229 @@
+"""Every way to name a model, and the nearest names when nothing answers."""
+
+import pytest
+import torch
+
+from loopscope._errors import LoopscopeError
+from loopscope.models import registry
+from loopscope.models.families import FAMILIES, build_model, detect_family
+from loopscope.models.published import PUBLISHED, find_published
+from loopscope.models.source import parse_spec
+
+# Parameter counts as the model cards and checkpoints state them, independent of our own table.
+COUNTS = {
+    "ouro-1.4b": 1_434_652_673,
+    "ouro-2.6b": 2_667_974_657,
+    "ouro-1.4b-thinking": 1_434_652_673,
+    "ouro-2.6b-thinking": 2_667_974_657,
+    "huginn-0125": 3_564_976_800,
+    "recurrent-llama-3.2-train-recurrence-4": 1_385_228_288,
+    "recurrent-tinyllama-3t-train-recurrence-8": 844_171_264,
+    "recurrent-olmo-2-0425-train-recurrence-32": 1_359_071_232,
+}
+TENSORS = {"ouro-1.4b": 269, "ouro-2.6b": 533, "huginn-0125": 76}
+
+
+@pytest.mark.parametrize("entry", PUBLISHED, ids=lambda entry: entry.name)
+def test_table_agrees_with_the_model_it_describes(entry):
+    model = build_model(entry.family, entry.config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == entry.parameters
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert (model.family, model.trained_depth) == (entry.family, entry.trained_depth)
+    assert model.boundary == FAMILIES[entry.family].boundary
+    assert getattr(torch, entry.dtype).is_floating_point
+
+
+@pytest.mark.parametrize(("name", "count"), COUNTS.items())
+def test_published_parameter_counts(name, count):
+    entry = find_published(name)
+    model = build_model(entry.family, entry.config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+@pytest.mark.parametrize(("name", "count"), TENSORS.items())
+def test_published_tensor_counts(name, count):
+    entry = find_published(name)
+    assert len(build_model(entry.family, entry.config).state_dict()) == count
+
+
+def test_known_commits_are_full_hashes():
+    pinned = {entry.name: entry.revision for entry in PUBLISHED if entry.revision}
+    assert {name: commit[:8] for name, commit in pinned.items()} == {
+        "ouro-1.4b": "574fa66c",
+        "ouro-2.6b": "1ed04250",
+        "ouro-1.4b-thinking": "3aaa2224",
+        "ouro-2.6b-thinking": "f1edd81e",
+        "huginn-0125": "bb6621b6",
+    }
+    assert {len(commit) for commit in pinned.values()} == {40}
+
+
+def test_names_are_unique():
+    names = registry.known_names()
+    assert len({name.lower() for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("spec", ["ouro-1.4b", "Ouro-1.4B", "ByteDance/Ouro-1.4B", "bytedance/ouro-1.4b"])
+def test_short_and_hub_names_mean_the_pinned_checkpoint(spec):
+    source = parse_spec(spec)
+    assert (source.kind, source.location, source.name) == ("hub", "ByteDance/Ouro-1.4B", "ouro-1.4b")
+    assert source.revision == "574fa66cb8bf5abdc979642d01cf2b79b16bfab1"
+
+
+@pytest.mark.parametrize(
+    ("spec", "revision"),
+    [("ouro-1.4b@main", None), ("ouro-1.4b", "main"), ("ouro-1.4b@main", "main"), ("ByteDance/Ouro-1.4B@main", None)],
+)
+def test_a_revision_of_ones_own_wins_over_the_pinned_one(spec, revision):
+    assert parse_spec(spec, revision).revision == "main"
+
+
+def test_two_different_revisions():
+    with pytest.raises(LoopscopeError, match="give one of them"):
+        parse_spec("ouro-1.4b@main", "dev")
+
+
+def test_unpinned_hub_name_takes_the_newest():
+    source = parse_spec("somebody/some.model-1")
+    assert (source.kind, source.location, source.revision) == ("hub", "somebody/some.model-1", None)
+
+
+def test_retrofits_are_known_by_short_name():
+    for size in ("llama-3.2", "tinyllama-3t", "olmo-2-0425"):
+        for depth in (4, 8, 16, 32):
+            source = parse_spec(f"recurrent-{size}-train-recurrence-{depth}")
+            assert source.published.trained_depth == depth
+            assert source.location.startswith("smcleish/Recurrent-")
+
+
+def test_folder_by_path(tmp_path, monkeypatch):
+    (tmp_path / "runs" / "step-9").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for spec in ("runs/step-9", "./runs/step-9", str(tmp_path / "runs/step-9"), "runs/step-9/"):
+        source = parse_spec(spec)
+        assert (source.kind, source.location, source.name) == ("folder", str(tmp_path / "runs/step-9"), "step-9")
+
+
+def test_bare_name_of_a_folder_here(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse_spec("checkpoint").kind == "folder"
+
+
+def test_known_name_wins_over_a_folder_of_that_name_unless_it_is_written_as_a_path(tmp_path, monkeypatch):
+    (tmp_path / "ouro-1.4b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse_spec("ouro-1.4b").kind == "hub"
+    assert parse_spec("./ouro-1.4b").kind == "folder"
+
+
+def test_local_copy_of_a_hub_name_wins_over_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "ByteDance/Ouro-1.4B").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert parse_spec("ByteDance/Ouro-1.4B").kind == "folder"
+
+
+def test_folder_with_an_at_sign(tmp_path, monkeypatch):
+    (tmp_path / "a@b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse_spec("./a@b").location == str(tmp_path / "a@b")
+
+
+def test_folder_has_no_revision(tmp_path):
+    with pytest.raises(LoopscopeError, match="no revisions"):
+        parse_spec(str(tmp_path), "main")
+
+
+def test_file_instead_of_folder(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(LoopscopeError, match="give the folder"):
+        parse_spec(str(tmp_path / "model.safetensors"))
+
+
+@pytest.mark.parametrize("spec", ["./nowhere", "/no/such/folder", "~/no-such-folder-here", "a/b/c"])
+def test_folder_that_does_not_exist(spec):
+    with pytest.raises(LoopscopeError, match="does not exist"):
+        parse_spec(spec)
+
+
+def test_embedded_model_by_folder(tmp_path, monkeypatch):
+    (tmp_path / "toy-x").mkdir()
+    (tmp_path / "toy-x" / "config.json").touch()
+    (tmp_path / "half").mkdir()
+    monkeypatch.setattr(registry, "EMBEDDED", tmp_path)
+    assert list(registry.embedded_models()) == ["toy-x"]
+    assert parse_spec("toy-x").kind == "embedded"
+
+
+@pytest.mark.parametrize(
+    ("spec", "location", "span", "revision"),
+    [
+        ("loop:org/name:10-20", "org/name", (10, 20), None),
+        ("loop:org/name@v1:0-3", "org/name", (0, 3), "v1"),
+        ("loop:ouro-1.4b:2-2", "ByteDance/Ouro-1.4B", (2, 2), "574fa66cb8bf5abdc979642d01cf2b79b16bfab1"),
+    ],
+)
+def test_layer_loops(spec, location, span, revision):
+    source = parse_spec(spec)
+    assert (source.kind, source.location, source.span, source.revision) == ("hub", location, span, revision)
+
+
+@pytest.mark.parametrize(
+    "spec", ["loop:", "loop:org/name", "loop:org/name:10", "loop::1-2", "loop:org/name:a-b", "loop:org/name:1-2-3"]
+)
+def test_malformed_layer_loop(spec):
+    with pytest.raises(LoopscopeError, match="FIRST-LAST"):
+        parse_spec(spec)
+
+
+def test_loop_of_a_loop():
+    with pytest.raises(LoopscopeError, match="only a checkpoint's layers"):
+        parse_spec("loop:loop:org/name:1-2:3-4")
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("ouro-1.4", "ouro-1.4b"),
+        ("oro-2.6b", "ouro-2.6b"),
+        ("hugin-0125", "huginn-0125"),
+        ("OURO-1.4B-THINKIN", "ouro-1.4b-thinking"),
+        ("recurrent-lama-3.2-train-recurrence-8", "recurrent-llama-3.2-train-recurrence-8"),
+    ],
+)
+def test_unknown_name_suggests_the_nearest(typo, meant):
+    with pytest.raises(LoopscopeError) as caught:
+        parse_spec(typo)
+    assert f"did you mean {meant}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", ["", "zzzzzzzz", "@", "name@rev", "\0"])
+def test_name_like_nothing_known(spec):
+    with pytest.raises(LoopscopeError, match="loopscope models"):
+        parse_spec(spec)
+
+
+# --- families from configurations ---
+
+
+def test_family_needs_the_tensors_only_where_the_configuration_is_shared():
+    raven = {"model_type": "huginn_raven", "architectures": ["RavenForCausalLM"]}
+    assert detect_family({"model_type": "ouro"}, None) == "ouro"
+    assert detect_family({"architectures": ["OuroForCausalLM"]}, None) == "ouro"
+    assert detect_family(raven | {"qk_bias": True}, None) == "huginn"
+    block = "transformer.core_block.0."
+    assert detect_family(raven, [block + "norm_1.weight", block + "norm_3.weight"]) == "huginn"
+    assert detect_family(raven, [block + "norm_1.weight"]) == "retrofit-llama"
+    assert detect_family(raven, [block + "norm_1.weight", block + "attn.q_norm.weight"]) == "retrofit-olmo"
+
+
+def test_retrofit_without_tensors_cannot_be_told_apart():
+    with pytest.raises(LoopscopeError, match="Llama's or OLMo's"):
+        detect_family({"model_type": "huginn_raven", "qk_bias": False}, None)
+
+
+@pytest.mark.parametrize("config", [{}, {"architectures": []}, {"architectures": "Ouro"}, {"model_type": 7}])
+def test_configuration_that_names_nothing(config):
+    with pytest.raises(LoopscopeError, match="unknown architecture"):
+        detect_family(config, None)
