@@ -85,6 +85,14 @@ def test_a_missing_file_says_so() -> None:
         load_task("mine=nowhere/x.jsonl")
 
 
+def test_a_file_of_another_kind_is_not_taken_for_a_task(tmp_path: Path) -> None:
+    with pytest.raises(LoopscopeError, match=r"data/my\.json is not a data file loopscope reads; use one of"):
+        load_task("data/my.json")
+    (tmp_path / "gsm8k.csv").touch()
+    with pytest.raises(LoopscopeError, match="is a task of loopscope"):
+        load_task(str(tmp_path / "gsm8k.csv"))
+
+
 def test_a_path_may_hold_an_equals_sign(jsonl: Callable[..., Path]) -> None:
     path = jsonl(SOLUTIONS, "lr=3/x.jsonl")
     assert load_task(str(path)).name == "x"

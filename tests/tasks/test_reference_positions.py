@@ -33,7 +33,7 @@ def test_the_scored_tokens_are_the_published_answers(
 
 @pytest.mark.parametrize("spec", ["gsm8k", "gsm8k:train256", "math500"])
 def test_encoding_apart_and_together_give_the_same_tokens(data_dir: Path, ouro_tokenizer: Tokenizer, spec: str) -> None:
-    """The prompt ends with a line end, where Ouro's tokenizer always breaks: the model reads ordinary text."""
+    """The prompt ends with a line end, where Ouro's tokenizer breaks: the model reads ordinary text."""
     task = load_task(spec, data_dir=data_dir)
     for row, example in _pairs(task.rows, task.encode(ouro_tokenizer)):
         together = ouro_tokenizer.encode(row.context + row.continuations[0])

@@ -49,9 +49,12 @@ def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path: Path) -> No
         (b'{"a": 1}\n{"a": \n', r"a\.jsonl, line 2: not valid JSON \(Expecting value at column 7\)"),
         (b"[1, 2]\n", r"a\.jsonl, line 1: a JSON list, but each line must be one JSON object"),
         (b'{"a": 1}\n{"a": "\xff"}\n', r"a\.jsonl, line 2: not UTF-8 \(byte 7\)"),
+        (b"[" * 100_000, r"a\.jsonl, line 1: not valid JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", r"a\.jsonl, line 1: not valid JSON"),
         (b"", r"a\.jsonl has no rows"),
         (b"\n\n", r"a\.jsonl has no rows"),
     ],
+    ids=["cut", "list", "latin-1", "deep", "huge", "empty", "blank"],
 )
 def test_a_bad_jsonl_file_names_file_and_line(tmp_path: Path, content: bytes, complaint: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(content)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loopscope._errors import LoopscopeError
+from loopscope.tasks.fields import check_unicode, option_index, text, texts, value
 from loopscope.tasks.fields import kind as json_kind
-from loopscope.tasks.fields import option_index, text, texts, value
 from loopscope.tasks.item import Item
 from loopscope.tasks.rows import SourceRow
 from loopscope.tasks.template import Template, builtin_template
@@ -51,6 +51,7 @@ def _id(row: SourceRow, seen: dict[str, str]) -> str:
     if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
         raise LoopscopeError(f"{row.where}: field 'id' must be a text or a whole number, not {json_kind(found)}")
     name = str(found)
+    check_unicode(row, "id", name)
     if name in seen:
         raise LoopscopeError(f"{row.where}: id {name!r} is already used at {seen[name]}; give each row its own")
     seen[name] = row.where

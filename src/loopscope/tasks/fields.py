@@ -24,7 +24,17 @@ def text(row: SourceRow, *names: str, empty: bool = False) -> str:
         raise LoopscopeError(f"{row.where}: field {names[0]!r} must be text, not {kind(found)}")
     if not empty and not found.strip():
         raise LoopscopeError(f"{row.where}: field {names[0]!r} is empty; give it a text or leave the row out")
+    check_unicode(row, names[0], found)
     return found
+
+
+def check_unicode(row: SourceRow, name: str, found: str) -> None:
+    """JSON can spell half of a surrogate pair, which no tokenizer and no file can take."""
+    try:
+        found.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(found[error.start]):04x}"
+        raise LoopscopeError(f"{row.where}: field {name!r} holds a broken character ({half}); mend the text") from error
 
 
 def texts(row: SourceRow, *names: str) -> tuple[str, ...]:
@@ -41,6 +51,7 @@ def check_texts(row: SourceRow, name: str, found: Any) -> tuple[str, ...]:
     for number, entry in enumerate(found):
         if not entry.strip():
             raise LoopscopeError(f"{row.where}: option {number} of {name!r} is empty; give it a text")
+        check_unicode(row, name, entry)
     return tuple(found)
 
 

@@ -53,11 +53,9 @@ def _load(source: HubSource, split: str) -> Any:
             f"reading {source.repository} from the hub needs the hub extra: pip install 'loopscope[hub]', "
             "or give local files with --data-dir"
         ) from error
-    # Everything the network, the hub or a cache can do wrong arrives here; none of it is ours.
-    failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
     try:
         return datasets.load_dataset(source.repository, source.config, split=split, revision=source.revision)
-    except failures as error:
+    except Exception as error:  # whatever the network, the hub or its cache did wrong; no code of ours runs here
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise LoopscopeError(
             f"cannot load {source} {split} from the hub ({reason}); check the network, or give local files "

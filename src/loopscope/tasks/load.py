@@ -83,7 +83,7 @@ def _file(spec: str) -> _File | None:
     before, equals, after = spec.partition("=")
     if equals and "/" not in before and not Path(spec).is_file():
         return _File(before, Path(after))
-    if equals or is_data_file(spec):
+    if equals or "/" in spec or is_data_file(spec) or Path(spec).is_file():
         return _File(Path(spec).name.partition(".")[0], Path(spec))
     return None
 

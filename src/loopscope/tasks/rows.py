@@ -98,10 +98,9 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         raise LoopscopeError(f"{where}: not UTF-8 (byte {error.start}); save the file as UTF-8") from error
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise LoopscopeError(
-            f"{where}: not valid JSON ({error.msg} at column {error.colno}); each line must be one JSON object"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise LoopscopeError(f"{where}: not valid JSON ({reason}); each line must be one JSON object") from error
     if not isinstance(value, dict):
         raise LoopscopeError(f"{where}: a JSON {type(value).__name__}, but each line must be one JSON object")
     return value
