@@ -30,7 +30,7 @@ class Surroundings:
         visible: [B, 1, S, T] bool, True where a query sees a key; None where causality says it all.
         cache: where keys and values go, if they are kept.
         cache_positions: [B, S], where in the cache this pass writes.
-        plain: elementary operations alone (any order of derivative, any tensor-like argument).
+        plain: elementary operations alone, which autograd differentiates to any order.
     """
 
     rotary: RotaryTables
@@ -89,7 +89,7 @@ def attend(q_BSHP: Tensor, k_BSKP: Tensor, v_BSKP: Tensor, around: Surroundings,
 
 def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
     dtype = q.dtype
-    if dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled():
+    if type(q) is Tensor and dtype == torch.float32 and q.device.type == "cpu" and not torch.is_grad_enabled():
         # The fused kernel sums in blocks that depend on the width; in float64 that vanishes in the rounding.
         q, k, v = q.double(), k.double(), v.double()
     grouped = q.shape[1] != k.shape[1]

@@ -149,9 +149,13 @@ def select(state: Tensor, positions: Tensor | None) -> Tensor:
     return state[where[:, 0], where[:, 1]]
 
 
-def is_differentiated(state: Tensor) -> bool:
-    """Whether a readout must stay differentiable to any order: in grad mode, or for anything but a plain tensor."""
-    return type(state) is not Tensor or torch.is_grad_enabled() or forward_mode._current_level >= 0
+def needs_elementary_operations(state: Tensor) -> bool:
+    """Whether a readout must be built of operations that autograd differentiates to any order.
+
+    So in grad mode and in forward mode, where the fused kernels stop at the first derivative. A tensor-like object
+    of another kind brings its own rules for whole operations and gets those.
+    """
+    return type(state) is Tensor and (torch.is_grad_enabled() or forward_mode._current_level >= 0)
 
 
 def _fuse(module: nn.Module) -> None:

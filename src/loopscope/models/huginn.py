@@ -80,7 +80,7 @@ class HuginnBlock(nn.Module):
         """[B, S, D] → [B, S, D]."""
         plain = around.plain
         x_BSD = self.norm_2(self.attn(self.norm_1(x_BSD, plain), around, slot) + x_BSD, plain)
-        result: Tensor = self.norm_4(self.mlp(self.norm_3(x_BSD, plain)) + x_BSD, plain)
+        result: Tensor = self.norm_4(self.mlp(self.norm_3(x_BSD, plain), plain) + x_BSD, plain)
         return result
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.attention import Surroundings, cached_surroundings, counted_surroundings, surroundings
-from loopscope.models.base import LoopedModule, is_differentiated, select
+from loopscope.models.base import LoopedModule, needs_elementary_operations, select
 from loopscope.models.batch import Batch
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
@@ -109,7 +109,7 @@ class LlamaLayer(nn.Module):
     def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
         """[B, S, D] → [B, S, D]."""
         x_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD, around.plain), around, slot)
-        branch: Tensor = self.mlp(self.post_attention_layernorm(x_BSD, around.plain))
+        branch: Tensor = self.mlp(self.post_attention_layernorm(x_BSD, around.plain), around.plain)
         return x_BSD + branch
 
 
@@ -186,7 +186,7 @@ class LayerLoop(LoopedModule):
         """Logits through the layers after the span. Rows begin at position 0."""
         arithmetic = self.dtype if dtype is None else dtype
         around = counted_surroundings(
-            state.shape[1], self.device, self.config.rotary, arithmetic, plain=is_differentiated(state)
+            state.shape[1], self.device, self.config.rotary, arithmetic, plain=needs_elementary_operations(state)
         )
         return self._read(state, around, positions, dtype)
 

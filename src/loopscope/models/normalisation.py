@@ -14,7 +14,7 @@ from torch.nn import functional
 
 
 class RMSNorm(nn.Module):
-    """`plain=True` uses elementary operations alone: any order of derivative, any tensor-like argument."""
+    """`plain=True` uses elementary operations alone, which autograd differentiates to any order."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()

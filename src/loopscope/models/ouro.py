@@ -106,9 +106,12 @@ class OuroLayer(nn.Module):
 
     def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
         """[B, S, D] → [B, S, D]."""
-        x_BSD = x_BSD + self.input_layernorm_2(self.self_attn(self.input_layernorm(x_BSD), around, slot))
-        branch: Tensor = self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x_BSD)))
-        return x_BSD + branch
+        plain = around.plain
+        mixed = self.self_attn(self.input_layernorm(x_BSD, plain), around, slot)
+        x_BSD = x_BSD + self.input_layernorm_2(mixed, plain)
+        branch = self.mlp(self.post_attention_layernorm(x_BSD, plain), plain)
+        normed: Tensor = self.post_attention_layernorm_2(branch, plain)
+        return x_BSD + normed
 
 
 class OuroStack(nn.Module):
@@ -180,7 +183,7 @@ class Ouro(LoopedModule):
         around: Surroundings = context.extra
         for index, layer in enumerate(self.model.layers):
             state = layer(state, around, loop * self.config.layers + index)
-        normed: Tensor = self.model.norm(state)
+        normed: Tensor = self.model.norm(state, around.plain)
         return normed
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:

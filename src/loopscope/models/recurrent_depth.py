@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from loopscope._errors import LoopscopeError
+from loopscope.models.activation import gated_silu
 from loopscope.models.attention import Surroundings, attend, cached_surroundings, counted_surroundings, surroundings
-from loopscope.models.base import LoopedModule, is_differentiated, select
+from loopscope.models.base import LoopedModule, needs_elementary_operations, select
 from loopscope.models.batch import Batch
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
@@ -140,10 +141,10 @@ class JointFeedForward(nn.Module):
         self.fc = Linear(config.hidden_size, 2 * config.inner_size, bias=False)
         self.proj = Linear(config.inner_size, config.hidden_size, bias=False)
 
-    def forward(self, x_BSD: Tensor) -> Tensor:
+    def forward(self, x_BSD: Tensor, plain: bool) -> Tensor:
         """[B, S, D] → [B, S, D]."""
         both = self.fc(x_BSD)
-        result: Tensor = self.proj(functional.silu(both[..., : self.inner]) * both[..., self.inner :])
+        result: Tensor = self.proj(gated_silu(both[..., : self.inner], both[..., self.inner :], plain))
         return result
 
 
@@ -243,7 +244,7 @@ class RecurrentDepth(LoopedModule):
         """Logits through the coda. Rows begin at position 0; what stands after a position never reaches it."""
         arithmetic = self.dtype if dtype is None else dtype
         around = counted_surroundings(
-            state.shape[1], self.device, self.config.rotary, arithmetic, plain=is_differentiated(state)
+            state.shape[1], self.device, self.config.rotary, arithmetic, plain=needs_elementary_operations(state)
         )
         hidden = self.head_hidden(state, dtype, around)
         return self._head(select(hidden, positions), dtype)

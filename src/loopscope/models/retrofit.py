@@ -98,7 +98,7 @@ class RetrofitLlamaBlock(nn.Module):
     def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
         """[B, S, D] → [B, S, D]."""
         x_BSD = x_BSD + self.attn(self.norm_1(x_BSD, around.plain), around, slot)
-        branch: Tensor = self.mlp(self.norm_2(x_BSD, around.plain))
+        branch: Tensor = self.mlp(self.norm_2(x_BSD, around.plain), around.plain)
         return x_BSD + branch
 
 
@@ -115,7 +115,7 @@ class RetrofitOlmoBlock(nn.Module):
     def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
         """[B, S, D] → [B, S, D]."""
         x_BSD = x_BSD + self.norm_1(self.attn(x_BSD, around, slot), around.plain)
-        branch: Tensor = self.norm_2(self.mlp(x_BSD), around.plain)
+        branch: Tensor = self.norm_2(self.mlp(x_BSD, around.plain), around.plain)
         return x_BSD + branch
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from loopscope.models.activation import gated_silu
 from loopscope.models.attention import Surroundings, attend
 from loopscope.models.linear import Linear, join_linears, linear
 from loopscope.models.normalisation import RMSNorm
@@ -93,7 +93,7 @@ class SeparateFeedForward(nn.Module):
         """Joins gate and up."""
         self.joined = join_linears([self.gate_proj, self.up_proj])
 
-    def forward(self, x_BSD: Tensor) -> Tensor:
+    def forward(self, x_BSD: Tensor, plain: bool) -> Tensor:
         """[B, S, D] → [B, S, D]."""
         if self.joined is None:
             gate, up = self.gate_proj(x_BSD), self.up_proj(x_BSD)
@@ -101,5 +101,5 @@ class SeparateFeedForward(nn.Module):
             both = linear(x_BSD, *self.joined)
             inner = self.gate_proj.out_features
             gate, up = both[..., :inner], both[..., inner:]
-        result: Tensor = self.down_proj(functional.silu(gate) * up)
+        result: Tensor = self.down_proj(gated_silu(gate, up, plain))
         return result
