@@ -1,7 +1,7 @@
 """A user's own looped model, named through an entry point and checked for what the rest of loopscope calls.
 
 The entry point names a callable. It is called with `device` and `dtype` if it takes them; if not, what it returns
-is moved there when it is an `nn.Module`.
+is moved there when it is an `nn.Module`. Modules are frozen and put in evaluation mode.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def load_user_model(name: str, device: torch.device, dtype: torch.dtype | None) 
     wanted = {"device": device, "dtype": dtype}
     taken = {key: value for key, value in wanted.items() if _takes(factory, key)}
     model = factory(**taken)
-    if isinstance(model, nn.Module) and len(taken) < len(wanted):
-        model.to(device=device, dtype=dtype)
+    if isinstance(model, nn.Module):
+        if len(taken) < len(wanted):
+            model.to(device=device, dtype=dtype)
+        model.eval().requires_grad_(False)
     missing = [attribute for attribute in REQUIRED if not hasattr(model, attribute)]
     if missing:
         raise LoopscopeError(

@@ -1,0 +1,227 @@
+"""A user's own model: the documentation's code, word for word, as a real entry point, measured end to end."""
+
+import contextlib
+import importlib
+import io
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from loopscope._errors import LoopscopeError
+from loopscope.models import Batch, LoopedModel, card_of, load_model, load_tokenizer
+from loopscope.models.user_model import REQUIRED
+from loopscope.readout import affine_path_from_states, nonlinear_path_from_states
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "your-own-model.md"
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Installs a module as a distribution with entry points, the way a wheel lies on disk, for one test."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = []
+
+    def write(module, code, entry_points, distribution="my-looped"):
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{distribution.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        sections = [
+            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+            for group, points in entry_points.items()
+        ]
+        (info / "entry_points.txt").write_text("\n".join(sections))
+        names.append(module)
+        importlib.invalidate_caches()
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def wheel(install):
+    (declared, _) = (tomllib.loads(text)["project"]["entry-points"] for text in blocks("toml"))
+    install("my_looped", blocks("python")[0], declared)
+
+
+@pytest.mark.usefixtures("wheel")
+def test_model_of_the_documentation_is_about_forty_lines():
+    lines = [line for line in blocks("python")[0].splitlines() if line.strip()]
+    assert 30 <= len(lines) <= 50
+
+
+@pytest.mark.usefixtures("wheel")
+def test_it_loads_by_name_and_satisfies_the_protocol():
+    model = load_model("my-wheel")
+    assert isinstance(model, LoopedModel)
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    card = card_of(model)
+    assert (card.kind, card.location, card.family) == ("entry point", "my-wheel", "wheel")
+    assert card.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.usefixtures("wheel")
+def test_states_are_the_steps():
+    model = load_model("my-wheel", dtype="float64")
+    batch = Batch.from_rows([[1, 2, 3, 4], [5, 6]])
+    context = model.embed(batch)
+    state = context.state
+    kept = model.states(batch, [0, 2, 3])
+    assert sorted(kept) == [0, 2, 3]
+    for depth in range(1, 4):
+        state = model.step(state, context)
+        if depth in kept:
+            assert torch.equal(kept[depth], state)
+
+
+@pytest.mark.usefixtures("wheel")
+def test_padding_on_the_right_changes_nothing():
+    model = load_model("my-wheel", dtype="float64")
+    alone = model.states(Batch.from_rows([[5, 6]]), [4])[4]
+    padded = model.states(Batch.from_rows([[5, 6], [1, 2, 3, 4]]), [4])[4]
+    torch.testing.assert_close(padded[:1, :2], alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("wheel")
+def test_head_is_the_readout():
+    model = load_model("my-wheel", dtype="float64")
+    state = model.states(Batch.from_rows([[1, 2, 3]]), [2])[2]
+    torch.testing.assert_close(model.readout(state), state @ model.head.weight_VD.T + model.head.bias_V)
+    positions = torch.tensor([[0, 2], [0, 0]])
+    torch.testing.assert_close(model.readout(state, positions), model.readout(state)[0, [2, 0]])
+
+
+@pytest.mark.usefixtures("wheel")
+def test_usage_of_the_documentation_runs_and_agrees_with_direct_evaluation():
+    printed = io.StringIO()
+    space = {}
+    with contextlib.redirect_stdout(printed):
+        exec(compile(blocks("python")[1], str(PAGE), "exec"), space)
+    assert printed.getvalue().startswith("slope ")
+    model, path = space["model"], space["path"]
+
+    def utility(alpha):
+        state = space["before"].double() + alpha * (space["after"].double() - space["before"].double())
+        logits = model.readout(state, dtype=torch.float64)
+        return logits.log_softmax(-1)[[0, 1], [7, 99]].mean()
+
+    h = 1e-4
+    assert path.gain.item() == pytest.approx((utility(1.0) - utility(0.0)).item(), abs=1e-12)
+    assert path.slope.item() == pytest.approx(((utility(h) - utility(-h)) / (2 * h)).item(), rel=1e-6)
+    second = (utility(h) - 2 * utility(0.0) + utility(-h)) / h**2
+    assert path.curvature.item() == pytest.approx(second.item(), rel=1e-4)
+
+
+@pytest.mark.usefixtures("wheel")
+def test_closed_form_equals_taylor_mode_through_its_readout():
+    model = load_model("my-wheel", dtype="float64")
+    states = model.states(Batch.from_rows([[5, 17, 42, 7, 99]]), [4, 5])
+    positions = torch.tensor([[0, 2], [0, 3]])
+    rows, places = positions.T
+    affine = affine_path_from_states(states[4][rows, places], states[5][rows, places], *model.head, targets=[7, 99])
+    through = nonlinear_path_from_states(
+        lambda state, where: model.readout(state, where, dtype=torch.float64),
+        states[4],
+        states[5],
+        [7, 99],
+        positions,
+        dtype=torch.float64,
+    )
+    for alpha in (0.0, 0.3, 1.0):
+        torch.testing.assert_close(
+            affine.derivatives(alpha, 3).stack, through.derivatives(alpha, 3).stack, rtol=1e-9, atol=1e-11
+        )
+
+
+@pytest.mark.usefixtures("wheel")
+def test_it_is_listed_and_suggested():
+    from loopscope.cli.models import model_rows
+
+    (row,) = [row for row in model_rows() if row["name"] == "my-wheel"]
+    assert row["location"] == "my_looped:build"
+    with pytest.raises(LoopscopeError, match="did you mean my-wheel"):
+        load_model("my-wheal")
+
+
+@pytest.mark.usefixtures("wheel")
+def test_random_weights_and_missing_tokenizer_are_its_own_business():
+    with pytest.raises(LoopscopeError, match="up to its factory"):
+        load_model("my-wheel", random_weights=True)
+    with pytest.raises(LoopscopeError, match="brings no tokenizer"):
+        load_tokenizer("my-wheel")
+
+
+def test_tokenizer_by_entry_point(install, tmp_path):
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models
+
+    Backend(models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    (_, declared) = (tomllib.loads(text)["project"]["entry-points"] for text in blocks("toml"))
+    code = blocks("python")[0] + f"\n\ndef tokenizer_folder():\n    return {str(tmp_path)!r}\n"
+    install("my_looped", code, declared | {"loopscope.models": {"my-wheel": "my_looped:build"}})
+    assert load_tokenizer("my-wheel", vocabulary_size=256).encode("b") == [1]
+    with pytest.raises(LoopscopeError, match="2 tokens and my-wheel only 1"):
+        load_tokenizer("my-wheel", vocabulary_size=1)
+
+
+def test_factory_without_arguments_is_moved_and_converted(install):
+    code = blocks("python")[0] + "\n\ndef plain():\n    return Wheel(width=16)\n"
+    install("my_looped", code, {"loopscope.models": {"plain": "my_looped:plain"}})
+    assert load_model("plain", dtype="bfloat16").dtype == torch.bfloat16
+
+
+def test_model_that_lacks_a_part(install):
+    install(
+        "half_model", "class Half:\n    name = family = 'half'\n", {"loopscope.models": {"half": "half_model:Half"}}
+    )
+    with pytest.raises(LoopscopeError, match=r"lacks hidden_size, .*states") as caught:
+        load_model("half")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["no_such_module:build", "half_model:nothing"])
+def test_entry_point_that_cannot_be_imported(install, value):
+    install("half_model", "", {"loopscope.models": {"half": value}})
+    with pytest.raises(LoopscopeError, match="cannot be imported"):
+        load_model("half")
+
+
+def test_entry_point_that_is_no_callable(install):
+    install("half_model", "number = 3", {"loopscope.models": {"half": "half_model:number"}})
+    with pytest.raises(LoopscopeError, match="no callable"):
+        load_model("half")
+
+
+def test_two_packages_with_one_name(install):
+    install("one", "def build(): ...", {"loopscope.models": {"same": "one:build"}}, "dist-one")
+    install("two", "def build(): ...", {"loopscope.models": {"same": "two:build"}}, "dist-two")
+    with pytest.raises(LoopscopeError, match="uninstall one"):
+        load_model("same")
+
+
+def test_published_name_cannot_be_taken_over(install):
+    install("bad", "def build(): raise SystemExit", {"loopscope.models": {"ouro-1.4b": "bad:build"}})
+    from loopscope.models.source import parse_spec
+
+    assert parse_spec("ouro-1.4b").kind == "hub"
+
+
+def test_bug_in_the_users_factory_keeps_its_traceback(install):
+    install("bad", "def build(): return 1 / 0", {"loopscope.models": {"bad": "bad:build"}})
+    with pytest.raises(ZeroDivisionError):
+        load_model("bad")
+
+
+def test_required_parts_are_the_protocols():
+    members = set(LoopedModel.__annotations__) | {name for name in vars(LoopedModel) if not name.startswith("_")}
+    assert set(REQUIRED) == members
