@@ -100,7 +100,8 @@ def _exact_ends(z0, v, precision):
         "final_entropy": h1,
         "entropy_change": h1 - h0,
     }
-    scales = {**{k: abs(x) for k, x in values.items()}, "entropy_change": min(moved + reverse, h0 + h1, key=lambda a: float(a.mid()))}
+    scales = {k: abs(x) for k, x in values.items()}
+    scales["entropy_change"] = min(moved + reverse, h0 + h1, key=lambda a: float(a.mid()))
     return values, scales
 
 

@@ -1,5 +1,31 @@
 """φ and its derivatives from states: closed form for an affine head, Taylor mode through any other readout."""
 
 from loopscope.readout.affine import AffinePath, affine_path, affine_path_from_states
+from loopscope.readout.autograd import AutogradCoefficients, autograd_coefficients, chord_curvature
+from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributions
+from loopscope.readout.envelope import Envelope
+from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path, nonlinear_path_from_states
+from loopscope.readout.options import OptionPath, joint_option_utility, option_path
+from loopscope.readout.taylor import Series
+from loopscope.readout.utility_path import Derivatives, UtilityPath
 
-__all__ = ["AffinePath", "affine_path", "affine_path_from_states"]
+__all__ = [
+    "AffinePath",
+    "AutogradCoefficients",
+    "Derivatives",
+    "EndpointDecomposition",
+    "EndpointDistributions",
+    "Envelope",
+    "NonlinearPath",
+    "OptionPath",
+    "Series",
+    "UtilityPath",
+    "affine_path",
+    "affine_path_from_states",
+    "autograd_coefficients",
+    "chord_curvature",
+    "joint_option_utility",
+    "nonlinear_path",
+    "nonlinear_path_from_states",
+    "option_path",
+]

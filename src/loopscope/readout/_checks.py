@@ -24,7 +24,7 @@ def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
 def require_floating(name: str, tensor: Tensor) -> None:
     """Refuse anything but a real floating-point tensor."""
     if not isinstance(tensor, Tensor):
-        raise LoopscopeError(f"{name} must be a torch tensor, not {type(tensor).__name__}; wrap it with torch.as_tensor.")
+        raise LoopscopeError(f"{name} is a {type(tensor).__name__}, not a torch tensor; wrap it with torch.as_tensor.")
     if not tensor.dtype.is_floating_point:
         raise LoopscopeError(f"{name} has dtype {tensor.dtype}; give a floating-point tensor.")
 
@@ -43,7 +43,8 @@ def require_results_finite(name: str, tensor: Tensor) -> Tensor:
     """Refuse a NaN or infinite result that finite states and weights produced by overflow."""
     if not bool(torch.isfinite(tensor).all()):
         raise LoopscopeError(
-            f"{name} came out NaN or infinite, so some logits are not finite; use a wider readout dtype, or check the weights."
+            f"{name} came out NaN or infinite, so some logits are not finite; "
+            "use a wider readout dtype, or check the weights."
         )
     return tensor
 
@@ -52,7 +53,7 @@ def require_matrix(name: str, tensor: Tensor) -> None:
     """Refuse anything but a non-empty floating-point matrix."""
     require_floating(name, tensor)
     if tensor.ndim != 2:
-        raise LoopscopeError(f"{name} has shape {tuple(tensor.shape)}; give one row per reference token: [tokens, width].")
+        raise LoopscopeError(f"{name} has shape {tuple(tensor.shape)}; give a matrix, one row for each token or entry.")
     if tensor.shape[0] == 0:
         raise LoopscopeError(f"{name} has no rows: the reference set is empty; give at least one reference token.")
     if tensor.shape[1] == 0:
@@ -85,7 +86,7 @@ def as_targets(targets: Any, tokens: int, vocabulary: int, device: torch.device)
     low, high = int(index.min()), int(index.max())
     if low < 0 or high >= vocabulary:
         wrong = low if low < 0 else high
-        raise LoopscopeError(f"target {wrong} lies outside the vocabulary of {vocabulary} entries; check the tokenizer.")
+        raise LoopscopeError(f"target {wrong} is outside the vocabulary of {vocabulary} entries; check the tokenizer.")
     return index
 
 
@@ -115,7 +116,7 @@ def as_scales(alpha: Scales, *, extrapolate: bool) -> tuple[list[float], bool]:
         if not math.isfinite(value):
             raise LoopscopeError(f"alpha holds {value}; give finite scales.")
         if not extrapolate and not 0.0 <= value <= 1.0:
-            raise LoopscopeError(f"alpha = {value:g} lies outside [0, 1]; pass extrapolate=True to leave the update's segment.")
+            raise LoopscopeError(f"alpha = {value:g} is outside [0, 1]; pass extrapolate=True to leave the update.")
     return scales, tensor.ndim == 0
 
 

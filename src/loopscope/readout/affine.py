@@ -25,13 +25,14 @@ from loopscope.readout._checks import (
     require_same_shape,
 )
 from loopscope.readout._segments import SegmentMean, Segments, as_segments
+from loopscope.readout.autograd import autograd_sweep
 from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
 from loopscope.readout.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
 from loopscope.readout.moments import Swept, sweep
 from loopscope.readout.sources import HeadLogits, LogitSource, StoredLogits, blocks
 from loopscope.readout.utility_path import Derivatives, UtilityPath
 
-IMPLEMENTATIONS = ("blocked", "reference")
+IMPLEMENTATIONS = ("blocked", "reference", "autograd")
 _BLOCK_ELEMENTS = 1 << 16  # half a megabyte of float64: a few such arrays stay in a core's cache
 _BLOCK_VOCABULARY = 8192
 
@@ -43,8 +44,6 @@ class AffinePath(UtilityPath):
     accuracy 1e-12 or better for φ'' and the divergences however peaked the softmax or small the displacement, and
     for φ, φ', φ''' and φ'''' relative to the sum of the absolute values of what they add up.
     """
-
-    max_order = 4
 
     def __init__(
         self,
@@ -59,8 +58,9 @@ class AffinePath(UtilityPath):
         require_choice("impl", impl, IMPLEMENTATIONS)
         self._source, self._targets_T, self._segments = source, targets_T, segments
         self._impl = impl
+        self.max_order = 2 if impl == "autograd" else 4
         width = min(as_block("block_vocabulary", block_vocabulary, _BLOCK_VOCABULARY), source.vocabulary)
-        self._block_vocabulary = source.vocabulary if impl == "reference" else width
+        self._block_vocabulary = width if impl == "blocked" else source.vocabulary
         self._block_tokens = as_block("block_tokens", block_tokens, max(1, _BLOCK_ELEMENTS // width))
 
     @property
@@ -91,7 +91,9 @@ class AffinePath(UtilityPath):
 
     def _sweep(self, rows: slice, scales: list[float], order: int) -> Swept:
         targets_t = self._targets_T[rows]
-        if self._impl == "reference":
+        if self._impl == "autograd":
+            swept = autograd_sweep(self._source.states(rows), targets_t, scales, order)
+        elif self._impl == "reference":
             target = self._source.target_logits(rows, targets_t)
             z0_tV, v_tV = self._source.block(rows, slice(0, self._source.vocabulary), targets_t, target)
             at = [reference.derivatives_at(z0_tV, v_tV, targets_t, alpha, order) for alpha in scales]
@@ -162,6 +164,8 @@ class AffinePath(UtilityPath):
         See `loopscope.readout.envelope` for the argument.
         """
         cells = as_block("cells", cells, 256)
+        if self._impl == "autograd":
+            raise LoopscopeError("impl='autograd' has no fourth derivative; use impl='blocked' for envelopes.")
         nodes = [k / cells for k in range(cells + 1)]
         stack, *bounds = (SegmentMean(self._segments) for _ in range(1 + len(CellBounds._fields)))
         for rows in self._rows():
@@ -193,7 +197,8 @@ def affine_path(
         v: their displacement, the same shape.
         targets: reference label of each token, [tokens].
         examples: which example each token belongs to, integers 0..N-1; None means one example.
-        impl: "blocked" (the default) or "reference", plain FP64 over whole rows.
+        impl: "blocked" (the default), "reference" (plain FP64 over whole rows), or "autograd" (gradient and
+            Hessian–vector product, the paper's way, up to the second derivative).
         block_tokens: tokens worked on at a time.
         block_vocabulary: vocabulary entries worked on at a time.
 
@@ -201,7 +206,7 @@ def affine_path(
     >>> bool(path.slope > 0), bool(path.curvature < 0), bool(path.gain > 0)
     (True, True, True)
     >>> [round(float(d), 6) for d in path.derivatives(0.5, order=2)]
-    [0.186333, 0.238406, -0.419974]
+    [0.186334, 0.238406, -0.419974]
     """
     if isinstance(z0, Tensor) and isinstance(v, Tensor) and z0.ndim == 1 and v.ndim == 1:
         z0, v = z0.unsqueeze(0), v.unsqueeze(0)
@@ -244,7 +249,7 @@ def affine_path_from_states(
         targets: reference label of each token.
         examples: which example each token belongs to; None means one example.
         dtype: arithmetic of the products, float32 (the paper's protocol) or float64.
-        impl: "blocked" or "reference".
+        impl: "blocked", "reference" or "autograd", as for `affine_path`.
         block_tokens: tokens worked on at a time.
         block_vocabulary: vocabulary entries worked on at a time.
     """

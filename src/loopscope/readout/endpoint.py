@@ -89,19 +89,19 @@ def endpoint_distributions(
 ) -> EndpointDistributions:
     """Divergences and entropies of some tokens, in one sweep over the vocabulary."""
     target = source.target_logits(rows, targets_t)
-    parts = []
+    within, outside = [], []
     for columns in blocks(source.vocabulary, block_vocabulary):
         part = _compare(*source.block(rows, columns, targets_t, target))
-        parts.append((part.within, part.z0_e, part.v_e, part.log_mass, part.growth, part.change_scale))
-    if len(parts) == 1:
-        return parts[0][0]
-    within = [p[0] for p in parts]
-    z0_e_tB, v_e_tB, log_mass_tB, growth_tB, scale_tB = (torch.stack([p[i] for p in parts], 1) for i in range(1, 6))
+        within.append(part.within)
+        outside.append(torch.stack([part.z0_e, part.v_e, part.log_mass, part.growth, part.change_scale]))
+    if len(within) == 1:
+        return within[0]
+    z0_e_tB, v_e_tB, log_mass_tB, growth_tB, scale_tB = torch.stack(outside, -1)
     first_t1 = torch.argmax(z0_e_tB + log_mass_tB, dim=1, keepdim=True)
     z0_tB = (z0_e_tB - z0_e_tB.gather(1, first_t1)) + (log_mass_tB - log_mass_tB.gather(1, first_t1))
     v_tB = (v_e_tB - v_e_tB.gather(1, first_t1)) + (growth_tB - growth_tB.gather(1, first_t1))
     between = _compare(z0_tB, v_tB)
-    kl, reverse, h0, h1, change = (torch.stack(column, 1) for column in zip(*(w.stacked() for w in within), strict=True))
+    kl, reverse, h0, h1, change = torch.stack([w.stacked() for w in within], -1)
     p_tB, q_tB = between.p_tb, between.q_tb
     initial_entropy = between.within.initial_entropy + (p_tB * h0).sum(1)
     final_entropy = between.within.final_entropy + (q_tB * h1).sum(1)
@@ -147,7 +147,10 @@ def _compare(z0_tb: Tensor, v_tb: Tensor) -> _Part:
 
 
 def _log_mean_exp(u: Tensor, p: Tensor, q: Tensor, direct: Tensor) -> Tensor:
-    """log E_p[e^u] [t, 1], relatively accurate where it is small; `direct` is the difference of log-sum-exps."""
+    """The logarithm of E_p[e^u], [t, 1], relatively accurate where it is small.
+
+    `direct` is the same as a difference of log-sum-exps, accurate where it is not.
+    """
     grown = torch.exp(direct.clamp(-1.0, 1.0)) * q - p
     mean = torch.where(u > 1.0, grown, p * torch.expm1(u.clamp(max=1.0))).sum(1, keepdim=True)
     return torch.where(direct.abs() <= 1.0, torch.log1p(mean.clamp(min=-0.9)), direct)

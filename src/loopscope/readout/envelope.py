@@ -6,16 +6,16 @@ Prop. root-sandwich); a largest sampled value is no such constant. Here they com
 **Setting.** One token, one cell [l, r] of width h, α = l + θh with θ ∈ [0, 1]. Z(α) = Σ exp z_a(α), m(α) = E_α[v],
 V = Var_α[v] = −φ''. For fixed c and k = 2, 4 put N_k(α) = Σ exp(z_a(α)) (v_a − c)^k, so E_α[(v − c)^k] = N_k/Z.
 
-**Lemma.** Z, N₂ and N₄ are sums of exponentials of affine functions of α with non-negative weights, so their logarithms
-are convex in α. On the cell a convex function lies below its chord and above its tangents. With
-a = KL(p_l‖p_r) = log Z(r) − log Z(l) − h m(l) and b = KL(p_r‖p_l) = h m(r) − log Z(r) + log Z(l), both ≥ 0, and B_l, B_r
-the values of E[(v − c)^k] at the ends:
+**Lemma.** Z, N₂ and N₄ are sums of exponentials of affine functions of α with non-negative weights, so their
+logarithms are convex in α. On the cell a convex function lies below its chord and above its tangents. With
+a = KL(p_l‖p_r) = log Z(r) − log Z(l) − h m(l) and b = KL(p_r‖p_l) = h m(r) − log Z(r) + log Z(l), both ≥ 0, and
+B_l, B_r the values of E[(v − c)^k] at the ends:
 
 1. *Above.* Chord for N_k, tangent of Z at l: log E_α[(v−c)^k] ≤ (1−θ) log B_l + θ (log B_r + a). With the tangent at r:
    log E_α[(v−c)^k] ≤ (1−θ) (log B_l + b) + θ log B_r. Either right-hand side is affine in θ, its exponential convex.
 2. *Below.* Tangent of N₂ at l, chord for Z, and e^x ≥ 1 + x:
-   E_α[(v−c)²] ≥ B_l + θ [h E_l[(v−c)²(v−m(l))] − a B_l]; from r: E_α[(v−c)²] ≥ B_r − (1−θ) [h E_r[(v−c)²(v−m(r))] + b B_r].
-   Both are affine in θ.
+   E_α[(v−c)²] ≥ B_l + θ (h E_l[(v−c)²(v−m(l))] − a B_l). With the tangent at r:
+   E_α[(v−c)²] ≥ B_r − (1−θ) (h E_r[(v−c)²(v−m(r))] + b B_r). Both are affine in θ.
 
 **Second derivative.** Take c halfway between m(l) and m(r). As m' = V ≥ 0, |m(α) − c| ≤ e := (m(r) − m(l))/2, so
 E_α[(v−c)²] − e² ≤ V(α) ≤ E_α[(v−c)²], and B_l = V(l) + e², B_r = V(r) + e². So V has a convex upper bound and an

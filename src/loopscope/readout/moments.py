@@ -66,7 +66,9 @@ class GainSums:
     big: Tensor
 
 
-def block_sums(z0_tb: Tensor, v_tb: Tensor, v_y_t1: Tensor, scales: list[float], order: int) -> tuple[Moments, GainSums]:
+def block_sums(
+    z0_tb: Tensor, v_tb: Tensor, v_y_t1: Tensor, scales: list[float], order: int
+) -> tuple[Moments, GainSums]:
     """Moments and gain sums of one block at all scales; only one scale's weights exist at a time."""
     e_t1 = torch.argmax(z0_tb, dim=1, keepdim=True)
     z0_e_t1 = z0_tb.gather(1, e_t1)

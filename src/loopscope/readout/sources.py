@@ -5,9 +5,10 @@ Shapes: T reference tokens, V vocabulary entries, D hidden width; t and b are bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from loopscope.readout._checks import require_finite, require_matrix, require_sa
 
 
 class TargetLogits(NamedTuple):
-    """The reference label's own logit and displacement, [t, 1] each."""
+    """The reference label's own logit and displacement, float64 [t, 1] each."""
 
     z0: Tensor
     v: Tensor
@@ -29,29 +30,35 @@ class LogitBlock(NamedTuple):
     v: Tensor
 
 
-class LogitSource(Protocol):
+class StateView(NamedTuple):
+    """The same tokens as states to differentiate through: H, D and the map from a state to its logits."""
+
+    state: Tensor
+    displacement: Tensor
+    readout: Callable[[Tensor], Tensor]
+
+
+class LogitSource(ABC):
     """Initial logits and their displacement for every reference token, handed out in blocks."""
 
-    @property
-    def tokens(self) -> int:
-        """T, the number of reference tokens."""
+    tokens: int
+    vocabulary: int
+    device: torch.device
 
-    @property
-    def vocabulary(self) -> int:
-        """V, the number of vocabulary entries."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the blocks live."""
-
+    @abstractmethod
     def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
-        """The target's entries, bit for bit those that `block` hands out."""
+        """The targets' entries, bit for bit those that `block` hands out."""
 
+    @abstractmethod
     def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
-        """One block, in float64; `target` is what `target_logits` gave for the same rows."""
+        """One block; `target` is what `target_logits` gave for the same rows."""
+
+    @abstractmethod
+    def states(self, rows: slice) -> StateView:
+        """The same tokens for autograd."""
 
 
-class StoredLogits:
+class StoredLogits(LogitSource):
     """Two matrices that are already there."""
 
     def __init__(self, z0_TV: Tensor, v_TV: Tensor) -> None:
@@ -61,32 +68,28 @@ class StoredLogits:
         require_finite("z0", z0_TV)
         require_finite("v", v_TV)
         self._z0_TV, self._v_TV = z0_TV.detach(), v_TV.detach()
-
-    @property
-    def tokens(self) -> int:
-        return int(self._z0_TV.shape[0])
-
-    @property
-    def vocabulary(self) -> int:
-        return int(self._z0_TV.shape[1])
-
-    @property
-    def device(self) -> torch.device:
-        return self._z0_TV.device
+        self.tokens, self.vocabulary = z0_TV.shape
+        self.device = z0_TV.device
 
     def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
+        """Read off the matrices."""
         y_t1 = targets_t.unsqueeze(1)
         return TargetLogits(self._z0_TV[rows].gather(1, y_t1).double(), self._v_TV[rows].gather(1, y_t1).double())
 
     def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
+        """Cut out of the matrices."""
         return LogitBlock(self._z0_TV[rows, columns].double(), self._v_TV[rows, columns].double())
 
+    def states(self, rows: slice) -> StateView:
+        """The logits themselves are the state."""
+        return StateView(self._z0_TV[rows].double(), self._v_TV[rows].double(), lambda logits: logits)
 
-class HeadLogits:
+
+class HeadLogits(LogitSource):
     """A linear head over two stored states: z(0) = H Wᵀ + b and v = (H⁺ − H) Wᵀ.
 
-    D = H⁺ − H is formed in the readout's dtype from the states as they are stored. Both products are
-    taken in that dtype with TF32 off, and handed on in float64.
+    D = H⁺ − H is formed in the readout's dtype from the states as they are stored. Both products are taken in that
+    dtype with TF32 off, and handed on in float64.
     """
 
     def __init__(
@@ -97,20 +100,11 @@ class HeadLogits:
         self._weight_VD = weight_VD.detach()
         self._bias_V = None if bias_V is None else bias_V.detach()
         self._dtype = dtype
-
-    @property
-    def tokens(self) -> int:
-        return int(self._h_TD.shape[0])
-
-    @property
-    def vocabulary(self) -> int:
-        return int(self._weight_VD.shape[0])
-
-    @property
-    def device(self) -> torch.device:
-        return self._h_TD.device
+        self.tokens, self.vocabulary = int(h_TD.shape[0]), int(weight_VD.shape[0])
+        self.device = h_TD.device
 
     def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
+        """One row of the head for each token."""
         weight_tD = self._weight_VD[targets_t].to(self._dtype)
         z0_t = (self._h_TD[rows] * weight_tD).sum(1).double()
         if self._bias_V is not None:
@@ -119,19 +113,31 @@ class HeadLogits:
         return TargetLogits(z0_t.unsqueeze(1), v_t.unsqueeze(1))
 
     def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
+        """Two products with one stretch of the head."""
         weight_Db = self._weight_VD[columns].to(self._dtype).T
         with full_precision_products():
             z0_tb = (self._h_TD[rows] @ weight_Db).double()
             v_tb = (self._d_TD[rows] @ weight_Db).double()
         if self._bias_V is not None:
             z0_tb += self._bias_V[columns].double()
-        # A matrix product and a row-wise one may round differently. The utility needs v_y − v_y to be
-        # exactly zero, or a reference probability near one would drown in that rounding.
+        # A matrix product and a row-wise one may round differently. The utility needs v_y − v_y to be exactly zero,
+        # or a reference probability near one would drown in that rounding.
         held = torch.nonzero((targets_t >= columns.start) & (targets_t < columns.stop)).squeeze(1)
         column = targets_t[held] - columns.start
         z0_tb[held, column] = target.z0[held, 0]
         v_tb[held, column] = target.v[held, 0]
         return LogitBlock(z0_tb, v_tb)
+
+    def states(self, rows: slice) -> StateView:
+        """The states, read out by the whole head."""
+        weight_VD = self._weight_VD.to(self._dtype)
+        bias_V = None if self._bias_V is None else self._bias_V.to(self._dtype)
+
+        def readout(state: Tensor) -> Tensor:
+            with full_precision_products():
+                return torch.nn.functional.linear(state, weight_VD, bias_V)
+
+        return StateView(self._h_TD[rows], self._d_TD[rows], readout)
 
 
 @contextmanager

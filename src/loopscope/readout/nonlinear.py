@@ -1,0 +1,267 @@
+"""Paths through any smooth readout (Huginn's coda and head, a user's own): Taylor mode by default.
+
+Shapes: T reference tokens, V vocabulary entries, N examples, K scales.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+from loopscope.readout._checks import (
+    as_readout_dtype,
+    as_targets,
+    require_choice,
+    require_finite,
+    require_floating,
+    require_same_shape,
+)
+from loopscope.readout._segments import as_segments, segment_mean
+from loopscope.readout.autograd import autograd_coefficients
+from loopscope.readout.composition import log_softmax_derivatives
+from loopscope.readout.nested import nested_derivatives
+from loopscope.readout.reference import log_probability_at_start
+from loopscope.readout.sources import blocks, full_precision_products
+from loopscope.readout.taylor import Series
+from loopscope.readout.utility_path import UtilityPath
+
+Readout = Callable[..., Any]
+IMPLEMENTATIONS = ("taylor", "nested", "autograd")
+_BLOCK_ELEMENTS = 1 << 18
+
+
+class NonlinearPath(UtilityPath):
+    """φ along H + αD through a readout; made by `nonlinear_path` or `nonlinear_path_from_states`."""
+
+    def __init__(
+        self,
+        readout: Readout,
+        state: Tensor,
+        displacement: Tensor,
+        targets: Any,
+        positions: Tensor | None,
+        examples: Any,
+        impl: str,
+    ) -> None:
+        require_choice("impl", impl, IMPLEMENTATIONS)
+        for name, tensor in (("state", state), ("displacement", displacement)):
+            require_floating(name, tensor)
+            require_finite(name, tensor)
+        require_same_shape("state", state, "displacement", displacement)
+        if state.dtype != displacement.dtype or state.dtype not in (torch.float32, torch.float64):
+            raise LoopscopeError(
+                f"state is {state.dtype} and displacement {displacement.dtype}; give both in the readout's dtype, "
+                "or give the two stored states to nonlinear_path_from_states."
+            )
+        if positions is not None:
+            _require_positions(positions, state)
+        self.max_order = 2 if impl == "autograd" else 4
+        self._readout, self._state, self._displacement = readout, state.detach(), displacement.detach()
+        self._positions, self._impl = positions, impl
+        logits_TV = self._logits(self._state)
+        tokens, vocabulary = logits_TV.shape
+        self._targets_T = as_targets(targets, tokens, vocabulary, logits_TV.device)
+        self._segments = as_segments(examples, tokens, logits_TV.device)
+        self._start_T = self._token_utility(logits_TV)
+
+    @property
+    def examples(self) -> int:
+        """How many examples this path holds."""
+        return self._segments.examples
+
+    @property
+    def single(self) -> bool:
+        """Whether results drop the example axis."""
+        return self._segments.single
+
+    def per_token(self) -> NonlinearPath:
+        """The same path with every reference token an example of its own."""
+        if self._impl == "autograd":
+            raise LoopscopeError("impl='autograd' differentiates whole examples; use impl='taylor' for single tokens.")
+        twin = copy(self)
+        for name in ("_start", "_full", "_initial_cached"):
+            twin.__dict__.pop(name, None)
+        twin._segments = self._segments.per_token()
+        return twin
+
+    def _call(self, state: Any) -> Any:
+        with full_precision_products():
+            logits = self._readout(state) if self._positions is None else self._readout(state, self._positions)
+        if len(logits.shape) != 2:
+            raise LoopscopeError(
+                f"the readout gave logits of shape {tuple(logits.shape)}; it must give [reference tokens, vocabulary]."
+            )
+        return logits
+
+    def _logits(self, state: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = self._call(state)
+        if logits.shape[0] == 0:
+            raise LoopscopeError("the reference set is empty; give at least one reference token.")
+        require_finite("the readout's logits", logits)
+        return logits
+
+    def _token_utility(self, logits_TV: Tensor) -> Tensor:
+        """The log probability of each target in float64, a block of tokens at a time."""
+        size = max(1, _BLOCK_ELEMENTS // logits_TV.shape[1])
+        parts = [
+            log_probability_at_start(logits_TV[rows].double(), self._targets_T[rows])
+            for rows in blocks(logits_TV.shape[0], size)
+        ]
+        return torch.cat(parts)
+
+    def _initial(self) -> Tensor:
+        return segment_mean(self._segments, self._start_T)
+
+    def _stack(self, scales: list[float], order: int) -> Tensor:
+        return torch.stack([self._at(alpha, order) for alpha in scales], -1)
+
+    def _at(self, alpha: float, order: int) -> Tensor:
+        """Derivatives 0..order at one scale, averaged over tokens: [order+1, N].
+
+        φ always comes from the readout of a plain state, φ(0) = 0 included: a readout may treat a series differently
+        (attention by its formula instead of a fused kernel), and two roundings must not meet in one difference.
+        """
+        base = self._state + alpha * self._displacement
+        if alpha == 0.0:
+            gains_T = torch.zeros_like(self._start_T)
+        else:
+            gains_T = self._token_utility(self._logits(base)) - self._start_T
+        gains = segment_mean(self._segments, gains_T).unsqueeze(0)
+        if order == 0:
+            return gains
+        if self._impl == "autograd":
+            return torch.cat([gains, self._by_autograd(base, order)])
+        slopes_T = self._by_taylor(base, order) if self._impl == "taylor" else self._by_nesting(base, order)
+        return torch.cat([gains, segment_mean(self._segments, slopes_T.T).T])
+
+    def _by_taylor(self, base: Tensor, order: int) -> Tensor:
+        with torch.no_grad():
+            logits = self._call(Series.line(base, self._displacement, order))
+        if not isinstance(logits, Series):
+            raise LoopscopeError(
+                "the readout turned the series into a plain tensor, so its logits do not depend on the state; "
+                "check that it does not detach or convert its input."
+            )
+        c = logits.coefficients
+        require_finite("the derivatives of the readout's logits", c)
+        parts = []
+        for rows in blocks(c.shape[1], max(1, _BLOCK_ELEMENTS // c.shape[2])):
+            z = [c[k, rows].double() * math.factorial(k) for k in range(order + 1)]
+            parts.append(torch.stack(log_softmax_derivatives(z[0], z[1:], self._targets_T[rows].unsqueeze(1))))
+        return torch.cat(parts, 1)
+
+    def _by_nesting(self, base: Tensor, order: int) -> Tensor:
+        return torch.stack(nested_derivatives(self._plain_utility, base, self._displacement, order)[1:])
+
+    def _plain_utility(self, state: Tensor) -> Tensor:
+        logits_TV = self._call(state).double()
+        return torch.log_softmax(logits_TV, -1).gather(1, self._targets_T.unsqueeze(1))[:, 0]
+
+    def _by_autograd(self, base: Tensor, order: int) -> Tensor:
+        def utility(state: Tensor) -> Tensor:
+            sums = torch.zeros(self.examples, dtype=torch.float64, device=state.device)
+            return sums.index_add(0, self._segments.index, self._plain_utility(state)) / self._segments.counts
+
+        found = autograd_coefficients(utility, base, self._displacement, self._owner(), self.examples)
+        return torch.stack([found.slope, found.curvature][:order])
+
+    def _owner(self) -> Tensor:
+        """The example of each row of the state."""
+        rows = int(self._state.shape[0])
+        index = self._segments.index
+        if self._segments.examples == 1:
+            return torch.zeros(rows, dtype=torch.int64, device=index.device)
+        if self._positions is not None:
+            row_T = self._positions[:, 0].to(index.device)
+        elif rows == index.shape[0]:
+            row_T = torch.arange(rows, device=index.device)
+        else:
+            raise LoopscopeError(
+                "impl='autograd' with several examples needs positions, to know which rows of the state are whose."
+            )
+        owner = torch.zeros(rows, dtype=torch.int64, device=index.device)
+        owner[row_T] = index
+        if bool((owner[row_T] != index).any()):
+            raise LoopscopeError("impl='autograd' needs examples that share no row of the state; use impl='taylor'.")
+        return owner
+
+
+def _require_positions(positions: Tensor, state: Tensor) -> None:
+    if not isinstance(positions, Tensor) or positions.dtype != torch.int64 or positions.ndim != 2:
+        raise LoopscopeError("positions must be an int64 tensor [reference tokens, 2] of (row, position).")
+    if positions.shape[0] == 0:
+        raise LoopscopeError("positions is empty: the reference set is empty; give at least one reference token.")
+    if positions.shape[1] != 2 or state.ndim < 2:
+        raise LoopscopeError("positions must be [reference tokens, 2] and state [rows, positions, hidden].")
+    limit = torch.tensor(state.shape[:2], device=positions.device)
+    if bool((positions < 0).any()) or bool((positions >= limit).any()):
+        raise LoopscopeError(f"positions reach outside the state's {tuple(state.shape[:2])} rows and positions.")
+
+
+def nonlinear_path(
+    readout: Readout,
+    state: Tensor,
+    displacement: Tensor,
+    targets: Any,
+    positions: Tensor | None = None,
+    *,
+    examples: Any = None,
+    impl: str = "taylor",
+) -> NonlinearPath:
+    """The utility path of a state and its displacement through any differentiable readout.
+
+    U is the mean over an example's reference tokens of log softmax(logits)_y (Eq. reference-utility). The readout runs
+    in the state's dtype with TF32 off; the last log-softmax and its derivatives are float64.
+
+    Args:
+        readout: `readout(state)`, or `readout(state, positions)` where positions are given, from a state to logits
+            [reference tokens, vocabulary], in plain torch operations.
+        state: H, float32 or float64.
+        displacement: D in the same dtype.
+        targets: reference label of each token.
+        positions: int64 [tokens, 2] of (row, position), handed to the readout.
+        examples: which example each token belongs to, integers 0..N-1; None means one example.
+        impl: "taylor" (truncated power series, derivatives up to the fourth), "nested" (nested forward mode, the same,
+            for readouts with operations that Taylor mode does not know), or "autograd" (gradient and Hessian–vector
+            product, the paper's way, up to the second).
+
+    >>> W = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> state = torch.tensor([[0.5, -0.5]], dtype=torch.float64)
+    >>> path = nonlinear_path(lambda h: torch.tanh(h) @ W.T, state, torch.ones_like(state), [2])
+    >>> [round(float(d), 6) for d in path.derivatives(0.0, order=3)]
+    [0.0, 0.54201, 0.083824, -0.587584]
+    """
+    return NonlinearPath(readout, state, displacement, targets, positions, examples, impl)
+
+
+def nonlinear_path_from_states(
+    readout: Readout,
+    h: Tensor,
+    h_plus: Tensor,
+    targets: Any,
+    positions: Tensor | None = None,
+    *,
+    examples: Any = None,
+    dtype: torch.dtype = torch.float32,
+    impl: str = "taylor",
+) -> NonlinearPath:
+    """`nonlinear_path` from two stored states: D = H⁺ − H is formed in `dtype` from the states as stored.
+
+    The readout must compute in `dtype`; a model's own is asked for it, as in
+    `lambda state, positions: model.readout(state, positions, dtype=torch.float64)`.
+    """
+    dtype = as_readout_dtype(dtype)
+    for name, tensor in (("h", h), ("h_plus", h_plus)):
+        require_floating(name, tensor)
+    require_same_shape("h", h, "h_plus", h_plus)
+    state = h.detach().to(dtype)
+    return nonlinear_path(
+        readout, state, h_plus.detach().to(dtype) - state, targets, positions, examples=examples, impl=impl
+    )

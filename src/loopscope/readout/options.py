@@ -1,0 +1,117 @@
+"""The joint option utility: log-softmax over length-normalised option scores (Eq. option-utility), for any readout.
+
+U = s_{k*} − log Σ_k exp s_k, where s_k is option k's mean log probability under its own teacher-forced state. One scale
+moves every option, so U's derivatives follow exactly from the options' own: see `composition`. Arithmetic is float64.
+
+Shapes: N scored sequences (options of all questions), G questions, O options of the largest question, K scales.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+from loopscope.readout._checks import as_index
+from loopscope.readout.composition import log_softmax_derivatives
+from loopscope.readout.reference import gain_at, log_probability_at_start
+from loopscope.readout.utility_path import UtilityPath
+
+
+class _Questions:
+    """Options grouped by question: `member` [G, O] indexes the sequences, `present` says which entries are there."""
+
+    def __init__(self, question: Any, correct: Any, sequences: int, device: torch.device) -> None:
+        index = as_index("question", question, sequences, device)
+        if int(index.min()) < 0:
+            raise LoopscopeError(f"question holds {int(index.min())}; number the questions from 0.")
+        counts = torch.bincount(index)
+        empty = torch.nonzero(counts == 0)
+        if empty.numel():
+            raise LoopscopeError(f"question {int(empty[0])} has no options; number the questions from 0 without gaps.")
+        right = as_index("correct", correct, int(counts.shape[0]), device)
+        if int(right.min()) < 0 or int(right.max()) >= sequences:
+            raise LoopscopeError(f"correct must name rows of the {sequences} scored sequences, one for each question.")
+        wrong = torch.nonzero(index[right] != torch.arange(counts.shape[0], device=device))
+        if wrong.numel():
+            raise LoopscopeError(f"the correct option of question {int(wrong[0])} belongs to another question.")
+        order = torch.argsort(index, stable=True)
+        place = torch.arange(sequences, device=device) - (counts.cumsum(0) - counts)[index[order]]
+        self.member = torch.zeros(int(counts.shape[0]), int(counts.max()), dtype=torch.int64, device=device)
+        self.present = torch.zeros_like(self.member, dtype=torch.bool)
+        self.member[index[order], place] = order
+        self.present[index[order], place] = True
+        self.target = ((self.member == right.unsqueeze(1)) & self.present).to(torch.int64).argmax(1)
+
+    def gathered(self, per_sequence: Tensor, absent: float) -> Tensor:
+        """[N] to [G, O], with a filler where a question has fewer options."""
+        return torch.where(self.present, per_sequence[self.member], absent)
+
+
+class OptionPath(UtilityPath):
+    """φ of the joint option utility, one example a question; made by `option_path`."""
+
+    def __init__(self, path: UtilityPath, question: Any, correct: Any) -> None:
+        self._path = path
+        self.max_order = path.max_order
+        self._scores = path._initial_cached.double()
+        single = question is None
+        if single:
+            question = torch.zeros(path.examples, dtype=torch.int64)
+            correct = torch.as_tensor(correct).reshape(-1)
+        self._single = single
+        self._questions = _Questions(question, correct, path.examples, self._scores.device)
+
+    @property
+    def examples(self) -> int:
+        """How many questions there are."""
+        return int(self._questions.member.shape[0])
+
+    @property
+    def single(self) -> bool:
+        """Whether results drop the question axis."""
+        return self._single
+
+    def _initial(self) -> Tensor:
+        scores_GO = self._questions.gathered(self._scores, -torch.inf)
+        return log_probability_at_start(scores_GO, self._questions.target)
+
+    def _stack(self, scales: list[float], order: int) -> Tensor:
+        options = self._path._stack(scales, order)
+        start_GO = self._questions.gathered(self._scores, -torch.inf)
+        target_G = self._questions.target
+        columns = []
+        for k in range(len(scales)):
+            gains_GO = self._questions.gathered(options[0, :, k], 0.0)
+            slopes = [self._questions.gathered(options[i, :, k], 0.0) for i in range(1, order + 1)]
+            gain = gain_at(start_GO, gains_GO, target_G, 1.0)
+            rest = log_softmax_derivatives(start_GO + gains_GO, slopes, target_G.unsqueeze(1))
+            columns.append(torch.stack([gain, *rest]))
+        return torch.stack(columns, -1)
+
+
+def option_path(path: UtilityPath, question: Any = None, correct: Any = 0) -> OptionPath:
+    """The joint option utility over the examples of a path, each of which is one option's token sequence.
+
+    Args:
+        path: affine or nonlinear path whose examples are the options' sequences.
+        question: which question each sequence belongs to, integers 0..G-1; None means they are one question's.
+        correct: for each question the row (among all sequences) of its correct option.
+
+    >>> import loopscope.readout as readout
+    >>> z0 = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> options = readout.affine_path(z0, torch.tensor([[1.0, 0.0], [0.0, 0.0]]), [0, 0], examples=[0, 1])
+    >>> joint = option_path(options, correct=0)
+    >>> round(float(joint.slope), 6), round(float(joint.gain), 6)
+    (0.072329, 0.046799)
+    """
+    return OptionPath(path, question, correct)
+
+
+def joint_option_utility(scores: Tensor, question: Any, correct: Any) -> Tensor:
+    """U of each question from the options' scores [N], written for autograd: s_{k*} − log Σ_k exp s_k in float64."""
+    groups = _Questions(question, correct, int(scores.shape[0]), scores.device)
+    scores_GO = groups.gathered(scores.double(), -torch.inf)
+    return torch.log_softmax(scores_GO, -1).gather(1, groups.target.unsqueeze(1))[:, 0]
