@@ -125,8 +125,9 @@ def _load_random(
 ) -> LoopedModel:
     revision = None
     config: Mapping[str, Any]
-    if source.published is not None and source.span is None:
-        family, config = source.published.family, source.published.config
+    if source.published is not None:
+        config = source.published.config
+        family = _family(source, config, None)
         dtype = dtype or find_dtype(source.published.dtype)
     else:
         repository = None if source.folder else _repository(source, offline)
