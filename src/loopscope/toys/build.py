@@ -91,7 +91,7 @@ def _is_block_matrix(name: str, weight: Tensor) -> bool:
     return weight.dim() == 2 and not any(part in name for part in ("embed_tokens", "wte", "lm_head", "early_exit_gate"))
 
 
-def compile_blocks(model: Toy) -> None:
+def compile_blocks(model: Toy, backend: str = "inductor") -> None:
     """Replaces the blocks' forward by one compiled function that they share.
 
     The same code with the weights as inputs: a shape is compiled once, not once a block and loop. The slot is
@@ -101,7 +101,7 @@ def compile_blocks(model: Toy) -> None:
     compiled: Any = None
     for block in blocks(model):
         if compiled is None:
-            compiled = torch.compile(type(block).forward, dynamic=False)
+            compiled = torch.compile(type(block).forward, dynamic=False, backend=backend)
         block.forward = _without_slot(compiled, block)
 
 

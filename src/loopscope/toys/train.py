@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from loopscope._errors import LoopscopeError
@@ -55,12 +56,21 @@ class Trainer:
     """Model, optimisers and data stream of one run, with everything that is saved."""
 
     def __init__(
-        self, recipe: Recipe, folder: Path, *, seed: int, device: str, workers: int, compiled: bool, report: Report
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        seed: int,
+        device: str,
+        workers: int,
+        compiled: bool,
+        report: Report,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self.recipe, self.folder, self.seed, self.report = recipe, folder, seed, report
         self.device = torch.device(device)
         self.workers = workers
-        self.tokenizer = build_tokenizer()
+        self.tokenizer = build_tokenizer() if tokenizer is None else tokenizer
         self.model: Toy = new_model(recipe, seed).to(self.device)
         self.optimisers = optimisers(self.model, recipe)
         self.step = 0
@@ -264,6 +274,7 @@ def train(
     report_seconds: float = 10.0,
     save_seconds: float = 60.0,
     report_steps: int | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Trainer:
     """Trains (or goes on training) and writes the checkpoint folder; returns the trainer.
 
@@ -279,6 +290,7 @@ def train(
         report_seconds: how often a line comes.
         save_seconds: how often the state is saved.
         report_steps: a line every so many steps instead.
+        tokenizer: the tokenizer where it is built already.
     """
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if chosen.startswith("cuda"):
@@ -294,6 +306,7 @@ def train(
         workers=max(1, min(6, cores // 2 - 1)) if workers is None else workers,
         compiled=chosen.startswith("cuda") if compiled is None else compiled,
         report=report,
+        tokenizer=tokenizer,
     )
     trainer.run(budget, report_seconds=report_seconds, save_seconds=save_seconds, report_steps=report_steps)
     size = export(trainer.model, recipe, trainer.tokenizer, folder)

@@ -1,0 +1,22 @@
+import pytest
+
+from loopscope.toys.recipe import Mixture, Recipe, huginn_config, ouro_config
+from loopscope.toys.tokenizer import build_tokenizer
+
+SMALL = Mixture(batch_tokens=720, shard_problems=24, widths=(160, 360))
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def recipes():
+    """Both families, tiny."""
+    ouro = Recipe("tiny-ouro", "ouro", ouro_config(32, 64, 2, 2, 3), mixture=SMALL, warmup_steps=2)
+    huginn = huginn_config(32, 64, (1, 1, 1), 2, 3, 2)
+    return {
+        "ouro": ouro,
+        "huginn": Recipe("tiny-huginn", "huginn", huginn, mixture=SMALL, warmup_steps=2, backprop_steps=2),
+    }

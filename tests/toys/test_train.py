@@ -1,0 +1,163 @@
+"""Training: it learns, it resumes exactly, and what it writes is a checkpoint of its family."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from loopscope._errors import LoopscopeError
+from loopscope.toys.build import compile_blocks, new_model
+from loopscope.toys.evaluate import Accuracy, greedy, greedy_accuracy
+from loopscope.toys.recipe import RECIPES, get_recipe
+from loopscope.toys.schedule import rate_factor
+from loopscope.toys.train import Budget, rounded, train
+
+
+@pytest.fixture
+def run(tokenizer):
+    """Trains for some steps; returns the trainer and its progress lines."""
+
+    def train_steps(recipe, folder, steps, report=None, **more):
+        lines = []
+        trainer = train(
+            recipe,
+            folder,
+            Budget(steps=steps),
+            seed=3,
+            device="cpu",
+            workers=0,
+            report=report or lines.append,
+            report_steps=4,
+            tokenizer=tokenizer,
+            **more,
+        )
+        return trainer, lines
+
+    return train_steps
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("family", ["ouro", "huginn"])
+def test_resumed_run_equals_an_uninterrupted_one(run, recipes, tmp_path, family):
+    recipe = recipes[family]
+    whole, _ = run(recipe, tmp_path / "whole", 12)
+
+    def stop(line):
+        if "step 8 " in line:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run(recipe, tmp_path / "cut", 12, report=stop, save_seconds=0.0)
+    resumed, lines = run(recipe, tmp_path / "cut", 12)
+    assert "resuming at step 7" in lines[0]
+    assert resumed.step == whole.step == 12
+    assert resumed.place == whole.place
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+    assert (tmp_path / "cut/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("family", ["ouro", "huginn"])
+def test_loss_falls_and_curves_are_written(run, recipes, tmp_path, family):
+    run(recipes[family], tmp_path, 40)
+    curves = json.loads((tmp_path / "curves.json").read_text())
+    assert curves[-1]["step"] == 40
+    assert curves[-1]["loss"] < curves[0]["loss"] - 0.8
+    assert curves[0]["loss_by_depth"]
+
+
+def test_more_budget_trains_further(run, recipes, tmp_path):
+    run(recipes["ouro"], tmp_path, 4)
+    trainer, lines = run(recipes["ouro"], tmp_path, 8)
+    assert trainer.step == 8
+    assert "resuming at step 4" in lines[0]
+
+
+def test_finished_run_does_not_train_again(run, recipes, tmp_path):
+    run(recipes["ouro"], tmp_path, 4)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    run(recipes["ouro"], tmp_path, 4)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_other_model_in_the_folder_is_refused(run, recipes, tmp_path):
+    run(recipes["ouro"], tmp_path, 2)
+    with pytest.raises(LoopscopeError, match="belongs to a training with name 'tiny-ouro'"):
+        run(recipes["huginn"], tmp_path, 2)
+
+
+@pytest.mark.parametrize("family", ["ouro", "huginn"])
+def test_exported_weights_are_the_rounded_ones(run, recipes, tmp_path, family):
+    trainer, _ = run(recipes[family], tmp_path, 3)
+    stored = load_file(tmp_path / "model.safetensors")
+    model = rounded(trainer)
+    assert all(tensor.dtype == torch.bfloat16 for tensor in stored.values())
+    for name, tensor in stored.items():
+        assert torch.equal(tensor.float(), model.state_dict()[name])
+    assert set(stored) == set(model.state_dict()) - set(model.tied_tensors())
+
+
+@pytest.mark.parametrize("family", ["ouro", "huginn"])
+def test_compiled_blocks_give_the_same_loss(recipes, family):
+    """The compiled function with eager as its compiler: the rewiring, not the code generator, is under test."""
+    recipe = recipes[family]
+    plain, wired = new_model(recipe, 0), new_model(recipe, 0)
+    compile_blocks(wired, backend="eager")
+    assert list(plain.state_dict()) == list(wired.state_dict())
+    prompts = [[5, 6, 7, 8], [9, 10]]
+    assert greedy(plain, prompts, 2, source_rows=[0, 1], most_new=3) == greedy(
+        wired, prompts, 2, source_rows=[0, 1], most_new=3
+    )
+
+
+def test_greedy_does_not_depend_on_the_company(recipes):
+    for recipe in recipes.values():
+        model = new_model(recipe, 0)
+        prompts = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
+        together = greedy(model, prompts, 2, source_rows=[4, 5, 6], most_new=5)
+        for index, prompt in enumerate(prompts):
+            assert greedy(model, [prompt], 2, source_rows=[4 + index], most_new=5) == [together[index]]
+
+
+def test_accuracy_of_an_untrained_model_is_nothing(recipes, tokenizer):
+    found = greedy_accuracy(new_model(recipes["ouro"], 0), tokenizer, problems=5, direct=True)
+    assert found.asked == {2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+    assert found.share() == 0.0
+
+
+def test_accuracy_counts_by_operations():
+    found = Accuracy()
+    for operations, is_right in ((2, True), (2, False), (4, True), (6, False)):
+        found.add(operations, is_right)
+    assert found.share(most=4) == pytest.approx(2 / 3)
+    assert str(found) == "2 ops 1/2, 4 ops 1/1, 6 ops 0/1; up to four 66.7%, all 50.0%"
+
+
+def test_rate_rises_with_the_steps_and_falls_with_the_progress():
+    assert rate_factor(0, 0.0, 10, 0.5) == pytest.approx(0.1)
+    assert rate_factor(9, 0.5, 10, 0.5) == 1.0
+    assert rate_factor(50, 0.75, 10, 0.5) == pytest.approx(0.5)
+    assert rate_factor(50, 1.0, 10, 0.5) == 0.0
+
+
+def test_embedded_models_fit_into_eight_megabytes():
+    for recipe in RECIPES.values():
+        model = new_model(recipe, 0)
+        weights = {name: p.numel() for name, p in model.named_parameters() if name not in model.tied_tensors()}
+        assert 2 * sum(weights.values()) < 7_900_000
+
+
+def test_unknown_model_is_named():
+    with pytest.raises(LoopscopeError, match="unknown embedded model 'toy-llama': choose one of toy-ouro, toy-huginn"):
+        get_recipe("toy-llama")
+
+
+def test_recipes_ask_what_the_configuration_says():
+    huginn = RECIPES["toy-huginn"]
+    assert huginn.backprop_steps == huginn.config["mean_backprop_depth"]
+    assert dataclasses.replace(huginn).mixture.rows(128) == 256
