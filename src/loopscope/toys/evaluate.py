@@ -1,25 +1,20 @@
-"""Greedy answers: what share of held-out problems a model solves, by number of operations.
-
-Decoding is plain: every new token reruns the whole batch, without a cache. The problems are short and the models
-small; what is computed is then nothing but embed, step and readout.
-"""
+"""Greedy answers: what share of held-out problems a model solves, by number of operations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
-from loopscope.models.batch import Batch
-from loopscope.models.huginn import Huginn
+from loopscope.models.generate import generate
+from loopscope.models.protocol import LoopedModel
 from loopscope.tasks.arithmetic.generate import problem
 from loopscope.tasks.arithmetic.solution import answer_of
 from loopscope.tasks.arithmetic.task import answer_context, solution_context
-from loopscope.toys.build import Toy
 from loopscope.toys.tokenizer import END_ID
+
+LONGEST_SOLUTION, LONGEST_ANSWER = 200, 6
+"""More tokens than any reference solution or answer has."""
 
 
 @dataclass
@@ -44,53 +39,8 @@ class Accuracy:
         return f"{', '.join(parts)}; up to four {self.share(most=4):.1%}, all {self.share():.1%}"
 
 
-@torch.no_grad()
-def greedy(
-    model: Toy,
-    prompts: Sequence[Sequence[int]],
-    depth: int,
-    *,
-    source_rows: Sequence[int],
-    most_new: int = 200,
-    stop: Callable[[list[int]], bool] | None = None,
-) -> list[list[int]]:
-    """The most likely continuation of each prompt after `depth` loops, without the end token.
-
-    A row ends at the end token, at `most_new` tokens, or where `stop` says so of its new tokens.
-    """
-    rows = [list(prompt) for prompt in prompts]
-    open_rows = list(range(len(rows)))
-    states: Tensor | None = None
-    longest = max(len(row) for row in rows) + most_new
-    if isinstance(model, Huginn):
-        states = model.draw_initial_state(source_rows, [longest] * len(rows), longest)
-    for _ in range(most_new):
-        current = [rows[index] for index in open_rows]
-        batch = Batch.from_rows(current, pad_id=END_ID)
-        if states is not None:
-            width = batch.input_ids.shape[1]
-            batch = Batch(batch.input_ids, batch.attention_mask, initial_state=states[open_rows, :width])
-        context = model.embed(batch)
-        state = context.state
-        for _ in range(depth):
-            state = model.step(state, context)
-        last = torch.tensor([[place, len(row) - 1] for place, row in enumerate(current)])
-        chosen = model.readout_cached(state, context, last).argmax(dim=-1).tolist()
-        still_open = []
-        for index, token in zip(open_rows, chosen, strict=True):
-            if token == END_ID:
-                continue
-            rows[index].append(token)
-            if stop is None or not stop(rows[index][len(prompts[index]) :]):
-                still_open.append(index)
-        open_rows = still_open
-        if not open_rows:
-            break
-    return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
-
-
 def greedy_accuracy(
-    model: Toy,
+    model: LoopedModel,
     tokenizer: Tokenizer,
     *,
     problems: int,
@@ -106,13 +56,14 @@ def greedy_accuracy(
         made = [problem(split, index) for index in indices]
         texts = [answer_context(one.story) if direct else solution_context(one.question) for one in made]
         prompts = [tokenizer.encode(text).ids for text in texts]
-        new = greedy(
+        new = generate(
             model,
             prompts,
-            depth or model.trained_depth,
+            max_new_tokens=LONGEST_ANSWER if direct else LONGEST_SOLUTION,
+            depth=depth,
+            eos_ids=[END_ID],
             source_rows=indices,
-            most_new=6 if direct else 200,
-        )
+        ).tokens
         for one, tokens in zip(made, new, strict=True):
             text = tokenizer.decode(tokens)
             result.add(one.operations, answer_of("Answer:" + text if direct else text) == one.answer)

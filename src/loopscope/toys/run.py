@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from loopscope._errors import LoopscopeError
+from loopscope.models.load import load_model
 from loopscope.toys.evaluate import greedy_accuracy
 from loopscope.toys.recipe import get_recipe
 from loopscope.toys.state import write_atomically
-from loopscope.toys.train import Budget, rounded, train
+from loopscope.toys.train import Budget, train
 
 
 def _print(line: str) -> None:
@@ -39,7 +40,7 @@ def train_toy(
     recipe = get_recipe(name)
     folder = Path("runs") / name if output is None else output
     trainer = train(recipe, folder, Budget(minutes=minutes), seed=seed, device=device, workers=workers, report=report)
-    model = rounded(trainer)
+    model = load_model(str(folder), device=trainer.device, dtype="float32")
     results: dict[str, Any] = {
         "name": name, "seed": seed, "steps": trainer.step, "tokens": trainer.tokens,
         "seconds": round(trainer.seconds, 1), "accuracy": {},

@@ -312,10 +312,3 @@ def train(
     size = export(trainer.model, recipe, trainer.tokenizer, folder)
     report(f"{recipe.name}: {size / 1e6:.2f} MB in {folder}")
     return trainer
-
-
-def rounded(trainer: Trainer) -> Toy:
-    """The model as it was exported: weights rounded to BF16, arithmetic in float32, on the trainer's device."""
-    twin = new_model(trainer.recipe, trainer.seed)
-    twin.load_state_dict({name: value.to("cpu", torch.bfloat16) for name, value in trainer.model.state_dict().items()})
-    return twin.to(trainer.device).requires_grad_(False)
