@@ -126,6 +126,11 @@ def test_gradients_reach_every_parameter(randomise):
         assert parameter.grad.abs().max() > 0, name
 
 
+def test_a_configuration_without_a_rotation_base_means_ten_thousand():
+    bare = {key: value for key, value in CONFIG.items() if key != "rope_theta"}
+    assert LayerLoopConfig.from_json(bare, (1, 2)) == LayerLoopConfig.from_json(CONFIG, (1, 2))
+
+
 def test_left_padding_gets_one_line(randomise):
     with pytest.raises(LoopscopeError, match="padding on the right"):
         build(randomise, {}, (1, 3)).embed(Batch.from_rows([[1, 2], [3]], padding="left"))

@@ -103,6 +103,7 @@ def test_bfloat16_rounds_as_the_published_code(reference, golden_model):
         for t in range(8):
             state = model.step(state, context)
             assert torch.equal(state, expected.hidden[t])
+            assert torch.equal(model.gate_logits(state), expected.gate_logits[t])
 
 
 def plain_ouro(plain, model, ids, loops):

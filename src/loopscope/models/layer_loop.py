@@ -89,7 +89,8 @@ class LayerLoopConfig:
                 head_norm_eps=eps if architecture == "Qwen3ForCausalLM" else None,
             ),
             norm_eps=eps,
-            rotary=read_rotary(fields, head_width, rounded=True),
+            # The first Llamas were published without the field; 10000 is what it meant.
+            rotary=read_rotary(fields, head_width, rounded=True, default_theta=10000.0),
             max_positions=fields.size("max_position_embeddings", 2048),
             tied=fields.flag("tie_word_embeddings", False),
             eos_ids=fields.token_ids("eos_token_id"),

@@ -106,8 +106,8 @@ def rotate(x_BSHP: Tensor, tables: RotaryTables) -> Tensor:
     else:
         one, two = slice(0, None, 2), slice(1, None, 2)
     if type(straight) is Tensor and not torch.is_grad_enabled() and forward_mode._current_level < 0:
-        straight[..., one] -= crossed[..., two]
-        straight[..., two] += crossed[..., one]
+        straight[..., one].sub_(crossed[..., two])
+        straight[..., two].add_(crossed[..., one])
         return straight.to(x_BSHP.dtype)
     turned = (straight[..., one] - crossed[..., two], straight[..., two] + crossed[..., one])
     if tables.layout == "half":
@@ -115,11 +115,12 @@ def rotate(x_BSHP: Tensor, tables: RotaryTables) -> Tensor:
     return torch.stack(turned, dim=-1).reshape(x_BSHP.shape).to(x_BSHP.dtype)
 
 
-def read_rotary(fields: ConfigFields, head_width: int, *, rounded: bool, theta_key: str = "rope_theta") -> Rotary:
+def read_rotary(fields: ConfigFields, head_width: int, *, rounded: bool, default_theta: float | None = None) -> Rotary:
     """Half-split rotary positions from config.json, in the old spelling or under `rope_parameters`."""
     fields.only("partial_rotary_factor", 1.0)
     nested = fields.mapping("rope_parameters")
-    theta = (nested if nested is not None and nested.has(theta_key) else fields).number(theta_key)
+    holder = nested if nested is not None and nested.has("rope_theta") else fields
+    theta = holder.number("rope_theta", default_theta)
     scaling = nested if nested is not None else fields.mapping("rope_scaling")
     return Rotary(head_width, theta, "half", rounded, None if scaling is None else _scaling(scaling))
 
