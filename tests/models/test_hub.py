@@ -11,8 +11,8 @@ import pytest
 
 from loopscope._errors import LoopscopeError
 from loopscope.models import hub as hub_module
-from loopscope.models.checkpoint import CONFIG, INDEX, WEIGHTS
-from loopscope.models.hub import TOKENIZER, HubRepository
+from loopscope.models.checkpoint import CONFIG, INDEX, TOKENIZER, WEIGHTS
+from loopscope.models.hub import HubRepository
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "maker/looped"

@@ -99,6 +99,10 @@ def test_stored_rotation_tables_are_ignored(tiny):
     load_model(str(folder))
 
 
+def test_folder_may_be_given_as_a_path_object(tiny):
+    assert load_model(tiny("ouro")).family == "ouro"
+
+
 def test_layers_of_a_llama_are_looped(tiny):
     folder = tiny("loop")
     model = load_model(f"loop:{folder}:1-2")
@@ -277,6 +281,17 @@ def test_configuration_of_another_size(tiny):
 
 
 @pytest.mark.parametrize(
+    "fields", [{"vocab_size": 10**18}, {"vocab_size": 10**30}, {"num_hidden_layers": 10**9}, {"hidden_size": 2**60}]
+)
+def test_absurd_sizes(tiny, fields):
+    folder = tiny("ouro")
+    edit_config(folder, **fields)
+    message = complaint(folder, random_weights=True)
+    assert "config.json" in message
+    assert str(folder) in message
+
+
+@pytest.mark.parametrize(
     ("family", "fields"),
     [
         ("ouro", {"num_key_value_heads": 3}),
@@ -389,6 +404,25 @@ def test_more_memory_than_there_is(tiny):
     message = complaint(folder, random_weights=True)
     assert "GB in float32" in message
     assert "smaller dtype" in message
+
+
+@pytest.mark.parametrize("action", ["truncate", "remove"])
+def test_file_that_changes_between_check_and_copy(tiny, monkeypatch, action):
+    from loopscope.models import load as load_module
+
+    folder = tiny("ouro")
+    path = folder / "model.safetensors"
+    load_tensors = load_module.load_tensors
+
+    def change_first(*arguments):
+        if action == "truncate":
+            path.write_bytes(path.read_bytes()[:100])
+        else:
+            path.unlink()
+        load_tensors(*arguments)
+
+    monkeypatch.setattr(load_module, "load_tensors", change_first)
+    assert "cannot be read" in complaint(folder)
 
 
 def test_nothing_is_allocated_for_a_checkpoint_that_does_not_fit(tiny, monkeypatch):

@@ -8,7 +8,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from loopscope._errors import LoopscopeError
-from loopscope.models.tokenizer import TOKENIZER, Tokenizer
+from loopscope.models.checkpoint import TOKENIZER
+from loopscope.models.tokenizer import Tokenizer
 
 OURO = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers" / "ouro"
 needs_ouro = pytest.mark.skipif(not OURO.is_dir(), reason="Ouro's tokenizer is not beside the repository")

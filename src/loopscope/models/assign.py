@@ -93,7 +93,12 @@ def load_tensors(
 ) -> None:
     """Allocates a meta model and fills it, tensor by tensor, from the files."""
     for name, parameter in allocate(model, device, dtype).items():
-        copy_tensor(matched[name], parameter.data)
+        entry = matched[name]
+        try:
+            copy_tensor(entry, parameter.data)
+        except (OSError, ValueError) as error:  # ValueError: the file is shorter than when its header was checked
+            reason = " ".join(str(error).split())
+            raise LoopscopeError(f"{entry.path} cannot be read ({reason}): is it being replaced? try again") from None
 
 
 def _listed(names: list[str]) -> str:

@@ -37,6 +37,7 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
+_MOST_LAYERS = 10_000
 _ARCHITECTURES = {"OuroForCausalLM": "ouro", "RavenForCausalLM": "raven"}
 _MODEL_TYPES = {"ouro": "ouro", "huginn_raven": "raven"}
 
@@ -92,26 +93,43 @@ def check_architecture(config: Mapping[str, Any]) -> str:
 
 
 def build_model(family: str, config: Mapping[str, Any], span: tuple[int, int] | None = None) -> LoopedModule:
-    """The model of a configuration on the meta device: every name and shape, no memory."""
+    """The model of a configuration on the meta device: every name and shape, no memory.
+
+    Raises:
+        LoopscopeError: for sizes that are unsupported, contradictory or absurd.
+    """
     import torch
 
-    with torch.device("meta"):
-        if family == "ouro":
-            from loopscope.models.ouro import Ouro, OuroConfig
+    for key, value in config.items():
+        # Layers are objects even on the meta device, so a damaged count would take the memory that it must not.
+        if "layers" in key and type(value) is int and value > _MOST_LAYERS:
+            raise LoopscopeError(f"config.json: {key} {value} is more layers than any model has")
+    try:
+        with torch.device("meta"):
+            return _build(family, config, span)
+    except (RuntimeError, TypeError) as error:
+        if "overflow" not in str(error).lower():
+            raise
+        raise LoopscopeError("config.json: its sizes multiply to more than any memory holds") from None
 
-            return Ouro(OuroConfig.from_json(config))
-        if family == "huginn":
-            from loopscope.models.huginn import Huginn, HuginnConfig
 
-            return Huginn(HuginnConfig.from_json(config))
-        if family == "loop" and span is not None:
-            from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
+def _build(family: str, config: Mapping[str, Any], span: tuple[int, int] | None) -> LoopedModule:
+    if family == "ouro":
+        from loopscope.models.ouro import Ouro, OuroConfig
 
-            return LayerLoop(LayerLoopConfig.from_json(config, span))
-        from loopscope.models.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo
+        return Ouro(OuroConfig.from_json(config))
+    if family == "huginn":
+        from loopscope.models.huginn import Huginn, HuginnConfig
 
-        kinds: dict[str, type[RetrofitLlama | RetrofitOlmo]] = {
-            "retrofit-llama": RetrofitLlama,
-            "retrofit-olmo": RetrofitOlmo,
-        }
-        return kinds[family](RetrofitConfig.from_json(config))
+        return Huginn(HuginnConfig.from_json(config))
+    if family == "loop" and span is not None:
+        from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
+
+        return LayerLoop(LayerLoopConfig.from_json(config, span))
+    from loopscope.models.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo
+
+    kinds: dict[str, type[RetrofitLlama | RetrofitOlmo]] = {
+        "retrofit-llama": RetrofitLlama,
+        "retrofit-olmo": RetrofitOlmo,
+    }
+    return kinds[family](RetrofitConfig.from_json(config))

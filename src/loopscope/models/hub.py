@@ -13,10 +13,9 @@ import shutil
 from pathlib import Path
 
 from loopscope._errors import LoopscopeError
-from loopscope.models.checkpoint import CONFIG, INDEX, WEIGHTS, index_shards
+from loopscope.models.checkpoint import CONFIG, INDEX, TOKENIZER, WEIGHTS, index_shards
 from loopscope.models.hub_errors import explained, is_network
 
-TOKENIZER = "tokenizer.json"
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json")
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def load_model(
-    spec: str,
+    spec: str | os.PathLike[str],
     *,
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype | None = None,
@@ -53,6 +54,7 @@ def load_model(
     """
     place = find_device(device)
     wanted = None if dtype is None else find_dtype(dtype)
+    spec = os.fspath(spec)
     source = parse_spec(spec, revision)
     if source.kind == "entry point":
         if random_weights:

@@ -16,9 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from loopscope._errors import LoopscopeError
-from loopscope.models.checkpoint import CONFIG, read_json_object
-
-TOKENIZER = "tokenizer.json"
+from loopscope.models.checkpoint import CONFIG, TOKENIZER, read_json_object
 
 
 @dataclass(frozen=True)

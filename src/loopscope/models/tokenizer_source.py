@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from loopscope._errors import LoopscopeError
@@ -12,7 +13,7 @@ from loopscope.models.tokenizer import Tokenizer
 
 
 def load_tokenizer(
-    spec: str,
+    spec: str | os.PathLike[str],
     *,
     revision: str | None = None,
     offline: bool | None = None,
@@ -26,6 +27,7 @@ def load_tokenizer(
         offline: as in `load_model`.
         vocabulary_size: the model's; a tokenizer with more tokens is refused.
     """
+    spec = os.fspath(spec)
     source = parse_spec(spec, revision)
     if source.kind == "entry point":
         tokenizer = _user_tokenizer(source.location)
