@@ -5,6 +5,7 @@ update, whose results are then plain scalars); the last axis of a sampled argume
 grid points; cellwise constants have m - 1 entries on theirs.
 """
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,8 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = Any
 Ints: TypeAlias = Any
 Bools: TypeAlias = Any
+
+BLOCK = 4096
 
 
 def as_floats(name: str, value: ArrayLike) -> FloatArray:
@@ -126,6 +129,12 @@ def same_updates(**shapes: tuple[int, ...]) -> None:
     if len(set(shaped.values())) > 1:
         listing = ", ".join(f"{name} {shape}" for name, shape in shaped.items())
         raise LoopscopeError(f"numbers of updates differ ({listing}): give the same updates in each")
+
+
+def row_blocks(rows: int) -> Iterator[slice]:
+    """A few thousand rows at a time, so that the temporaries of each stay in the processor's cache."""
+    for start in range(0, rows, BLOCK):
+        yield slice(start, start + BLOCK)
 
 
 def quiet() -> np.errstate:

@@ -2,8 +2,8 @@
 
 Each round interpolates linearly between the bracket's ends, moves the point a little towards the middle so
 that both ends close in, and keeps it near enough to the middle that bisection would be at most one round
-quicker (interpolate, truncate, project). Smooth functions need around ten rounds for a width of 1e-12, none
-more than ⌈log2(width / tolerance)⌉ + 1.
+quicker (interpolate, truncate, project). Smooth functions need around a dozen rounds for a width of 1e-12,
+none more than ⌈log2(width / tolerance)⌉ + 1.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,9 @@ PathFunction: TypeAlias = Callable[[FloatArray, IntArray], ArrayLike]
 
 # Below this width, a bracket near scale 1 need not contain another float64 number.
 SMALLEST_TOLERANCE = 1e-15
-TRUNCATION = 0.2
+TRUNCATION = 0.5
+# Aiming a little below the tolerance, so that rounding never costs a round more than promised.
+AIM = 0.999
 
 # What must not rise along a concave path may rise by this fraction of its size through rounding.
 CONCAVITY_NOISE = 1e-6
@@ -96,8 +98,9 @@ def shrink(
     """
     lower, upper = brackets.lower.copy(), brackets.upper.copy()
     at_lower, at_upper = brackets.at_lower.copy(), brackets.at_upper.copy()
-    initial = np.maximum(upper - lower, tolerance)
-    reach = 0.5 * tolerance * 2.0 ** (np.ceil(np.log2(initial / tolerance)) + 1)
+    aim = AIM * tolerance
+    initial = np.maximum(upper - lower, aim)
+    reach = aim * 2.0 ** np.ceil(np.log2(initial / aim))
     spent = np.zeros(lower.shape, dtype=np.intp)
     active = np.flatnonzero(upper - lower > tolerance)
     while active.size:

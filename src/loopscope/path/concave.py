@@ -80,8 +80,8 @@ def concave_optimum(
     >>> best = concave_optimum(lambda alpha, rows: slope[rows] - kappa[rows] * alpha, 3)
     >>> best.alpha
     array([1.  , 0.25, 0.  ])
-    >>> print(best)
-    3 optima: 1 at 0, 1 at 1, 1 interior in brackets no wider than 5.6e-17
+    >>> [Location(code).name for code in best.location]
+    ['RIGHT_ENDPOINT', 'INTERIOR', 'LEFT_ENDPOINT']
     """
     check_tolerance(tolerance, noise)
     rows, ends = ends_of(updates)

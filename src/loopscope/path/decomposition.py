@@ -9,16 +9,16 @@ from loopscope._errors import LoopscopeError
 from loopscope.path._arrays import (
     FloatArray,
     Floats,
-    cellwise,
     finite,
     increasing,
     per_update,
     plain,
     quiet,
+    row_blocks,
     same_updates,
     sampled,
 )
-from loopscope.path._cells import refute
+from loopscope.path._cells import Cells, curvature_cells
 
 # Cubic interpolation of φ'' through the four nodes around a cell; one node fewer gives the error estimate.
 STENCIL = 4
@@ -35,7 +35,8 @@ class PathwiseDecomposition(NamedTuple):
     """gain - expected."""
     error: Floats
     """How far the quadrature may be off: a bound where Lipschitz constants of φ'' were given, else the
-    difference between two interpolation orders, an estimate that supposes φ'' smooth at the node spacing."""
+    difference between two interpolation orders over the cells, an estimate that supposes φ'' smooth at the
+    node spacing."""
 
 
 def pathwise_decomposition(
@@ -48,10 +49,11 @@ def pathwise_decomposition(
     """Check φ(α) = αA + ∫₀^α (α - s) φ''(s) ds (Eq. pathwise-progress) with α the last node.
 
     The weight α - s is integrated exactly against a piecewise polynomial interpolant of φ''. Without
-    `lipschitz` the interpolant is cubic (through four nodes) and `error` its difference from the quadratic
-    one. With `lipschitz` it is linear, and `error` is a bound: on a cell [l, r] of width h whose endpoint
-    values differ by d h, a function with Lipschitz constant L ≥ |d| strays from its chord by an integral of
-    at most (L² - d²) h² / (4L), and the weight there is at most α - l. Neither covers rounding.
+    `lipschitz` the interpolant is cubic (through four nodes) and `error` sums its difference from the
+    quadratic one over the cells. With `lipschitz` it is linear, and `error` is a bound: on a cell [l, r] of
+    width h whose endpoint values differ by d h, a function with Lipschitz constant L ≥ |d| strays from its
+    chord by an integral of at most (L² - d²) h² / (4L), and the weight there is at most α - l. Neither covers
+    rounding.
 
     A finite-step failure has correction < -A < 0 at α = 1.
 
@@ -73,22 +75,20 @@ def pathwise_decomposition(
     same_updates(slope=slope.shape, gain=gain.shape, curvature=curvature.shape[:-1])
     with quiet():
         if lipschitz is None:
-            correction = curvature @ _weights(nodes, STENCIL)
-            error = np.abs(correction - curvature @ _weights(nodes, STENCIL - 1))
+            correction = curvature @ cell_weights(nodes, STENCIL).sum(axis=1)
+            error = _estimated_error(nodes, curvature)
         else:
-            constants = cellwise("lipschitz", lipschitz, nodes)
-            same_updates(lipschitz=constants.shape[:-1], curvature=curvature.shape[:-1])
-            correction = curvature @ _weights(nodes, 2)
-            error = _chord_error(nodes, curvature, constants)
-        expected = finite("the decomposition", nodes[-1] * slope + correction)
-        finite("the decomposition", error)
-    return PathwiseDecomposition(plain(correction), plain(expected), plain(gain - expected), plain(error))
+            correction = curvature @ cell_weights(nodes, 2).sum(axis=1)
+            error = _chord_error(curvature_cells(nodes, curvature, lipschitz))
+        expected = nodes[-1] * slope + correction
+        residual = finite("the decomposition", gain - expected)
+    return PathwiseDecomposition(plain(correction), plain(expected), plain(residual), plain(error))
 
 
-def _weights(nodes: FloatArray, stencil: int) -> FloatArray:
-    """Weights w with Σ w_j f(t_j) = ∫ (α - s) p(s) ds, p the piecewise interpolant through `stencil` nodes."""
+def cell_weights(nodes: FloatArray, stencil: int) -> FloatArray:
+    """Weights W with Σ_j f(t_j) W[j, ℓ] = ∫ (α - s) p(s) ds over cell ℓ, p interpolating `stencil` nodes around it."""
     points = min(stencil, nodes.size)
-    weights = np.zeros(nodes.size)
+    weights = np.zeros((nodes.size, nodes.size - 1))
     powers = np.arange(points)
     for cell, width in enumerate(np.diff(nodes)):
         start = min(max(cell - (points - 2) // 2, 0), nodes.size - points)
@@ -97,17 +97,24 @@ def _weights(nodes: FloatArray, stencil: int) -> FloatArray:
         left = (nodes[-1] - nodes[cell]) / width
         # ∫₀¹ (left - x) x^k dx for each power k of the local coordinate x = (s - t_cell) / width.
         moments = left / (powers + 1) - 1 / (powers + 2)
-        weights[members] += width**2 * np.linalg.solve(np.vander(local, increasing=True).T, moments)
+        weights[members, cell] = width**2 * np.linalg.solve(np.vander(local, increasing=True).T, moments)
     return weights
 
 
-def _chord_error(nodes: FloatArray, curvature: FloatArray, constants: FloatArray) -> FloatArray:
+def _estimated_error(nodes: FloatArray, curvature: FloatArray) -> FloatArray:
+    """Σ_ℓ |cubic - quadratic| over the cells: summed by magnitude, since cells may cancel by accident."""
+    difference = cell_weights(nodes, STENCIL) - cell_weights(nodes, STENCIL - 1)
+    samples = curvature.reshape(-1, nodes.size)
+    error = np.empty(curvature.shape[:-1])
+    for rows in row_blocks(len(samples)):
+        error.reshape(-1)[rows] = np.abs(samples[rows] @ difference).sum(axis=-1)
+    return error
+
+
+def _chord_error(cells: Cells) -> FloatArray:
     """Σ (α - t_ℓ) (L_ℓ² - d_ℓ²) h_ℓ² / (4 L_ℓ), with d_ℓ the slope of the chord of φ'' over cell ℓ."""
-    width = np.diff(nodes)
-    refute(width, curvature, constants)
-    chord = np.abs(np.diff(curvature, axis=-1)) / width
-    steep = np.broadcast_to(constants, chord.shape)
-    ratio = np.divide(chord, steep, out=np.ones_like(chord), where=chord < steep)
-    reach = steep * (1 - ratio**2) * width**2 / 4
-    error: FloatArray = np.sum((nodes[-1] - nodes[:-1]) * reach, axis=-1)
+    chord = np.abs(np.diff(cells.curvature, axis=-1)) / cells.width
+    ratio = np.divide(chord, cells.lipschitz, out=np.ones_like(chord), where=chord < cells.lipschitz)
+    reach = cells.lipschitz * (1 - ratio**2) * cells.width**2 / 4
+    error: FloatArray = np.sum((cells.nodes[-1] - cells.nodes[:-1]) * reach, axis=-1)
     return error

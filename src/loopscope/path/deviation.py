@@ -11,6 +11,7 @@ from loopscope.path._arrays import (
     IntArray,
     as_floats,
     finite,
+    partition,
     plain,
     quiet,
     same_updates,
@@ -41,10 +42,14 @@ def curvature_deviation(nodes: ArrayLike, curvature: ArrayLike, lipschitz: Array
     >>> curvature_deviation([0.0, 0.5, 1.0], [-1.0, -1.5, -2.0], lipschitz=1.0)
     DeviationBounds(lower=0.375, upper=0.625)
     """
+    cells = curvature_cells(partition("nodes", nodes), curvature, lipschitz)
+    updates = cells.curvature.shape[:-1]
+    lower, upper = np.empty(updates), np.empty(updates)
     with quiet():
-        trapezoid, slack = _terms(curvature_cells(nodes, curvature, lipschitz))
-        lower = np.maximum(trapezoid - slack, 0.0).sum(axis=-1)
-        upper = (trapezoid + slack).sum(axis=-1)
+        for rows, block in cells.blocks():
+            trapezoid, slack = _terms(block)
+            lower.reshape(-1)[rows] = np.maximum(trapezoid - slack, 0.0).sum(axis=-1)
+            upper.reshape(-1)[rows] = (trapezoid + slack).sum(axis=-1)
     return DeviationBounds(plain(lower), plain(finite("the deviation", upper)))
 
 
@@ -54,7 +59,7 @@ def deviation_profile(nodes: ArrayLike, curvature: ArrayLike, lipschitz: ArrayLi
     >>> deviation_profile([0.0, 0.5, 1.0], [-1.0, -1.5, -2.0], lipschitz=1.0).upper
     array([0.    , 0.1875, 0.625 ])
     """
-    return _profile(curvature_cells(nodes, curvature, lipschitz))
+    return _profile(curvature_cells(partition("nodes", nodes), curvature, lipschitz))
 
 
 def deviation_at(alpha: ArrayLike, nodes: ArrayLike, curvature: ArrayLike, lipschitz: ArrayLike) -> DeviationBounds:
@@ -73,7 +78,7 @@ def deviation_at(alpha: ArrayLike, nodes: ArrayLike, curvature: ArrayLike, lipsc
     >>> deviation_at(0.75, [0.0, 0.5, 1.0], [-1.0, -1.5, -2.0], lipschitz=1.0)
     DeviationBounds(lower=0.15625, upper=0.34375)
     """
-    cells = curvature_cells(nodes, curvature, lipschitz)
+    cells = curvature_cells(partition("nodes", nodes), curvature, lipschitz)
     alpha = unit_interval("alpha", as_floats("alpha", alpha))
     updates = cells.curvature.shape[:-1]
     same_updates(alpha=alpha.shape, curvature=updates)
@@ -81,7 +86,7 @@ def deviation_at(alpha: ArrayLike, nodes: ArrayLike, curvature: ArrayLike, lipsc
     shape = np.broadcast_shapes(alpha.shape, updates)
     cell = np.broadcast_to(np.searchsorted(cells.nodes[1:-1], alpha, side="right"), shape)
     part = alpha - cells.nodes[cell]
-    constant = _pick(np.broadcast_to(cells.lipschitz, (*updates, cells.width.size)), cell)
+    constant = _pick(cells.lipschitz, cell)
     magnitude = _pick(np.abs(cells.curvature - cells.curvature[..., :1]), cell)
     middle = magnitude * part
     slack = 0.5 * constant * part**2

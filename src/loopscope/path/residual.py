@@ -12,6 +12,7 @@ from loopscope.path._arrays import (
     partition,
     plain,
     quiet,
+    row_blocks,
     same_updates,
     sampled,
 )
@@ -44,14 +45,21 @@ def residual_envelope(
     slopes = sampled("slopes", slopes, nodes)
     quadratic = as_floats("quadratic", quadratic)
     constants = cellwise("lipschitz", lipschitz, nodes)
-    updates = slopes.shape[:-1]
-    same_updates(slopes=updates, quadratic=quadratic.shape, lipschitz=constants.shape[:-1])
+    same_updates(slopes=slopes.shape[:-1], quadratic=quadratic.shape, lipschitz=constants.shape[:-1])
+    shape = np.broadcast_shapes(slopes.shape[:-1], quadratic.shape, constants.shape[:-1])
+    envelope = np.empty(shape)
+    quadratic = np.broadcast_to(quadratic, shape).reshape(-1, 1)
+    slopes = np.broadcast_to(slopes, (*shape, nodes.size)).reshape(-1, nodes.size)
+    width = np.diff(nodes)
+    constants = np.broadcast_to(constants, (*shape, width.size)).reshape(-1, width.size)
     with quiet():
-        residual = np.abs(slopes - slopes[..., :1] - 2 * quadratic[..., None] * nodes)
-        cells = np.maximum(residual[..., :-1], residual[..., 1:]) + 0.125 * constants * np.diff(nodes) ** 2
-    envelope = finite("the residual", cells.max(axis=-1))
+        for rows in row_blocks(len(slopes)):
+            residual = np.abs(slopes[rows] - slopes[rows, :1] - 2 * quadratic[rows] * nodes)
+            ends = np.maximum(residual[:, :-1], residual[:, 1:])
+            envelope.reshape(-1)[rows] = (ends + 0.125 * constants[rows] * width**2).max(axis=-1)
+    finite("the residual", envelope)
     if deviation is not None:
         upper = non_negative("deviation", as_floats("deviation", deviation))
-        same_updates(slopes=updates, deviation=upper.shape)
+        same_updates(slopes=shape, deviation=upper.shape)
         envelope = np.minimum(envelope, upper)
     return plain(envelope)

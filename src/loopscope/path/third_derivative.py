@@ -7,7 +7,7 @@ Corollary (Third-Derivative Specialisation), Theorem (Quadratic Step-Scale Appro
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscope.path._arrays import Floats, finite, non_negative, per_update, plain, quiet, unit_interval
+from loopscope.path._arrays import Floats, non_negative, per_update, plain, unit_interval
 from loopscope.path.bounds import regret_bound, scale_bound
 
 
@@ -54,8 +54,7 @@ def taylor_regret_bound(M: ArrayLike, alpha: ArrayLike = 1.0, predicted: ArrayLi
     non_negative("M", M)
     unit_interval("alpha", alpha)
     unit_interval("predicted", predicted)
-    with quiet():
-        return plain(finite("the bound", M / 6 * (alpha**3 + predicted**3)))
+    return plain(M / 6 * (alpha**3 + predicted**3))
 
 
 def combined_regret_bound(

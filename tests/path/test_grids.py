@@ -1,0 +1,144 @@
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopscope.path import grid_optimum, grid_regret, nearest_action, uniform_grid
+
+TWENTIETHS = uniform_grid(21)
+
+
+def test_grid_points_are_the_decimals_themselves():
+    assert TWENTIETHS.tolist() == [float(Decimal(k) / 20) for k in range(21)]
+    assert uniform_grid().size == 21
+    assert uniform_grid(2).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("points", [1, 0, -3])
+def test_a_grid_has_two_points(refuses, points):
+    with refuses(f"points is {points}: a grid has at least the two scales 0 and 1"):
+        uniform_grid(points)
+
+
+@pytest.mark.parametrize(
+    "grid", [TWENTIETHS, np.linspace(0, 1, 21), np.arange(21) * 0.05], ids=["k/20", "linspace", "0.05k"]
+)
+@pytest.mark.parametrize("offset", range(20))
+def test_every_decimal_midpoint_goes_to_the_smaller_point(grid, offset):
+    """0.025, 0.075, ..., 0.975, written as decimals and as sums, for three roundings of the grid."""
+    grid = np.where(np.arange(21) == 20, 1.0, grid)
+    for scale in (float(Decimal(2 * offset + 1) / 40), 0.05 * offset + 0.025, (offset + 0.5) * 0.05):
+        assert nearest_action(grid, scale).index == offset
+
+
+@given(st.integers(0, 20_000))
+def test_other_decimals_go_to_the_nearest_point(number):
+    """By exact decimal arithmetic, ties toward the smaller point."""
+    scale = Fraction(number, 20_000)
+    expected = min(range(21), key=lambda k: (abs(scale - Fraction(k, 20)), k))
+    assert nearest_action(TWENTIETHS, float(scale)).index == expected
+
+
+@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=8), st.floats(0, 1))
+def test_the_nearest_point_of_any_grid_is_found(gaps, scale):
+    grid = np.concatenate([[0.0], np.cumsum(gaps) / np.sum(gaps)])
+    grid[-1] = 1.0
+    found = nearest_action(grid, scale)
+    assert abs(found.alpha - scale) <= np.abs(grid - scale).min() + 2.0**-49
+    assert grid[found.index] == found.alpha
+
+
+def test_points_just_beyond_a_midpoint_go_up():
+    assert nearest_action([0.0, 0.5, 1.0], 0.25 + 2.0**-51).index == 0
+    assert nearest_action([0.0, 0.5, 1.0], 0.25 + 2.0**-50).index == 0
+    assert nearest_action([0.0, 0.5, 1.0], 0.25 + 2.0**-48).index == 1
+    assert nearest_action([0.0, 0.5, 1.0], 0.75).index == 1
+
+
+def test_extremely_fine_grids_still_find_their_points():
+    grid = np.concatenate([np.arange(8) * 2.0**-51, [1.0]])
+    assert nearest_action(grid, grid).index.tolist() == list(range(9))
+    assert nearest_action(grid, grid[3] + 0.75 * 2.0**-51).index == 4
+
+
+def test_ends_go_to_themselves():
+    found = nearest_action(TWENTIETHS, [0.0, 1.0, 0.5])
+    assert found.alpha.tolist() == [0.0, 1.0, 0.5]
+    assert found.index.tolist() == [0, 20, 10]
+    assert type(nearest_action(TWENTIETHS, 0.3).alpha) is float
+    assert type(nearest_action(TWENTIETHS, 0.3).index) is int
+
+
+def test_the_optimum_is_the_smallest_maximiser():
+    assert grid_optimum([0.0, 0.5, 1.0], [0.0, 2.0, 2.0]) == (0.5, 1, 2.0)
+    assert grid_optimum([0.0, 0.5, 1.0], [0.0, 0.0, 0.0]) == (0.0, 0, 0.0)
+    assert grid_optimum([0.0, 0.5, 1.0], [0.0, -1.0, 3.0]) == (1.0, 2, 3.0)
+
+
+def test_optima_of_many_updates():
+    values = np.array([[[0.0, 1.0, 0.5], [0.0, -1.0, -0.5]], [[0.0, 1.0, 1.5], [0.0, 0.0, 0.0]]])
+    found = grid_optimum([0.0, 0.25, 1.0], values)
+    assert found.alpha.tolist() == [[0.25, 0.0], [1.0, 0.0]]
+    assert found.index.tolist() == [[1, 0], [2, 0]]
+    assert found.value.tolist() == [[1.0, 0.0], [1.5, 0.0]]
+
+
+@given(st.lists(st.integers(-4, 4), min_size=3, max_size=12), st.integers(-100, 100))
+def test_a_constant_changes_no_choice(values, constant):
+    grid = uniform_grid(len(values))
+    plain, shifted = grid_optimum(grid, values), grid_optimum(grid, np.add(values, constant))
+    assert plain.alpha == shifted.alpha == grid[values.index(max(values))]
+    assert grid_regret(grid, values, 0.3) == grid_regret(grid, np.add(values, constant), 0.3)
+
+
+def test_regret_is_measured_at_the_nearest_action():
+    values = [[0.0, 1.0, 0.25], [0.0, -1.0, -0.5]]
+    assert grid_regret([0.0, 0.5, 1.0], values, [0.8, 0.3]).tolist() == [0.75, 1.0]
+    assert grid_regret([0.0, 0.5, 1.0], values, 0.5).tolist() == [0.0, 1.0]
+    assert grid_regret([0.0, 0.5, 1.0], values[0], [0.0, 0.5, 1.0]).tolist() == [1.0, 0.0, 0.75]
+    assert grid_regret([0.0, 0.5, 1.0], values[0], 0.75) == 0.0
+
+
+def test_regret_is_never_negative_and_vanishes_at_the_optimum(paths):
+    values = paths.on(TWENTIETHS)
+    assert (grid_regret(TWENTIETHS, values, grid_optimum(TWENTIETHS, values).alpha) == 0).all()
+    assert (grid_regret(TWENTIETHS, values, np.full(paths.count, 0.4)) >= 0).all()
+
+
+def test_no_grid_value_exceeds_the_optimum(paths):
+    values = paths.on(TWENTIETHS)
+    found = grid_optimum(TWENTIETHS, values)
+    assert np.array_equal(found.value, values.max(axis=1))
+    assert np.array_equal(found.alpha, TWENTIETHS[found.index])
+
+
+def test_bad_arguments_are_refused(refuses):
+    line = "grid starts at 0.5: it must contain 0, the current state"
+    with refuses(line):
+        grid_optimum([0.5, 1.0], [0.0, 0.0])
+    with refuses(line):
+        nearest_action([0.5, 1.0], 0.5)
+    with refuses(line):
+        grid_regret([0.5, 1.0], [0.0, 0.0], 0.5)
+    short = "values has shape (2,) for 21 scales: give one entry per scale on the last axis"
+    with refuses(short):
+        grid_optimum(TWENTIETHS, [0.0, 0.0])
+    with refuses(short):
+        grid_regret(TWENTIETHS, [0.0, 0.0], 0.5)
+    outside = "scale lies outside [0, 1]: scales are fractions of the update"
+    with refuses(outside):
+        nearest_action(TWENTIETHS, 1.01)
+    with refuses(outside):
+        grid_regret(TWENTIETHS, np.zeros(21), -0.01)
+    missing = "scale is NaN or infinite: leave such updates out"
+    with refuses(missing):
+        nearest_action(TWENTIETHS, np.nan)
+    with refuses(missing):
+        grid_regret(TWENTIETHS, np.zeros(21), np.nan)
+    with refuses("numbers of updates differ (values (2,), scale (3,)): give the same updates in each"):
+        grid_regret(TWENTIETHS, np.zeros((2, 21)), [0.1, 0.2, 0.3])
+    with refuses("the regret exceeds float64: rescale the utility"):
+        grid_regret([0.0, 1.0], [-1.7e308, 1.7e308], 0.0)
