@@ -141,6 +141,28 @@ def test_reference_checkpoints_load_whole_and_sharded_alike(name, family):
             assert torch.equal(one, other), key
 
 
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference checkpoints are not beside the repository")
+@pytest.mark.parametrize(
+    ("folder", "states", "tolerance"),
+    [
+        ("ouro", "hidden", 5e-5),
+        ("huginn", "raw", 5e-5),
+        ("huginn/sharded", "raw", 5e-5),
+        ("retrofit_llama/sharded", "raw", 1e-4),
+        ("retrofit_olmo/sharded", "raw", 1e-4),
+    ],
+)
+def test_loaded_reference_checkpoints_reproduce_the_published_code(folder, states, tolerance):
+    model = load_model(GOLDEN / folder)
+    reference = load_file(GOLDEN / folder.partition("/")[0] / "ref_plain.safetensors")
+    ids = reference["input_ids"].long()
+    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), initial_state=reference.get("s0"))
+    found = model.states(batch, range(1, 9))
+    for depth in range(1, 9):
+        torch.testing.assert_close(found[depth], reference[states][depth - 1], rtol=0, atol=tolerance)
+        torch.testing.assert_close(model.readout(found[depth]), reference["logits"][depth - 1], rtol=0, atol=tolerance)
+
+
 # --- cards ---
 
 
