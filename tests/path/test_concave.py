@@ -55,7 +55,7 @@ def test_optima_of_softmax_paths_agree_with_bisection(concave_paths):
     assert (found.lower <= found.alpha).all()
     assert (found.alpha <= found.upper).all()
     assert found.evaluations.max() <= 2 + 41
-    assert np.median(found.evaluations[interior]) <= 12
+    assert np.median(found.evaluations[interior]) <= 16
 
 
 def test_optima_agree_with_brent(concave_paths):
