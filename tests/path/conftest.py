@@ -276,3 +276,11 @@ def refuses():
         assert str(caught.value) == line
 
     return check
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """mutmut 3.8 reads a private attribute that pytest 9.2 no longer has."""
+    if MUTATION_RUN:
+        for item in items:
+            if not hasattr(item, "_nodeid"):
+                item._nodeid = item.nodeid
