@@ -124,6 +124,25 @@ def test_gradients_pass_a_readout_in_another_dtype(model_of, family):
     assert all(parameter.grad is not None for name, parameter in model.named_parameters() if "gate." not in name)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prepared_model_can_be_trained_again(model_of, family):
+    model = model_of(family).requires_grad_(True)
+    context = model.embed(Batch.from_rows(ROWS))
+    model.readout(model.step(context.state, context)).square().sum().backward()
+    assert all(parameter.grad is not None for name, parameter in model.named_parameters() if "gate." not in name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_gradient_after_inference_mode(model_of, family):
+    model = model_of(family)
+    with torch.inference_mode():
+        state = model.states(Batch.from_rows(ROWS), [1])[1]
+        model.readout(state, dtype=torch.float64)
+    state = state.clone().requires_grad_(True)
+    model.readout(state, dtype=torch.float64).square().sum().backward()
+    assert state.grad.isfinite().all()
+
+
 def along(model, family, dtype=torch.float64):
     """A utility along a line of states, with its end points."""
     batch = Batch.from_rows(ROWS)

@@ -7,7 +7,7 @@ A model of your own inherits from `LoopedModule` and writes `embed`, `step` and 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.batch import Batch
+from loopscope.models.linear import Fusing
 from loopscope.models.protocol import AffineHead, Context
 
 
@@ -97,13 +98,16 @@ class LoopedModule(nn.Module):
         self.tie()
         self.eval()
         self.requires_grad_(False)
-        _fuse(self)
+        for part in _fusing(self):
+            part.fuse()
         self._casts.clear()
         self.prepared = True
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LoopedModule:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._casts.clear()
+        for part in _fusing(self):
+            part.joined = None
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.prepared:
             # Moving or casting gives every parameter storage of its own; tie and join them anew.
             self.prepare()
@@ -116,7 +120,7 @@ class LoopedModule(nn.Module):
             return parts
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             return _cast_copy(parts, dtype, keep_graph=True)
-        stamp = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
+        stamp = [(part.data_ptr(), None if part.is_inference() else part._version) for part in parameters]
         held = self._casts.get(dtype)
         if held is None or held[0] != stamp:
             self._casts[dtype] = held = (stamp, _cast_copy(parts, dtype, keep_graph=False))
@@ -158,22 +162,21 @@ def needs_elementary_operations(state: Tensor) -> bool:
     return type(state) is Tensor and (torch.is_grad_enabled() or forward_mode._current_level >= 0)
 
 
-def _fuse(module: nn.Module) -> None:
-    for part in module.modules():
-        join = getattr(part, "fuse", None)
-        if join is not None:
-            join()
+def _fusing(module: nn.Module) -> Iterator[Fusing]:
+    return (part for part in module.modules() if isinstance(part, Fusing))
 
 
+# Kept casts outlive the call that makes them; as inference tensors they would be useless to a later gradient.
+@torch.inference_mode(False)
 def _cast_copy(parts: nn.Module, dtype: torch.dtype, *, keep_graph: bool) -> nn.Module:
     memo: dict[int, Any] = {}
     for parameter in parts.parameters():
         cast = parameter.to(dtype)
         memo[id(parameter)] = cast if keep_graph else nn.Parameter(cast.detach(), requires_grad=False)
-    for part in parts.modules():
-        if getattr(part, "joined", None) is not None:
-            memo[id(part.joined)] = None
+    for part in _fusing(parts):
+        memo[id(part.joined)] = None
     twin = copy.deepcopy(parts, memo)
     if not keep_graph:
-        _fuse(twin)
+        for part in _fusing(twin):
+            part.fuse()
     return twin

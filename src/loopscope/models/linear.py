@@ -8,6 +8,8 @@ float64 (`attention`), float32 results on the CPU do not depend on padding or on
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,8 +35,34 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-def join_linears(linears: list[Linear]) -> tuple[Tensor, Tensor | None]:
-    """One weight [Σ out, in] and bias [Σ out] of which the layers' own parameters become views."""
+class Joined(NamedTuple):
+    """Layers that read the same input as one: weight [Σ out, in], bias [Σ out]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., in] → [..., Σ out]."""
+        return linear(x, self.weight, self.bias)
+
+
+class Fusing(nn.Module):
+    """A module that joins some of its layers for inference."""
+
+    joined: Joined | None = None
+
+    def fuse(self) -> None:
+        """Joins them."""
+        raise NotImplementedError
+
+
+def is_trained(layer: nn.Linear) -> bool:
+    """Whether gradients must reach the layer's own parameters, which joined ones do not pass on."""
+    return torch.is_grad_enabled() and layer.weight.requires_grad
+
+
+def join_linears(linears: list[Linear]) -> Joined:
+    """The joined layer, of which the layers' own parameters become views."""
     weight = torch.cat([part.weight.detach() for part in linears])
     bias = None if linears[0].bias is None else torch.cat([part.bias.detach() for part in linears])
     start = 0
@@ -44,4 +72,4 @@ def join_linears(linears: list[Linear]) -> tuple[Tensor, Tensor | None]:
         if bias is not None:
             part.bias = nn.Parameter(bias[rows], requires_grad=False)
         start = rows.stop
-    return weight, bias
+    return Joined(weight, bias)

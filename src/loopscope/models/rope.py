@@ -89,6 +89,7 @@ class Rotary:
 
 
 @functools.lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def _frequencies_on(rotary: Rotary, device: torch.device) -> Tensor:
     return rotary.frequencies().to(device)
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from loopscope.models.activation import gated_silu
 from loopscope.models.attention import Surroundings, attend
-from loopscope.models.linear import Linear, join_linears, linear
+from loopscope.models.linear import Fusing, Linear, is_trained, join_linears
 from loopscope.models.normalisation import RMSNorm
 from loopscope.models.rope import rotate
 
@@ -34,7 +34,7 @@ class AttentionSizes:
     head_norm_eps: float | None = None
 
 
-class SeparateAttention(nn.Module):
+class SeparateAttention(Fusing):
     """Grouped-query attention with q, k, v and o projections; optionally a norm over each query and key head."""
 
     def __init__(self, sizes: AttentionSizes) -> None:
@@ -48,7 +48,6 @@ class SeparateAttention(nn.Module):
         if sizes.head_norm_eps is not None:
             self.q_norm = RMSNorm(sizes.head_width, sizes.head_norm_eps)
             self.k_norm = RMSNorm(sizes.head_width, sizes.head_norm_eps)
-        self.joined: tuple[Tensor, Tensor | None] | None = None
 
     def fuse(self) -> None:
         """Joins q, k and v."""
@@ -58,7 +57,7 @@ class SeparateAttention(nn.Module):
         """[B, S, D] → [B, S, D]."""
         sizes = self.sizes
         rows, width = x_BSD.shape[0], x_BSD.shape[1]
-        if self.joined is None:
+        if self.joined is None or is_trained(self.q_proj):
             q = self.q_proj(x_BSD).reshape(rows, width, sizes.heads, sizes.head_width)
             k = self.k_proj(x_BSD).reshape(rows, width, sizes.key_value_heads, sizes.head_width)
             v = self.v_proj(x_BSD).reshape(rows, width, sizes.key_value_heads, sizes.head_width)
@@ -66,7 +65,7 @@ class SeparateAttention(nn.Module):
                 q, k = self.q_norm(q, around.plain), self.k_norm(k, around.plain)
             return self._mix(rotate(q, around.rotary), rotate(k, around.rotary), v, around, slot)
         both = sizes.heads + sizes.key_value_heads
-        qkv = linear(x_BSD, *self.joined).reshape(rows, width, -1, sizes.head_width)
+        qkv = self.joined(x_BSD).reshape(rows, width, -1, sizes.head_width)
         qk, v = qkv[:, :, :both], qkv[:, :, both:]
         if sizes.head_norm_eps is not None:
             q, k = qk[:, :, : sizes.heads], qk[:, :, sizes.heads :]
@@ -79,7 +78,7 @@ class SeparateAttention(nn.Module):
         return mixed
 
 
-class SeparateFeedForward(nn.Module):
+class SeparateFeedForward(Fusing):
     """down(silu(gate(x)) · up(x))."""
 
     def __init__(self, hidden: int, inner: int) -> None:
@@ -87,7 +86,6 @@ class SeparateFeedForward(nn.Module):
         self.gate_proj = Linear(hidden, inner, bias=False)
         self.up_proj = Linear(hidden, inner, bias=False)
         self.down_proj = Linear(inner, hidden, bias=False)
-        self.joined: tuple[Tensor, Tensor | None] | None = None
 
     def fuse(self) -> None:
         """Joins gate and up."""
@@ -95,10 +93,10 @@ class SeparateFeedForward(nn.Module):
 
     def forward(self, x_BSD: Tensor, plain: bool) -> Tensor:
         """[B, S, D] → [B, S, D]."""
-        if self.joined is None:
+        if self.joined is None or is_trained(self.gate_proj):
             gate, up = self.gate_proj(x_BSD), self.up_proj(x_BSD)
         else:
-            both = linear(x_BSD, *self.joined)
+            both = self.joined(x_BSD)
             inner = self.gate_proj.out_features
             gate, up = both[..., :inner], both[..., inner:]
         result: Tensor = self.down_proj(gated_silu(gate, up, plain))
