@@ -71,6 +71,13 @@ def test_a_missing_shard_makes_its_unit_missing(copy: Path) -> None:
     assert not run.finished
 
 
+def test_a_truncated_shard_makes_its_unit_missing(copy: Path) -> None:
+    shard = copy / "depths" / "000001.parquet"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert "bytes instead of" in Run(copy).damage[1]
+    assert len(Run(copy).depths) == 45
+
+
 def test_a_corrupt_shard_of_the_same_size_is_one_line(copy: Path) -> None:
     shard = copy / "questions" / "000001.parquet"
     shard.write_bytes(b"\0" * shard.stat().st_size)
