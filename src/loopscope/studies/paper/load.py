@@ -21,6 +21,24 @@ def measurements() -> dict[str, str]:
 
 
 @cache
+def model_names() -> dict[str, str]:
+    """The paper's name of each of its models, by the bare name of the published checkpoint."""
+    return {entry["name"]: title for title, entry in _toml("models.toml").items()}
+
+
+@cache
+def model_families() -> dict[str, str]:
+    """The family of each of the paper's models, by the paper's name."""
+    return {title: entry["family"] for title, entry in _toml("models.toml").items()}
+
+
+@cache
+def set_titles() -> dict[str, str]:
+    """How tables print the paper's evaluation sets, by `task/split` or `task/subset`."""
+    return {name: entry["title"] for name, entry in _toml("sets.toml").items()}
+
+
+@cache
 def claims() -> dict[str, Claim]:
     """Totals, ranges and factors of the running text, by name."""
     return {name: Claim(**entry) for name, entry in _toml("claims.toml").items()}

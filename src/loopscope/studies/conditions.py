@@ -1,0 +1,130 @@
+"""What a row of a study is about: which model, on which examples, over which update, in which arithmetic."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from loopscope.studies.paper.load import model_names, set_titles
+
+if TYPE_CHECKING:
+    from loopscope.store import Manifest, Run, TaskInfo
+
+
+class Weights(StrEnum):
+    """Where a model's weights come from, as far as a comparison with the paper is concerned."""
+
+    PUBLISHED = "published"
+    """A checkpoint of the paper's models, fetched from the hub at a recorded revision."""
+    OTHER = "other"
+    """Any other checkpoint: another model, a folder of the user's own, a fine-tuned copy."""
+    TOY = "toy"
+    """A small model that ships with loopscope."""
+    RANDOM = "random"
+    """No weights at all."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One model, evaluation set and update (no update where a study is about depths)."""
+
+    run: str
+    """Folder name of the run."""
+    model: str
+    family: str
+    weights: Weights
+    task: str
+    split: str
+    subset: str | None
+    kind: str
+    """`solution` or `options`."""
+    affine: bool
+    """Whether logits are affine in the state."""
+    n: int
+    """Questions."""
+    expected: int
+    """Questions that the run set out to measure; more than `n` while it is unfinished."""
+    transition: int | None
+    states: str
+    readout: str
+
+    @property
+    def model_title(self) -> str:
+        """The model as tables print it; random weights are never left unsaid."""
+        published = model_names().get(bare_name(self.model))
+        title = published if published and self.weights is Weights.PUBLISHED else self.model
+        return f"{title} (random weights)" if self.weights is Weights.RANDOM else title
+
+    @property
+    def evaluation_set(self) -> str:
+        """Task with split or subset, such as `gsm8k/train256`."""
+        return f"{self.task}/{self.subset or self.split}"
+
+    @property
+    def set_title(self) -> str:
+        """The evaluation set as tables print it: `GSM8K test`."""
+        return set_titles().get(self.evaluation_set, f"{self.task} {self.subset or self.split}")
+
+    @property
+    def update(self) -> str:
+        """The transition as text: `4→5`."""
+        return "" if self.transition is None else f"{self.transition}→{self.transition + 1}"
+
+    @property
+    def concave(self) -> bool:
+        """Whether the path is a mean log-softmax of affine logits, hence concave (Appendix C)."""
+        return self.affine and self.kind == "solution"
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.model_title, self.set_title, self.update) if part)
+
+
+def bare_name(model: str) -> str:
+    """A model name without organisation, revision and case.
+
+    >>> bare_name("ByteDance/Ouro-1.4B@574fa66c")
+    'ouro-1.4b'
+    """
+    return model.rsplit("/", 1)[-1].partition("@")[0].lower()
+
+
+def conditions_of(run: "Run") -> list[Condition]:
+    """The evaluation sets of a run, without a transition; `n` is what the run set out to measure."""
+    manifest = run.manifest
+    return [_condition(run, manifest, task) for task in manifest.tasks]
+
+
+def at(condition: Condition, transition: int | None, n: int) -> Condition:
+    """The same evaluation set at one update, with the number of questions found there."""
+    return replace(condition, transition=transition, n=n)
+
+
+def _condition(run: "Run", manifest: "Manifest", task: "TaskInfo") -> Condition:
+    model = manifest.model
+    return Condition(
+        run=run.path.resolve().name,
+        model=model.name,
+        family=model.family,
+        weights=_weights(manifest),
+        task=task.name,
+        split=task.split,
+        subset=task.subset,
+        kind=task.kind,
+        affine=model.affine_readout,
+        n=task.rows,
+        expected=task.rows,
+        transition=None,
+        states=manifest.dtypes.states,
+        readout=manifest.dtypes.readout,
+    )
+
+
+def _weights(manifest: "Manifest") -> Weights:
+    model = manifest.model
+    if model.random_weights:
+        return Weights.RANDOM
+    if model.toy:
+        return Weights.TOY
+    # A name alone proves nothing: a folder called Ouro-1.4B may hold anything, a hub revision is what it says.
+    if model.revision is not None and bare_name(model.name) in model_names():
+        return Weights.PUBLISHED
+    return Weights.OTHER

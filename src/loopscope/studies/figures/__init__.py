@@ -1,0 +1,1 @@
+"""The paper's figures, one file each, drawn with matplotlib without any global state."""

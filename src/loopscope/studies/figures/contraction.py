@@ -1,0 +1,119 @@
+"""Quarter-step recovery: Figure "fig:contraction", Section 4.4."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from loopscope.stats import Bootstrap, Estimate
+from loopscope.studies.figures.style import (
+    BLACK,
+    GREY,
+    PURPLE,
+    TEXT_WIDTH,
+    VERMILLION,
+    FigureResult,
+    empty_figure,
+    panel_letter,
+    paper_style,
+    symlog_threshold,
+    symlog_ticks,
+)
+from loopscope.studies.records import Records
+from loopscope.studies.render.json import row_dict
+from loopscope.studies.tables.contraction import ContractionRow
+from loopscope.studies.tables.contraction import contraction as contraction_table
+
+TITLE = "Quarter-step recovery"
+
+
+def contraction(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
+    """One line per condition; a condition without failures keeps its line and a dash."""
+    table = contraction_table(records, bootstrap)
+    if not any(row.failures for row in table.rows):
+        return empty_figure("contraction", TITLE, records, "no finite-step failure in these runs")
+    with paper_style():
+        figure = _draw(table.rows)
+    ids = {
+        str(updates.condition): [updates.ids[index] for index in np.flatnonzero(updates.finite_step)]
+        for updates in records.updates
+    }
+    return FigureResult(
+        "contraction",
+        TITLE,
+        "Each update uses one quarter of its proposed displacement along the same direction. (a) Fraction of "
+        "finite-step failures with positive gains in reference utility, with recovered/total counts. (b) Mean gain "
+        "over the same failure set, including unrecovered cases, on a symmetric-log scale. Bars are 95% intervals. "
+        "Purple rows denote CommonsenseQA.",
+        figure,
+        {"rows": [row_dict(row) for row in table.rows], "failures": ids},
+        records.inputs(),
+        table.notes,
+    )
+
+
+def _draw(rows: tuple[ContractionRow, ...]) -> Figure:
+    figure = Figure(figsize=(TEXT_WIDTH, 0.75 + 0.2 * len(rows)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for place, row in enumerate(rows):
+        colour = PURPLE if row.condition.task == "commonsense_qa" else VERMILLION
+        if not row.failures:
+            for axes, at in ((left, 0.5), (right, 0.5)):
+                axes.text(at, place, "—", ha="center", va="center", transform=axes.get_yaxis_transform(), color=GREY)
+            continue
+        _bar(left, place, row.recovery, 100.0, colour)
+        left.annotate(
+            f"{row.recovered}/{row.failures}",
+            (1.0, place),
+            (2, 0),
+            xycoords=left.get_yaxis_transform(),
+            textcoords="offset points",
+            va="center",
+            fontsize=6.5,
+            annotation_clip=False,
+        )
+        _bar(right, place, row.mean_gain, 1.0, colour)
+    left.set_yticks(range(len(rows)), [str(row.condition) for row in rows])
+    left.set_ylim(len(rows) - 0.4, -0.6)
+    left.set_xlim(0, 104)
+    left.set_xlabel("Recovered (%)")
+    panel_letter(left, "a")
+    _gain_axis(right, rows)
+    panel_letter(right, "b")
+    for axes in (left, right):
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color=GREY, alpha=0.25, linewidth=0.4)
+        axes.set_axisbelow(True)
+    return figure
+
+
+def _gain_axis(axes: Axes, rows: tuple[ContractionRow, ...]) -> None:
+    ends = [
+        end
+        for row in rows
+        if row.mean_gain.value is not None
+        for end in (
+            [row.mean_gain.value, row.mean_gain.interval.low, row.mean_gain.interval.high]
+            if row.mean_gain.interval
+            else [row.mean_gain.value]
+        )
+    ]
+    threshold = symlog_threshold(np.array([row.mean_gain.value or 0.0 for row in rows]))
+    limit = max(max(abs(end) for end in ends), threshold) * 1.5
+    axes.set_xscale("symlog", linthresh=threshold, linscale=0.6)
+    axes.axvline(0, color=BLACK, linewidth=0.5)
+    # Recovery is about positive gains: give the negative side only the room that it needs.
+    axes.set_xlim(min(min(ends) * 1.5, -0.5 * threshold), limit)
+    axes.set_xticks(symlog_ticks(threshold, limit))
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(min(min(ends) * 1.5, -0.5 * threshold), limit)
+    axes.set_xlabel("Mean utility gain")
+
+
+def _bar(axes: Axes, place: float, estimate: Estimate, factor: float, colour: str) -> None:
+    if estimate.value is None:
+        return
+    value = estimate.value * factor
+    if estimate.interval is not None:
+        low, high = estimate.interval.low * factor, estimate.interval.high * factor
+        axes.plot([low, high], [place, place], color=colour, linewidth=1.0, solid_capstyle="butt")
+    axes.plot(value, place, "o", color=colour, markersize=4)

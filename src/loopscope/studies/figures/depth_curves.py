@@ -1,0 +1,137 @@
+"""Reference utility over recurrent depth with the first confirmed decline marked: Appendix E.1."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from loopscope.stats import Bootstrap, Mean
+from loopscope.studies.figures.style import (
+    BLACK,
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    TEXT_WIDTH,
+    VERMILLION,
+    FigureResult,
+    empty_figure,
+    paper_style,
+)
+from loopscope.studies.records import DepthSweep, Records
+from loopscope.studies.selection import notes_on
+from loopscope.studies.tables.depth_coverage import RunningBest, running_best
+
+TITLE = "Utility over recurrent depth"
+COLUMNS = 3
+LOGARITHMIC = 16
+"""Depths beyond this are drawn on a logarithmic axis."""
+
+
+def depth_curves(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
+    """One panel per evaluation set, one line per model."""
+    if not records.sweeps:
+        return empty_figure("depth-curves", TITLE, records, "no run holds two depths: measure with --depths 1-8")
+    settings = bootstrap or Bootstrap()
+    panels: dict[str, list[DepthSweep]] = {}
+    for sweep in records.sweeps:
+        panels.setdefault(sweep.condition.set_title, []).append(sweep)
+    declines = {id(sweep): running_best(sweep, settings) for sweep in records.sweeps}
+    with paper_style():
+        figure = _draw(panels, declines, settings)
+    return FigureResult(
+        "depth-curves",
+        TITLE,
+        "Mean reference utility with 95% question-bootstrap bands. Rings mark the best evaluated depth; arrows mark "
+        "the earliest running-best decrease whose paired interval lies below zero.",
+        figure,
+        {"panels": [_described(sweep, declines[id(sweep)]) for sweep in records.sweeps]},
+        records.inputs(),
+        notes_on(sweep.condition for sweep in records.sweeps),
+    )
+
+
+def _described(sweep: DepthSweep, pairs: list[RunningBest]) -> dict[str, Any]:
+    return {
+        "condition": str(sweep.condition),
+        "depths": list(sweep.depths),
+        "mean_utility": sweep.utility.mean(axis=0).tolist(),
+        "running_best": [
+            {
+                "from": pair.reference,
+                "to": pair.depth,
+                "change": pair.change.value,
+                "interval": [pair.change.interval.low, pair.change.interval.high] if pair.change.interval else None,
+                "declines": pair.declines,
+            }
+            for pair in pairs
+        ],
+        "ids": list(sweep.ids),
+    }
+
+
+def _draw(panels: dict[str, list[DepthSweep]], declines: dict[int, list[RunningBest]], bootstrap: Bootstrap) -> Figure:
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    width = TEXT_WIDTH * max(columns, 2) / COLUMNS if columns < COLUMNS else TEXT_WIDTH
+    figure = Figure(figsize=(width, 0.4 + 1.55 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    models = list(dict.fromkeys(_series(sweep) for sweeps in panels.values() for sweep in sweeps))
+    looks = {model: index % len(SERIES_COLOURS) for index, model in enumerate(models)}
+    for axes, (title, sweeps) in zip(grid.flat, panels.items(), strict=False):
+        for sweep in sweeps:
+            _line(axes, sweep, declines[id(sweep)], looks[_series(sweep)], bootstrap)
+        axes.set_title(title)
+        _depth_axis(axes, sorted({depth for sweep in sweeps for depth in sweep.depths}))
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    for row in range(rows):
+        grid[row, 0].set_ylabel("Mean utility")
+    handles, labels = [], []
+    for axes in grid.flat:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            if name not in labels:
+                handles.append(handle)
+                labels.append(name)
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
+    return figure
+
+
+def _series(sweep: DepthSweep) -> str:
+    return sweep.condition.model_title
+
+
+def _line(axes: Axes, sweep: DepthSweep, pairs: list[RunningBest], look: int, bootstrap: Bootstrap) -> None:
+    means = sweep.utility.mean(axis=0)
+    estimates = bootstrap.estimate({index: Mean(sweep.utility[:, index]) for index in range(len(sweep.depths))})
+    colour, marker = SERIES_COLOURS[look], SERIES_MARKERS[look]
+    low = [e.interval.low if e.interval else mean for e, mean in zip(estimates.values(), means, strict=True)]
+    high = [e.interval.high if e.interval else mean for e, mean in zip(estimates.values(), means, strict=True)]
+    axes.fill_between(sweep.depths, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(sweep.depths, means, color=colour, marker=marker, markersize=2.8, label=_series(sweep))
+    best = int(np.argmax(means))
+    axes.plot(
+        sweep.depths[best], means[best], "o", markerfacecolor="none", markeredgecolor=BLACK, markersize=6.5, zorder=4
+    )
+    first = next((pair for pair in pairs if pair.declines), None)
+    if first is not None:
+        at = dict(zip(sweep.depths, means, strict=True))
+        axes.annotate(
+            "",
+            (first.depth, at[first.depth]),
+            (first.reference, at[first.reference]),
+            arrowprops={"arrowstyle": "-|>", "color": VERMILLION, "linewidth": 1.0, "shrinkA": 4, "shrinkB": 1},
+            zorder=5,
+        )
+
+
+def _depth_axis(axes: Axes, depths: list[int]) -> None:
+    axes.set_xlabel("Depth (loops)")
+    if depths[-1] > LOGARITHMIC:
+        axes.set_xscale("log", base=2)
+        ticks = [depth for depth in depths if depth & (depth - 1) == 0]
+    else:
+        ticks = depths if len(depths) <= 9 else depths[:: -(-len(depths) // 8)]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(ticks, [str(depth) for depth in ticks])

@@ -1,0 +1,128 @@
+"""Local improvement and full-step harm: Figure "fig:direction-progress", Appendix E.5.
+
+Every record of every condition; identical symmetric-log transforms on the two axes and in all panels.
+"""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from loopscope.path import Outcome
+from loopscope.stats import Bootstrap
+from loopscope.studies.figures.style import (
+    BLACK,
+    OUTCOME_COLOURS,
+    OUTCOME_MARKERS,
+    TEXT_WIDTH,
+    FigureResult,
+    empty_figure,
+    paper_style,
+    symlog_threshold,
+    symlog_ticks,
+)
+from loopscope.studies.records import Records, Updates
+from loopscope.studies.selection import select
+
+TITLE = "Local improvement and full-step harm"
+COLUMNS = 4
+DRAWN = (Outcome.PROGRESSING, Outcome.DIRECTIONAL_FAILURE, Outcome.FINITE_STEP_FAILURE, Outcome.NEUTRAL)
+"""From the bottom to the top: failures must not disappear below the many progressing updates."""
+
+
+def direction_progress(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
+    """One panel per condition."""
+    chosen = select(records, "slope", "gain")
+    if not chosen.kept:
+        return empty_figure("direction-progress", TITLE, records, "no records in these runs")
+    with paper_style():
+        figure = _draw(chosen.kept)
+    return FigureResult(
+        "direction-progress",
+        TITLE,
+        "Each point compares the initial slope with the full-step gain of one question. Vermillion circles mark "
+        "updates whose directions locally increase reference utility but whose full steps decrease it. Blue triangles "
+        "mark harmful updates with nonpositive initial slopes, and grey points mark full updates that increase "
+        "reference utility.",
+        figure,
+        {"panels": [_described(updates) for updates in chosen.kept]},
+        records.inputs(),
+        chosen.notes,
+    )
+
+
+def _described(updates: Updates) -> dict[str, Any]:
+    counts = {outcome.label: int((updates.outcome == outcome).sum()) for outcome in Outcome}
+    return {"condition": str(updates.condition), "records": len(updates), "outcomes": counts, "ids": updates.ids}
+
+
+def _draw(groups: tuple[Updates, ...]) -> Figure:
+    columns = min(COLUMNS, len(groups))
+    rows = -(-len(groups) // columns)
+    width = TEXT_WIDTH if columns > 1 else TEXT_WIDTH / 2
+    figure = Figure(figsize=(width, 0.45 + rows * (width / columns) * 0.98), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    threshold = symlog_threshold(*(values for group in groups for values in (group.slope, group.gain)))
+    limit = max(float(np.abs(values).max()) for group in groups for values in (group.slope, group.gain))
+    limit = max(limit, threshold) * 1.6
+    flat = list(grid.flat)
+    for axes, group in zip(flat, groups, strict=False):
+        _panel(axes, group, threshold, limit)
+    for axes in flat[len(groups) :]:
+        axes.set_visible(False)
+    for row in range(rows):
+        grid[row, 0].set_ylabel(r"Full-step gain $\Delta U$")
+    for index in range(columns):
+        below = [axes for axes in grid[:, index] if axes.get_visible()][-1]
+        below.set_xlabel(r"Initial slope $A$")
+        below.tick_params(labelbottom=True)
+    figure.legend(handles=_handles(groups), loc="outside upper center", ncols=4, columnspacing=1.2)
+    return figure
+
+
+def _panel(axes: Axes, updates: Updates, threshold: float, limit: float) -> None:
+    for outcome in DRAWN:
+        inside = updates.outcome == outcome
+        axes.plot(
+            updates.slope[inside],
+            updates.gain[inside],
+            linestyle="none",
+            marker=OUTCOME_MARKERS[outcome],
+            color=OUTCOME_COLOURS[outcome],
+            markersize=2.6,
+            markeredgewidth=0.5 if outcome is Outcome.NEUTRAL else 0,
+            alpha=0.75,
+            # Thousands of vector markers make a PDF slow to open; axes and text stay vectors.
+            rasterized=len(updates) > 3000,
+        )
+    ticks = symlog_ticks(threshold, limit, most=2)
+    for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+        scale("symlog", linthresh=threshold, linscale=0.6)
+        axis.set_ticks(ticks)
+        axis.set_ticks([], minor=True)
+    axes.set_xlim(-limit, limit)
+    axes.set_ylim(-limit, limit)
+    axes.set_aspect("equal", adjustable="box")
+    axes.axhline(0, color=BLACK, linewidth=0.4, zorder=0)
+    axes.axvline(0, color=BLACK, linewidth=0.4, zorder=0)
+    condition = updates.condition
+    axes.set_title(f"{condition.model_title}\n{condition.set_title} {condition.update}", fontsize=7)
+
+
+def _handles(groups: tuple[Updates, ...]) -> list[Line2D]:
+    present = [outcome for outcome in Outcome if any((group.outcome == outcome).any() for group in groups)]
+    return [
+        Line2D(
+            [],
+            [],
+            linestyle="none",
+            marker=OUTCOME_MARKERS[outcome],
+            color=OUTCOME_COLOURS[outcome],
+            markersize=5,
+            markeredgewidth=0.8 if outcome is Outcome.NEUTRAL else 0,
+            label=outcome.label,
+        )
+        for outcome in reversed(present)
+    ]

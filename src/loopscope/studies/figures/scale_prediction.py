@@ -1,0 +1,245 @@
+"""Scale prediction: Figure "fig:scale-prediction" (a–e), constructed as Appendix E.5 says.
+
+(a, b) the lower-median finite-step failure of two conditions with its quadratic; (c, d) every primary prediction
+against its numerical optimum, identical coordinates combined with marker area growing as the square root of their
+count; (e) grid regret of five fixed scales and of the quadratic rule with conditional bootstrap intervals.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from loopscope.path import quadratic_value
+from loopscope.stats import Bootstrap, Estimate
+from loopscope.studies.figures.examples import Example, lower_median_failure, optimum_estimate
+from loopscope.studies.figures.style import (
+    BLACK,
+    GREY,
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    TEXT_WIDTH,
+    FigureResult,
+    empty_figure,
+    panel_letter,
+    paper_style,
+)
+from loopscope.studies.records import Floats, Records, Updates
+from loopscope.studies.selection import select
+from loopscope.studies.tables.scale_prediction import FIXED_SCALES, ScaleRow, rows_of
+
+TITLE = "Scale prediction"
+SAME = 9
+"""Decimals to which coordinates are called identical; numerical optima are known no better than their brackets."""
+
+
+@dataclass(frozen=True)
+class Panelled:
+    """What the figure shows of one condition."""
+
+    updates: Updates
+    example: Example
+    row: ScaleRow
+
+
+def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
+    """The condition with most finite-step failures, and the next one of another model, else of another task."""
+    chosen = select(records, "grid_gain", "quadratic_scale", level="grid")
+    candidates = [
+        (updates, example)
+        for updates in chosen.kept
+        if updates.primary.any() and (example := lower_median_failure(records, updates)) is not None
+    ]
+    if not candidates:
+        return empty_figure("scale-prediction", TITLE, records, "no finite-step failure in these runs")
+    settings = bootstrap or Bootstrap()
+    shown = [
+        Panelled(updates, example, rows_of(updates, settings, keys=("primary",))[0])
+        for updates, example in _two(candidates)
+    ]
+    with paper_style():
+        figure = _draw(shown)
+    return FigureResult(
+        "scale-prediction",
+        TITLE,
+        "Example utility paths and local quadratic approximations (top left). Predicted scales versus numerical optima "
+        "(bottom left); labels count overlapping points at (1, 1). Grid regret for fixed scales and quadratic "
+        "selection with 95% intervals (right).",
+        figure,
+        {"conditions": [_described(panelled) for panelled in shown]},
+        records.inputs(),
+        chosen.notes,
+    )
+
+
+def _two(candidates: list[tuple[Updates, Example]]) -> list[tuple[Updates, Example]]:
+    ranked = sorted(candidates, key=lambda candidate: -candidate[1].failures)
+    first = ranked[0]
+    here = first[0].condition
+
+    def other(candidate: tuple[Updates, Example]) -> tuple[bool, bool, bool]:
+        there = candidate[0].condition
+        return (
+            (there.run, there.model) != (here.run, here.model),
+            there.evaluation_set != here.evaluation_set,
+            there.transition != here.transition,
+        )
+
+    # `max` keeps the first of equals, which has most failures among them.
+    return [first] if len(ranked) == 1 else [first, max(ranked[1:], key=other)]
+
+
+def _described(panelled: Panelled) -> dict[str, Any]:
+    updates, row = panelled.updates, panelled.row
+    inside = np.flatnonzero(updates.primary)
+    regrets = {f"fixed {scale:g}": row.fixed(scale) for scale in FIXED_SCALES} | {"quadratic": row.quadratic_regret}
+    return {
+        "condition": str(updates.condition),
+        "example": panelled.example.described(),
+        "primary_ids": [updates.ids[index] for index in inside],
+        "regret": {
+            name: {
+                "mean": estimate.value,
+                "interval": [estimate.interval.low, estimate.interval.high] if estimate.interval else None,
+            }
+            for name, estimate in regrets.items()
+        },
+    }
+
+
+def _draw(shown: list[Panelled]) -> Figure:
+    figure = Figure(figsize=(TEXT_WIDTH, 3.1), layout="constrained")
+    columns = len(shown)
+    grid = figure.add_gridspec(2, columns + 1, width_ratios=[1.0] * columns + [1.25 if columns > 1 else 1.0])
+    letters = iter("abcde")
+    for index, panelled in enumerate(shown):
+        axes = figure.add_subplot(grid[0, index])
+        _example(axes, panelled.example, SERIES_COLOURS[index], legend=index == 0)
+        panel_letter(axes, next(letters), panelled.updates.condition.model_title)
+    for index, panelled in enumerate(shown):
+        axes = figure.add_subplot(grid[1, index])
+        _scatter(axes, panelled.updates, SERIES_COLOURS[index])
+        panel_letter(axes, next(letters), f"{panelled.updates.condition.set_title} {panelled.updates.condition.update}")
+    axes = figure.add_subplot(grid[:, columns])
+    _regret(axes, shown)
+    panel_letter(axes, next(letters), "Grid regret")
+    return figure
+
+
+def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None:
+    dense = np.linspace(0, 1, 201)
+    power, unit = _unit(example.gain)
+    axes.axhline(0, color=BLACK, linewidth=0.5)
+    axes.plot(example.scale, example.gain / unit, color=colour, label=r"path $\phi$")
+    quadratic = quadratic_value(dense, example.slope, example.quadratic)
+    axes.plot(dense, quadratic / unit, color=BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
+    top = float(np.interp(example.optimum, example.scale, example.gain))
+    axes.plot(example.optimum, top / unit, "o", color=colour, markersize=4.5, label=r"$\alpha^\star$")
+    predicted = float(np.interp(example.predicted, example.scale, example.gain))
+    axes.plot(
+        example.predicted,
+        predicted / unit,
+        "D",
+        markerfacecolor="white",
+        markeredgecolor=BLACK,
+        markersize=3.6,
+        markeredgewidth=0.8,
+        label=r"$\hat\alpha$",
+    )
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axes.set_xlabel(r"Step scale $\alpha$")
+    axes.set_ylabel("Utility gain" + (f" ($10^{{{power}}}$)" if power else ""))
+    if legend:
+        axes.legend(loc="lower left", labelspacing=0.25, borderaxespad=0.2, handletextpad=0.5)
+
+
+def _unit(values: Floats) -> tuple[int, float]:
+    """The power of a thousand that makes the largest value readable."""
+    largest = float(np.abs(values).max())
+    if largest == 0 or 0.1 <= largest < 1000:
+        return 0, 1.0
+    power = 3 * int(np.floor(np.log10(largest) / 3))
+    return power, 10.0**power
+
+
+def _scatter(axes: Axes, updates: Updates, colour: str) -> None:
+    inside = updates.primary
+    fp64 = updates.has("fp64_optimum_low", "fp64_optimum_high", "fp64_predicted_scale")
+    predicted = updates.floats("fp64_predicted_scale" if fp64 else "quadratic_scale")[inside]
+    optimum = optimum_estimate(updates)[inside]
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.6, zorder=1)
+    if fp64:
+        low, high = updates.floats("fp64_optimum_low")[inside], updates.floats("fp64_optimum_high")[inside]
+        axes.vlines(predicted, low, high, color=colour, linewidth=0.6, alpha=0.6)
+    points, counts = np.unique(np.round(np.stack([predicted, optimum]), SAME), axis=1, return_counts=True)
+    axes.scatter(
+        points[0],
+        points[1],
+        s=7.0 * np.sqrt(counts),
+        color=colour,
+        alpha=0.45,
+        linewidth=0,
+        zorder=2,
+        rasterized=points.shape[1] > 3000,
+    )
+    at_corner = counts[(points == 1.0).all(axis=0)]
+    if at_corner.size and at_corner[0] > 1:
+        axes.annotate(
+            f"$n={int(at_corner[0])}$",
+            (1, 1),
+            (-6, -1),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=7,
+        )
+    axes.set_xlim(-0.04, 1.06)
+    axes.set_ylim(-0.04, 1.06)
+    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axes.set_xlabel(r"Predicted scale $\hat\alpha$")
+    axes.set_ylabel("Grid optimum" if not fp64 else r"Numerical optimum $\alpha^\star$")
+
+
+def _regret(axes: Axes, shown: list[Panelled]) -> None:
+    places = [*range(len(FIXED_SCALES)), len(FIXED_SCALES) + 0.4]
+    for index, panelled in enumerate(shown):
+        row = panelled.row
+        estimates = [*(row.fixed(scale) for scale in FIXED_SCALES), row.quadratic_regret]
+        offset = 0.16 * (index - (len(shown) - 1) / 2)
+        colour, marker = SERIES_COLOURS[index], SERIES_MARKERS[index]
+        drawn = [(place + offset, estimate) for place, estimate in zip(places, estimates, strict=True)]
+        positive = [(place, estimate) for place, estimate in drawn if estimate.value]
+        fixed = [(place, estimate.value) for place, estimate in positive if place < len(FIXED_SCALES) - 0.5]
+        axes.plot(*zip(*fixed, strict=True) if fixed else ([], []), color=colour, linewidth=0.7, alpha=0.6)
+        for place, estimate in positive:
+            _point(axes, place, estimate, colour, marker)
+        condition = panelled.updates.condition
+        axes.plot(
+            [],
+            [],
+            color=colour,
+            marker=marker,
+            markersize=3.5,
+            linewidth=0.7,
+            label=f"{condition.model_title}, {condition.set_title}",
+        )
+    axes.set_yscale("log")
+    axes.axvline(len(FIXED_SCALES) - 0.3, color=GREY, linewidth=0.5, linestyle=(0, (1, 2)))
+    axes.set_xticks(places, [*(f"{scale:g}" for scale in FIXED_SCALES), "quad-\nratic"])
+    axes.set_xlim(-0.5, places[-1] + 0.5)
+    axes.set_xlabel("Fixed scale")
+    axes.set_ylabel("Mean grid regret")
+    axes.legend(loc="lower left", labelspacing=0.3, borderaxespad=0.2)
+
+
+def _point(axes: Axes, place: float, estimate: Estimate, colour: str, marker: str) -> None:
+    value = estimate.value or 0.0
+    interval = estimate.interval
+    spread = None
+    if interval is not None and interval.low > 0:
+        spread = np.array([[max(value - interval.low, 0.0)], [max(interval.high - value, 0.0)]])
+    axes.errorbar(place, value, yerr=spread, color=colour, marker=marker, markersize=3.5, elinewidth=0.8, capsize=1.5)

@@ -1,0 +1,181 @@
+"""How figures look: sizes, fonts and the one place for colours; and what a finished figure is.
+
+Colours are from Okabe and Ito's palette, which stays apart under the common kinds of colour blindness. Outcomes also
+differ in shape, so that they can be told apart in print without colour.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from loopscope._errors import LoopscopeError
+from loopscope._version import __version__
+from loopscope.path import EFFECT_MARGIN, Outcome
+from loopscope.store import sha256_bytes
+from loopscope.studies.records import Floats, Records
+
+TEXT_WIDTH = 5.5
+"""Width of the paper's text block, in inches."""
+COLUMN_WIDTH = 2.7
+"""Width of a figure that text flows around."""
+
+VERMILLION, BLUE, GREY, PURPLE = "#D55E00", "#0072B2", "#8A8A8A", "#AA4499"
+GREEN, ORANGE, SKY, BLACK = "#009E73", "#E69F00", "#56B4E9", "#000000"
+
+OUTCOME_COLOURS = {
+    Outcome.PROGRESSING: GREY,
+    Outcome.NEUTRAL: BLACK,
+    Outcome.DIRECTIONAL_FAILURE: BLUE,
+    Outcome.FINITE_STEP_FAILURE: VERMILLION,
+}
+OUTCOME_MARKERS = {
+    Outcome.PROGRESSING: ".",
+    Outcome.NEUTRAL: "x",
+    Outcome.DIRECTIONAL_FAILURE: "v",
+    Outcome.FINITE_STEP_FAILURE: "o",
+}
+SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+RC: Any = {
+    "font.family": "STIXGeneral",
+    "mathtext.fontset": "stix",
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "axes.titlepad": 4,
+    "axes.labelpad": 2,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.1,
+    "legend.frameon": False,
+    "legend.handlelength": 1.4,
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "loopscope",
+    "path.simplify": True,
+}
+
+FORMATS = ("pdf", "png", "svg")
+_NO_DATE: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "loopscope"},
+    "svg": {"Date": None, "Creator": "loopscope"},
+    "png": {"Software": "loopscope"},
+}
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Matplotlib settings of all figures, for the time of drawing or saving."""
+    with matplotlib.rc_context(RC):
+        yield
+
+
+@dataclass(frozen=True)
+class FigureResult:
+    """A finished figure with what it shows and what it was made from."""
+
+    study: str
+    title: str
+    caption: str
+    figure: Figure
+    shown: dict[str, Any]
+    """Example ids and numbers behind each panel."""
+    inputs: list[dict[str, object]]
+    """Hashes of the manifests and shards that were read."""
+    notes: tuple[str, ...] = ()
+
+    def save(self, path: str | Path, *, dpi: int = 300) -> Path:
+        """Write the figure as PDF, PNG or SVG by its suffix, and `NAME.json` with ids and hashes beside it.
+
+        The same records give the same bytes: no date is embedded.
+        """
+        target = Path(path)
+        kind = target.suffix.lstrip(".").lower()
+        if kind not in FORMATS:
+            raise LoopscopeError(
+                f"{target.name}: figures are saved as {', '.join(FORMATS)}; give one of these suffixes"
+            )
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with paper_style():
+                self.figure.savefig(target, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
+            target.with_suffix(".json").write_text(self.describe(target), encoding="utf-8")
+        except OSError as error:
+            raise LoopscopeError(f"cannot write {target} ({error.strerror}): choose another --output") from error
+        return target
+
+    def describe(self, target: Path) -> str:
+        """What goes into the JSON beside a saved figure."""
+        description = {
+            "figure": self.study,
+            "title": self.title,
+            "caption": self.caption,
+            "loopscope_version": __version__,
+            "file": {"name": target.name, "sha256": sha256_bytes(target.read_bytes())},
+            "shown": self.shown,
+            "notes": list(self.notes),
+            "inputs": self.inputs,
+        }
+        return json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False, default=float) + "\n"
+
+    def _repr_png_(self) -> bytes:
+        import io
+
+        buffer = io.BytesIO()
+        with paper_style():
+            self.figure.savefig(buffer, format="png", dpi=150)
+        return buffer.getvalue()
+
+
+def empty_figure(study: str, title: str, records: Records, message: str) -> FigureResult:
+    """A figure that says why there is nothing to draw."""
+    figure = Figure(figsize=(COLUMN_WIDTH, 1.0), layout="constrained")
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, message, ha="center", va="center", wrap=True)
+    return FigureResult(study, title, message, figure, {}, records.inputs(), (message,))
+
+
+def symlog_threshold(*values: Floats) -> float:
+    """Where a symmetric-log axis turns linear: the paper's effect margin, or lower where most data lie below it."""
+    magnitudes = np.abs(np.concatenate([np.ravel(value) for value in values]))
+    magnitudes = magnitudes[magnitudes > 0]
+    if not magnitudes.size:
+        return EFFECT_MARGIN
+    middle = float(np.median(magnitudes))
+    return EFFECT_MARGIN if middle > EFFECT_MARGIN else float(10.0 ** np.floor(np.log10(middle)))
+
+
+def symlog_ticks(threshold: float, limit: float, most: int = 3) -> list[float]:
+    """Symmetric ticks at powers of ten, at most `most` on each side of zero."""
+    low, high = round(np.log10(threshold)), int(np.floor(np.log10(max(limit, threshold))))
+    stride = max(1, -(-(high - low + 1) // most))
+    powers = [10.0**power for power in range(high, low - 1, -stride)][::-1]
+    return [-power for power in reversed(powers)] + [0.0] + powers
+
+
+def panel_letter(axes: Axes, letter: str, title: str = "") -> None:
+    """`(a) Title` above the left edge of a panel."""
+    axes.set_title(f"({letter}) {title}".rstrip(), loc="left")

@@ -1,0 +1,254 @@
+"""Stored records as the studies read them: one group of rows per condition, columns as NumPy arrays.
+
+Shapes: N questions of a condition, G = 21 grid scales.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from loopscope.path import GridOptimum, Outcome, classify, grid_optimum
+from loopscope.store import GRID, Run
+from loopscope.studies.conditions import Condition, at, conditions_of
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+GRID_SCALES: Floats = np.array(GRID)
+ACTION_STRIDE = 5
+"""Every fifth grid scale is one of the five actions 0, 0.25, 0.5, 0.75, 1."""
+QUARTER = 5
+"""Grid index of the quarter step."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The `questions` rows of one condition, in the order of the run."""
+
+    condition: Condition
+    frame: pl.DataFrame
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    def has(self, *columns: str) -> bool:
+        """Whether every row has a value in all of these columns."""
+        return all(name in self.frame.columns and not self.frame[name].null_count() for name in columns)
+
+    def has_some(self, column: str) -> bool:
+        """Whether any row has a value in this column."""
+        return column in self.frame.columns and self.frame[column].null_count() < self.frame.height
+
+    def floats(self, column: str) -> Floats:
+        """A column as float64, NaN where it is null."""
+        return self.frame[column].cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+    def matrix(self, column: str) -> Floats:
+        """A list column as an array with one row per question; every list has the same length."""
+        width = len(self.frame[column][0]) if len(self) else 0
+        flat = self.frame[column].explode().cast(pl.Float64).to_numpy()
+        return flat.reshape(len(self), width)
+
+    @property
+    def ids(self) -> list[str]:
+        """Example identifiers."""
+        return self.frame["example_id"].to_list()
+
+    @cached_property
+    def slope(self) -> Floats:
+        """A."""
+        return self.floats("slope")
+
+    @cached_property
+    def quadratic(self) -> Floats:
+        """Q."""
+        return self.floats("quadratic")
+
+    @cached_property
+    def gain(self) -> Floats:
+        """ΔU."""
+        return self.floats("gain")
+
+    @cached_property
+    def outcome(self) -> NDArray[np.int8]:
+        """Codes of `loopscope.path.Outcome`."""
+        codes: NDArray[np.int8] = classify(self.slope, self.gain)
+        return codes
+
+    @property
+    def harmful(self) -> Mask:
+        """ΔU < 0."""
+        return self.gain < 0
+
+    @property
+    def finite_step(self) -> Mask:
+        """Finite-step failures: ΔU < 0 although A > 0."""
+        return np.asarray(self.outcome == Outcome.FINITE_STEP_FAILURE)
+
+    @property
+    def primary(self) -> Mask:
+        """The paper's primary subset A > 0, Q < 0."""
+        return (self.slope > 0) & (self.quadratic < 0)
+
+    @cached_property
+    def quadratic_scale(self) -> Floats:
+        """α̂."""
+        return self.floats("quadratic_scale")
+
+    @cached_property
+    def grid_gain(self) -> Floats:
+        """φ on the 21-point grid: [N, G]."""
+        return self.matrix("grid_gain")
+
+    @cached_property
+    def action_gain(self) -> Floats:
+        """φ on the five-point action set: [N, 5]."""
+        return self.grid_gain[:, ::ACTION_STRIDE]
+
+    @property
+    def quarter_gain(self) -> Floats:
+        """φ(0.25)."""
+        return self.grid_gain[:, QUARTER]
+
+    @cached_property
+    def optimum(self) -> GridOptimum:
+        """The grid optimum of every path, ties to the smallest scale."""
+        return grid_optimum(GRID_SCALES, self.grid_gain)
+
+
+@dataclass(frozen=True)
+class DepthSweep:
+    """The utilities of one evaluation set at every stored depth, questions in rows."""
+
+    condition: Condition
+    ids: tuple[str, ...]
+    depths: tuple[int, ...]
+    utility: Floats
+    """[N, depths]."""
+    correct: Floats | None
+    """1 where the chosen option is the right one, [N, depths]; None for solutions."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The `tokens` rows of one condition that the exit policy continues through (all of them without a gate)."""
+
+    condition: Condition
+    frame: pl.DataFrame
+
+    def floats(self, column: str) -> Floats:
+        """A column as float64."""
+        return self.frame[column].cast(pl.Float64).to_numpy()
+
+
+class Records:
+    """Everything that studies may ask of some opened runs; tables are read when first needed, and once."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = tuple(runs)
+
+    @cached_property
+    def updates(self) -> tuple[Updates, ...]:
+        """All conditions with records, in the order of runs, tasks and transitions."""
+        return tuple(group for run in self.runs for group in _updates(run))
+
+    @cached_property
+    def sweeps(self) -> tuple[DepthSweep, ...]:
+        """All evaluation sets with utilities at more than one depth."""
+        return tuple(sweep for run in self.runs for sweep in _sweeps(run) if len(sweep.depths) > 1)
+
+    def tokens(self) -> Iterator[Tokens]:
+        """Token rows by condition, of the runs that were measured with them; one condition in memory at a time."""
+        for run in self.runs:
+            if run.manifest.tokens:
+                yield from _tokens(run)
+
+    def path(self, condition: Condition, example_id: str) -> tuple[Floats, Floats] | None:
+        """Scales and gains of one stored FP64 path, where the run keeps them."""
+        for run in self.runs:
+            if run.manifest.paths and run.path.resolve().name == condition.run:
+                row = run.paths.filter(
+                    pl.col("task") == condition.task,
+                    pl.col("split") == condition.split,
+                    pl.col("transition") == condition.transition,
+                    pl.col("example_id") == example_id,
+                ).collect()
+                if row.height:
+                    return row["alpha"][0].to_numpy(), row["gain"][0].to_numpy()
+        return None
+
+    def inputs(self) -> list[dict[str, object]]:
+        """What the numbers come from: each run's manifest digest and the hash of every shard."""
+        return [
+            {
+                "run": run.path.resolve().name,
+                "manifest_sha256": run.manifest.digest,
+                "shards": {
+                    f"{shard.table}/{run.units[index].name}.parquet": shard.sha256
+                    for index, record in sorted(run.unit_records.items())
+                    for shard in record.shards
+                },
+            }
+            for run in self.runs
+        ]
+
+
+def _updates(run: Run) -> Iterator[Updates]:
+    frame = run.records
+    for condition in conditions_of(run):
+        of_set = frame.filter(pl.col("task") == condition.task, pl.col("split") == condition.split)
+        for transition in run.manifest.transitions:
+            rows = of_set.filter(pl.col("transition") == transition).sort("row")
+            if rows.height:
+                yield Updates(at(condition, transition, rows.height), rows)
+
+
+def _sweeps(run: Run) -> Iterator[DepthSweep]:
+    frame = run.depths
+    for condition in conditions_of(run):
+        rows = frame.filter(pl.col("task") == condition.task, pl.col("split") == condition.split)
+        if not rows.height:
+            continue
+        rows = rows.sort("row", "depth")
+        depths = tuple(run.manifest.depths)
+        questions = rows.height // len(depths)
+        ids = rows["example_id"].to_list()[:: len(depths)]
+        yield DepthSweep(
+            at(condition, None, questions),
+            tuple(ids),
+            depths,
+            rows["utility"].to_numpy().reshape(questions, len(depths)),
+            _correct(run, condition, rows, questions),
+        )
+
+
+def _correct(run: Run, condition: Condition, rows: pl.DataFrame, questions: int) -> Floats | None:
+    if condition.kind != "options" or rows["chosen_option"].null_count():
+        return None
+    examples = run.examples.filter(pl.col("task") == condition.task, pl.col("split") == condition.split)
+    right = examples.sort("row")["correct_option"].to_numpy()
+    chosen = rows["chosen_option"].to_numpy().reshape(questions, -1)
+    return np.asarray(chosen == right[:, None], dtype=np.float64)
+
+
+def _tokens(run: Run) -> Iterator[Tokens]:
+    columns = ("row", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", "continues")
+    for condition in conditions_of(run):
+        for transition in run.manifest.transitions:
+            rows = (
+                run.tokens.filter(
+                    pl.col("task") == condition.task,
+                    pl.col("split") == condition.split,
+                    pl.col("transition") == transition,
+                    pl.col("continues").fill_null(True),
+                )
+                .select(columns)
+                .collect()
+            )
+            if rows.height:
+                yield Tokens(at(condition, transition, rows["row"].n_unique()), rows)

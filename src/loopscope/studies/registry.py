@@ -1,0 +1,92 @@
+"""The list of studies: names, what each shows, and where its function lives (imported when it is first used)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loopscope.stats import Bootstrap
+    from loopscope.studies.figures.style import FigureResult
+    from loopscope.studies.records import Records
+    from loopscope.studies.result import Row, TableResult
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table or figure."""
+
+    name: str
+    kind: str
+    """`table` or `figure`."""
+    paper: str
+    """LaTeX label of the table, figure or section of the paper that it reproduces."""
+    summary: str
+    """One line."""
+    needs: str
+    """What a run must hold: a level of measurement, or an option of `measure`."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The study itself."""
+        module = self.name.replace("-", "_")
+        found: Callable[..., Any] = getattr(import_module(f"loopscope.studies.{self.kind}s.{module}"), module)
+        return found
+
+    def table(self, records: "Records", bootstrap: "Bootstrap | None" = None) -> "TableResult[Row]":
+        """The finished table."""
+        result: TableResult[Row] = self.function(records, bootstrap)
+        return result
+
+    def figure(self, records: "Records", bootstrap: "Bootstrap | None" = None) -> "FigureResult":
+        """The finished figure."""
+        result: FigureResult = self.function(records, bootstrap)
+        return result
+
+
+def _table(name: str, paper: str, needs: str, summary: str) -> Study:
+    return Study(name, "table", paper, summary, needs)
+
+
+def _figure(name: str, paper: str, needs: str, summary: str) -> Study:
+    return Study(name, "figure", paper, summary, needs)
+
+
+TABLES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        _table("mechanism", "tab:mechanism-matrix", "quick", "finite-step failures; A and A+Q against the gain"),
+        _table("failure-shares", "tab:mechanism-intervals", "quick", "failure shares with intervals, margin counts"),
+        _table("depth-coverage", "tab:evaluation-coverage", "quick", "best depth and first running-best decline"),
+        _table("exact-kl", "tab:exact-kl", "grid", "the exact endpoint correction, computed independently"),
+        _table("diagnostics", "tab:diagnostic-ranking", "grid", "state, output and geometry signals: Spearman, AUROC"),
+        _table("scale-prediction", "tab:step-prediction", "grid", "predicted scale against the grid optimum, regrets"),
+        _table("progress-boundary", "tab:progress-boundary", "grid", "quadratic root against the observed crossing"),
+        _table("path-curvature", "app:exp-boundary", "grid", "curvature along the path"),
+        _table("contraction", "fig:contraction", "grid", "quarter-step recovery of finite-step failures"),
+        _table(
+            "quadratic-intervention", "tab:quadratic-intervention", "grid", "quadratic and quarter step, BF16 states"
+        ),
+        _table("interventions", "tab:interventions-main", "grid", "quadratic and bound-selected steps at a glance"),
+        _table("transitions", "tab:hellaswag-transitions", "grid", "option tasks, transition by transition"),
+        _table("tokens", "tab:native-continue", "--tokens", "token-level failures and recovery, clustered intervals"),
+        _table("oracles", "tab:oracle-comparison", "grid", "what intermediate scales add to choosing an end"),
+        _table("refined-optima", "tab:fp64-path-prediction", "full", "predicted scale against refined FP64 optima"),
+        _table("bound-selected", "tab:curvature-selected-scale", "full", "scale from the curvature bound"),
+        _table("scale-bounds", "tab:cloud-bound-comparison", "full", "global, integrated and signed scale bounds"),
+        _table("integrated-bounds", "tab:integrated-bound-distribution", "full", "distribution of integrated bounds"),
+        _table("optimum-refinement", "tab:bound-reference-refinement", "full", "errors that a signed bound misses"),
+        _table("derivative-checks", "app:exp-protocol", "grid", "derivatives computed in two ways"),
+    )
+}
+
+FIGURES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        _figure("concept", "fig:intro-concept", "grid", "one finite-step failure and its shorter step"),
+        _figure("direction-progress", "fig:direction-progress", "quick", "slope against full-step gain by outcome"),
+        _figure("scale-prediction", "fig:scale-prediction", "grid", "example paths, predicted scales, regrets"),
+        _figure("contraction", "fig:contraction", "grid", "quarter-step recovery with intervals"),
+        _figure("depth-curves", "app:exp-coverage", "quick", "utility over depth, declines marked"),
+    )
+}

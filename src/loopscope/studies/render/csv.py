@@ -1,0 +1,37 @@
+"""Tables as CSV: long form, natural units, full precision; `_low` and `_high` beside every estimate."""
+
+import csv
+import io
+from typing import Any
+
+from loopscope.stats import Estimate
+from loopscope.studies.result import Row, TableResult
+
+CONDITION = ("run", "model", "weights", "task", "split", "subset", "n", "transition", "states", "readout")
+
+
+def render(result: TableResult[Row]) -> str:
+    """One line per row; undefined numbers are empty."""
+    estimates = {name for name in result.measures if any(isinstance(row.value(name), Estimate) for row in result.rows)}
+    heads = ["study", *CONDITION, "key"]
+    for name in result.measures:
+        heads += [name, f"{name}_low", f"{name}_high"] if name in estimates else [name]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(heads)
+    for row in result.rows:
+        cells: list[Any] = [result.study, *(getattr(row.condition, name) for name in CONDITION), row.key]
+        for name in result.measures:
+            cells += _cells(row, name, name in estimates)
+        writer.writerow(["" if cell is None or cell != cell else cell for cell in cells])
+    return buffer.getvalue()
+
+
+def _cells(row: Row, name: str, estimated: bool) -> list[Any]:
+    value = row.value(name)
+    if not estimated:
+        return [value]
+    if not isinstance(value, Estimate):
+        return [value, None, None]
+    interval = value.interval
+    return [value.value, *((interval.low, interval.high) if interval else (None, None))]

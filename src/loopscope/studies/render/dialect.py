@@ -1,0 +1,128 @@
+"""How numbers, missing values and text are written in plain text and in LaTeX."""
+
+import math
+from abc import ABC, abstractmethod
+
+from loopscope.stats import Estimate
+from loopscope.studies.result import Style, Value
+
+
+class Dialect(ABC):
+    """One way to write cells."""
+
+    dash: str
+    """What an undefined number looks like."""
+
+    @abstractmethod
+    def text(self, value: str) -> str:
+        """Words."""
+
+    @abstractmethod
+    def number(self, value: float, style: Style) -> str:
+        """One number."""
+
+    @abstractmethod
+    def with_interval(self, value: str, low: str, high: str) -> str:
+        """A number and its interval."""
+
+    def cell(self, value: Value, style: Style) -> str:
+        """Any value; a dash where there is none, never NaN."""
+        if isinstance(value, str):
+            return self.text(value) if value else self.dash
+        if isinstance(value, Estimate):
+            if value.value is None:
+                return self.dash
+            written = self.number(value.value, style)
+            if not style.interval or value.interval is None:
+                return written
+            plain = Style(style.decimals, style.factor, style.scientific)
+            ends = (self.number(end, plain) for end in (value.interval.low, value.interval.high))
+            return self.with_interval(written, *ends)
+        if value is None or math.isnan(value):
+            return self.dash
+        return self.number(value, style)
+
+
+def decimal(value: float, style: Style) -> str:
+    """A number in ordinary notation, without a minus sign in front of nothing but zeros."""
+    scaled = value * style.factor
+    if style.decimals is None:
+        return f"{scaled:+g}" if style.sign else f"{scaled:g}" if scaled % 1 else f"{scaled:.0f}"
+    kind = "e" if style.scientific else "f"
+    written = f"{scaled:{'+' if style.sign else ''}.{style.decimals}{kind}}"
+    return written.replace("-", "", 1) if written.startswith("-") and not written.strip("-+0.") else written
+
+
+class PlainDialect(Dialect):
+    """Terminals and Markdown."""
+
+    dash = "—"
+
+    def text(self, value: str) -> str:
+        """One line."""
+        return " ".join(value.split())
+
+    def number(self, value: float, style: Style) -> str:
+        """Digits as Python writes them."""
+        return decimal(value, style)
+
+    def with_interval(self, value: str, low: str, high: str) -> str:
+        """`49.18 [44.29, 54.10]`."""
+        return f"{value} [{low}, {high}]"
+
+
+_ESCAPES = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "→": r"$\to$",
+        "−": "$-$",
+        "Δ": r"$\Delta$",
+        "‖": r"$\|$",
+        "α": r"$\alpha$",
+        "κ": r"$\kappa$",
+        "φ": r"$\phi$",
+        "≤": r"$\leq$",
+        "×": r"$\times$",
+    }
+)
+
+
+def escape(text: str) -> str:
+    r"""Text with LaTeX's special characters made harmless.
+
+    >>> print(escape("50% of a_b → 1"))
+    50\% of a\_b $\to$ 1
+    """
+    return " ".join(text.split()).translate(_ESCAPES)
+
+
+class LatexDialect(Dialect):
+    """LaTeX with mathematics for signs and powers."""
+
+    dash = "---"
+
+    def text(self, value: str) -> str:
+        """Escaped."""
+        return escape(value)
+
+    def number(self, value: float, style: Style) -> str:
+        r"""`$-8.73$`, `$1.747\times10^{-5}$`."""
+        written = decimal(value, style)
+        mantissa, exponent, power = written.partition("e")
+        if exponent:
+            return f"${mantissa}\\times10^{{{int(power)}}}$"
+        return f"${written}$" if written.startswith(("-", "+")) else written
+
+    def with_interval(self, value: str, low: str, high: str) -> str:
+        r"""`$49.18\;[44.29,54.10]$`."""
+        value, low, high = (part.strip("$") for part in (value, low, high))
+        return f"${value}\\;[{low},{high}]$"

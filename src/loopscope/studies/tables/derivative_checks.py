@@ -1,0 +1,192 @@
+"""Derivative cross-checks: Appendix E.2 ("Execution and differentiation") and Appendix E.5.
+
+A scalar second derivative along the chord against Q; the FP64 path against the stored one; third derivatives against
+central differences of curvature; 257 nodes against 129; the envelope L_D against the largest sampled −φ''.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loopscope.stats import Bootstrap, Estimate, Maximum, Quantile
+from loopscope.studies.records import Floats, Records, Updates
+from loopscope.studies.result import (
+    COUNT,
+    MODEL,
+    TASK,
+    UPDATE,
+    Column,
+    Panel,
+    Row,
+    TableResult,
+    column,
+    fixed,
+    scientific,
+)
+from loopscope.studies.selection import notes_on
+
+
+@dataclass(frozen=True)
+class DerivativeRow(Row):
+    """One condition; what its level of measurement does not hold is None."""
+
+    checks: int
+    """Questions with a scalar second derivative."""
+    passed: int
+    """Those that agree to 1e-6 absolute or 1e-4 relative."""
+    scalar_difference: float | None
+    """Largest |Q − scalar Q|."""
+    slope_difference: float | None
+    quadratic_difference: float | None
+    gain_difference: float | None
+    """Largest |FP64 − stored| of A, Q and ΔU."""
+    state_gap: float | None
+    """Largest entry of |H + D − H⁺|."""
+    decomposition_residual: float | None
+    """Largest |ΔU − (A + ∫(1−s)φ''(s)ds)| in FP64."""
+    third_relative_1: Estimate
+    third_relative_2: Estimate
+    third_relative_3: Estimate
+    """Median relative gap of φ''' to central differences at spacings 0.01, 0.005, 0.0025."""
+    third_absolute: float | None
+    """Largest absolute gap at the smallest spacing."""
+    refined_gain: float | None
+    refined_scale: float | None
+    refined_third: float | None
+    refined_curvature: float | None
+    """Largest changes from 129 to 257 nodes."""
+    negative_everywhere: int | None
+    """Questions with φ'' < 0 at every sampled scale."""
+    sampled_third: Estimate
+    sampled_curvature: Estimate
+    """Primary medians of the largest sampled |φ'''| and −φ''."""
+    envelope_ratio: Estimate
+    """Primary median of L_D over the largest sampled −φ''."""
+
+
+LEADS = (MODEL, TASK, UPDATE)
+PANELS = (
+    Panel(
+        (
+            *LEADS,
+            Column(("passed", "checks"), "Scalar checks\npassed", (COUNT, COUNT), template="{}/{}"),
+            column("scalar_difference", "Q", scientific(3), latex="$Q$", group="Scalar vs stored"),
+            column("slope_difference", "A", scientific(3), latex="$A$", group="FP64 vs stored"),
+            column("quadratic_difference", "Q", scientific(3), latex="$Q$", group="FP64 vs stored"),
+            column("gain_difference", "ΔU", scientific(3), latex=r"$\Delta U$", group="FP64 vs stored"),
+            column("state_gap", "State gap", scientific(3)),
+            column("decomposition_residual", "Decomposition\nresidual", scientific(3)),
+        ),
+        title="(a) Values, slopes and curvatures: largest absolute differences",
+    ),
+    Panel(
+        (
+            *LEADS,
+            column("third_relative_1", "0.01", scientific(3), group="Third derivative, median gap at spacing"),
+            column("third_relative_2", "0.005", scientific(3), group="Third derivative, median gap at spacing"),
+            column("third_relative_3", "0.0025", scientific(3), group="Third derivative, median gap at spacing"),
+            column("refined_gain", "Gain", scientific(3), group="129 to 257 nodes"),
+            column("refined_scale", "Scale", fixed(6), group="129 to 257 nodes"),
+            column("envelope_ratio", "Envelope\nratio", fixed(4)),
+        ),
+        title="(b) Third derivatives, refinement and envelope",
+    ),
+)
+
+
+def derivative_checks(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[DerivativeRow]:
+    """One row per condition with a scalar check or an FP64 path."""
+    kept = [
+        updates
+        for updates in records.updates
+        if updates.has_some("scalar_quadratic") or updates.has("fp64_slope", "fp64_quadratic", "fp64_gain")
+    ]
+    notes = notes_on(updates.condition for updates in kept)
+    if not kept:
+        notes += ("no condition has derivative checks: measure with --level grid or --level full",)
+    return TableResult(
+        study="derivative-checks",
+        label="tab:derivative-checks",
+        title="Derivative cross-checks",
+        caption=(
+            "A scalar second derivative along the chord against the stored curvature, the FP64 path against the stored "
+            "one, third derivatives against central differences of curvature, and the curvature envelope against the "
+            "largest sampled value."
+        ),
+        rows=tuple(_row(updates, bootstrap or Bootstrap()) for updates in kept),
+        panels=PANELS,
+        notes=notes,
+    )
+
+
+def _present(updates: Updates, name: str) -> Floats:
+    """The values of a column that has nulls, without them; empty where the run lacks it altogether."""
+    if not updates.has_some(name):
+        return np.empty(0)
+    values = updates.floats(name)
+    return values[~np.isnan(values)]
+
+
+def _largest(updates: Updates, name: str) -> float | None:
+    return Maximum(np.abs(_present(updates, name))).value()
+
+
+def _difference(updates: Updates, name: str) -> float | None:
+    if not updates.has(f"fp64_{name}"):
+        return None
+    return Maximum(np.abs(updates.floats(f"fp64_{name}") - updates.floats(name))).value()
+
+
+def _gaps(updates: Updates, name: str) -> Floats:
+    """A list column over the three spacings, without the questions that lack it: [questions, 3]."""
+    column_name = f"fp64_third_{name}_gap"
+    if not updates.has_some(column_name):
+        return np.empty((0, 3))
+    stored = updates.frame[column_name].drop_nulls()
+    return stored.explode().to_numpy().reshape(len(stored), -1)
+
+
+def _row(updates: Updates, bootstrap: Bootstrap) -> DerivativeRow:
+    scalar = updates.floats("scalar_quadratic")
+    checked = ~np.isnan(scalar)
+    relative, absolute = _gaps(updates, "relative"), _gaps(updates, "absolute")
+    third = bootstrap.estimate({index: Quantile(relative[:, index], 0.5) for index in range(3)})
+    primary = updates.primary if updates.has("fp64_sampled_curvature", "fp64_sampled_third") else None
+    nothing = np.empty(0)
+    sampled = nothing if primary is None else updates.floats("fp64_sampled_curvature")[primary]
+    extremes = bootstrap.estimate(
+        {
+            "sampled_curvature": Quantile(sampled, 0.5),
+            "sampled_third": Quantile(
+                nothing if primary is None else updates.floats("fp64_sampled_third")[primary], 0.5
+            ),
+        }
+    )
+    ratio = nothing
+    if primary is not None and updates.has("fp64_L_D"):
+        curved = sampled > 0
+        ratio = updates.floats("fp64_L_D")[primary][curved] / sampled[curved]
+    convexity = updates.floats("fp64_sampled_convexity") if updates.has("fp64_sampled_convexity") else None
+    return DerivativeRow(
+        updates.condition,
+        "",
+        checks=int(checked.sum()),
+        passed=int(updates.frame["scalar_check_passed"].fill_null(False).sum()),
+        scalar_difference=Maximum(np.abs(scalar - updates.quadratic)[checked]).value(),
+        slope_difference=_difference(updates, "slope"),
+        quadratic_difference=_difference(updates, "quadratic"),
+        gain_difference=_difference(updates, "gain"),
+        state_gap=_largest(updates, "fp64_state_gap"),
+        decomposition_residual=_largest(updates, "fp64_decomposition_residual"),
+        third_relative_1=third[0],
+        third_relative_2=third[1],
+        third_relative_3=third[2],
+        third_absolute=Maximum(absolute[:, -1]).value(),
+        refined_gain=_largest(updates, "fp64_refined_gain_change"),
+        refined_scale=_largest(updates, "fp64_refined_scale_change"),
+        refined_third=_largest(updates, "fp64_refined_third_change"),
+        refined_curvature=_largest(updates, "fp64_refined_curvature_change"),
+        negative_everywhere=None if convexity is None else int((convexity < 0).sum()),
+        envelope_ratio=bootstrap.estimate({"": Quantile(ratio, 0.5)})[""],
+        **extremes,
+    )

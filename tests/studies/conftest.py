@@ -1,0 +1,71 @@
+"""Made-up runs for the studies; see `synthetic.py` for how they are made."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from loopscope.stats import Bootstrap
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"studies_tests_{name}", Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SYNTHETIC = _load("synthetic")
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> ModuleType:
+    """The module that writes made-up runs."""
+    return SYNTHETIC
+
+
+@pytest.fixture
+def records(tmp_path, synthetic):
+    """From tasks to records, through a run directory written by the store."""
+    from loopscope.studies.records import Records
+
+    def make(*tasks, name="run", **changes):
+        return Records([synthetic.write_run(tmp_path / name, list(tasks), **changes)])
+
+    return make
+
+
+@pytest.fixture
+def quick():
+    """Few resamples, for tests that do not look at intervals."""
+    return Bootstrap(resamples=50)
+
+
+@pytest.fixture(scope="session")
+def lively(tmp_path_factory, synthetic):
+    """A run of four tasks with everything in it, at a size where intervals mean something."""
+    transitions = [1, 2, 3, 4]
+    tasks = [
+        synthetic.Task(
+            name,
+            {t: synthetic.realistic(n, seed=100 * index + t, curvature=1.0 + 0.2 * t) for t in transitions},
+            kind=kind,
+            tokens=synthetic.realistic_tokens(n, transitions, seed=index),
+        )
+        for index, (name, kind, n) in enumerate(
+            [
+                ("arithmetic", "solution", 160),
+                ("sums", "solution", 120),
+                ("arithmetic-mc", "options", 150),
+                ("choices", "options", 90),
+            ]
+        )
+    ]
+    return synthetic.write_run(
+        tmp_path_factory.mktemp("lively") / "lively", tasks, tokens=True, paths=True, depths=(1, 2, 3, 4, 5)
+    )

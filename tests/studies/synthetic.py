@@ -1,0 +1,416 @@
+"""Made-up runs with known answers: every path is the cubic φ(α) = Aα + Qα² + Rα³, so all columns have closed forms."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from loopscope.path import classify, predicted_scale
+from loopscope.store import (
+    CURVATURE_SCALES,
+    GRID,
+    PATH_NODES,
+    BatchInfo,
+    Dtypes,
+    Manifest,
+    ModelInfo,
+    Run,
+    TaskInfo,
+    ids_sha256,
+    open_or_create,
+)
+
+GRID_SCALES = np.array(GRID)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass
+class Paths:
+    """Cubic paths, one per question."""
+
+    A: np.ndarray
+    Q: np.ndarray
+    R: np.ndarray
+
+    @classmethod
+    def of(cls, A: Any, Q: Any, R: Any = 0.0) -> "Paths":
+        A, Q, R = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (A, Q, R)))
+        return cls(A.copy(), Q.copy(), R.copy())
+
+    def __len__(self) -> int:
+        return len(self.A)
+
+    def value(self, alpha: Any) -> np.ndarray:
+        alpha = np.asarray(alpha, dtype=np.float64)
+        return alpha * (self.A + alpha * (self.Q + alpha * self.R))
+
+    def on(self, grid: np.ndarray) -> np.ndarray:
+        return np.stack([self.value(alpha) for alpha in grid], axis=1)
+
+    def slope(self, alpha: Any) -> np.ndarray:
+        return self.A + 2 * self.Q * alpha + 3 * self.R * np.asarray(alpha) ** 2
+
+    def curvature(self, alpha: Any) -> np.ndarray:
+        return 2 * self.Q + 6 * self.R * alpha
+
+    def optimum(self) -> np.ndarray:
+        """The smallest maximiser on [0, 1], from the zeros of φ'."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            root = np.sqrt(np.maximum(self.Q**2 - 3 * self.A * self.R, 0))
+            zeros = [(-self.Q - root) / (3 * self.R), (-self.Q + root) / (3 * self.R), -self.A / (2 * self.Q)]
+        candidates = [np.zeros(len(self))]
+        candidates += [np.where((zero > 0) & (zero < 1), zero, 0.0) for zero in zeros]
+        candidates.append(np.ones(len(self)))
+        stacked = np.sort(np.stack(candidates), axis=0)
+        values = np.stack([self.value(alpha) for alpha in stacked])
+        return np.take_along_axis(stacked, values.argmax(axis=0)[None], axis=0)[0]
+
+
+@dataclass
+class Task:
+    """One task of a made-up run: paths per transition, and any column set by hand."""
+
+    name: str
+    paths: dict[int, Paths]
+    kind: str = "solution"
+    split: str = "test"
+    subset: str | None = None
+    utility: np.ndarray | None = None
+    """[N, depths]; made from the paths where it is not given."""
+    columns: dict[str, Any] = field(default_factory=dict)
+    """Columns of `questions` that replace the made-up ones, at every transition."""
+    tokens: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
+    """Token columns by transition, with `row`."""
+    chosen: np.ndarray | None = None
+    """[N, depths] chosen options."""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.paths.values())))
+
+
+def example_ids(task: Task) -> list[str]:
+    return [f"{task.name}-{row:05d}" for row in range(len(task))]
+
+
+def manifest(tasks: list[Task], **changes: Any) -> Manifest:
+    transitions = tuple(sorted({t for task in tasks for t in task.paths}))
+    model = {
+        "spec": "toy-ouro",
+        "name": "toy-ouro",
+        "family": "ouro",
+        "weights": {"model.safetensors": digest("weights")},
+        "dtype": "float32",
+        "affine_readout": True,
+        "boundary": "after the final norm",
+        "toy": True,
+    } | changes.pop("model", {})
+    fields: dict[str, Any] = {
+        "loopscope_version": "0.1.0",
+        "code_sha256": digest("code"),
+        "model": ModelInfo(**model),
+        "tasks": tuple(
+            TaskInfo(
+                name=task.name,
+                split=task.split,
+                subset=task.subset,
+                kind=task.kind,
+                rows=len(task),
+                rows_available=len(task),
+                ids_sha256=ids_sha256(example_ids(task)),
+                data_sha256=digest(task.name),
+                template_sha256=digest("template"),
+            )
+            for task in tasks
+        ),
+        "transitions": transitions,
+        "depths": tuple(sorted({depth for t in transitions for depth in (t, t + 1)})),
+        "level": "full",
+        "dtypes": Dtypes(states="bfloat16", readout="float32"),
+        "device": "cpu",
+        "libraries": {},
+        "seeds": {},
+        "batch": BatchInfo(policy="paper", size=2),
+        "unit_size": max(len(task) for task in tasks),
+    }
+    return Manifest(**{**fields, **changes})
+
+
+def write_run(path: Any, tasks: list[Task], **changes: Any) -> Run:
+    """Write a run with the store's own writer."""
+    described = manifest(tasks, **changes)
+    by_name = {(task.name, task.split): task for task in tasks}
+    with open_or_create(path, described) as writer:
+        for unit in writer.pending():
+            task = by_name[unit.task, unit.split]
+            rows = np.arange(unit.start, unit.stop)
+            writer.commit(unit, {table.name: MAKERS[table.name](described, task, rows) for table in described.tables()})
+        return writer.finish()
+
+
+def identity(task: Task, rows: np.ndarray) -> dict[str, Any]:
+    return {"row": rows, "example_id": [f"{task.name}-{row:05d}" for row in rows]}
+
+
+def examples(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        **identity(task, rows),
+        "source_row": rows,
+        "prompt": [f"Question {row}?" for row in rows],
+        "n_tokens": token_counts(task, rows),
+        "n_positions": np.full(len(rows), 20),
+    }
+    if task.kind == "options":
+        return columns | {
+            "options": [["a", "b", "c", "d"] for _ in rows],
+            "correct_option": np.zeros(len(rows), int),
+            "option_tokens": [[1, 1, 1, 1] for _ in rows],
+        }
+    return columns | {"reference": [f"Answer {row}." for row in rows]}
+
+
+def token_counts(task: Task, rows: np.ndarray) -> np.ndarray:
+    if not task.tokens:
+        return np.full(len(rows), 3)
+    first = next(iter(task.tokens.values()))
+    return np.bincount(first["row"], minlength=len(task))[rows]
+
+
+def questions(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    parts = [question_columns(described, task, transition, rows) for transition in described.transitions]
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def concatenate(values: list[Any]) -> Any:
+    if not isinstance(values[0], np.ndarray):
+        return [x for value in values for x in value]
+    # The plain function would drop the masks that stand for nulls.
+    return np.ma.concatenate(values) if any(np.ma.isMaskedArray(value) for value in values) else np.concatenate(values)
+
+
+def question_columns(described: Manifest, task: Task, transition: int, rows: np.ndarray) -> dict[str, Any]:
+    whole = task.paths[transition]
+    paths = Paths(whole.A[rows], whole.Q[rows], whole.R[rows])
+    gain = paths.value(1.0)
+    alpha = predicted_scale(paths.A, paths.Q)
+    before = utilities(described, task)[rows, described.depths.index(transition)]
+    columns: dict[str, Any] = {
+        **identity(task, rows),
+        "source_row": rows,
+        "transition": np.full(len(rows), transition),
+        "n_tokens": token_counts(task, rows),
+        "n_positions": np.full(len(rows), 20),
+        "utility_before": before,
+        "utility_after": before + gain,
+        "gain": gain,
+        "slope": paths.A,
+        "quadratic": paths.Q,
+        "outcome": classify(paths.A, gain),
+        "quadratic_scale": alpha,
+    }
+    if task.kind == "options":
+        columns |= {"n_options": np.full(len(rows), 4), "correct_option": np.zeros(len(rows), int)}
+    if described.level in ("grid", "full"):
+        columns |= grid_columns(described, paths, alpha, rows)
+    if described.level == "full":
+        columns |= fp64_columns(described, task, paths, alpha)
+    for name, values in task.columns.items():
+        columns[name] = np.asarray(values)[rows] if not isinstance(values, list) else [values[row] for row in rows]
+    return columns
+
+
+def grid_columns(described: Manifest, paths: Paths, alpha: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+    rng = np.random.default_rng(5)
+    noise = {name: rng.normal(size=10**4)[rows % 10**4] for name in ("a", "b", "c", "d")}
+    columns: dict[str, Any] = {
+        "grid_gain": paths.on(GRID_SCALES),
+        "curvature_path": np.stack([paths.curvature(scale) for scale in CURVATURE_SCALES], axis=1),
+        "update_norm": np.abs(noise["a"]) + 1,
+        "relative_change": np.abs(noise["b"]),
+        "cosine_change": noise["b"] ** 2,
+        "output_kl": noise["c"] ** 2,
+        "entropy_change": noise["d"],
+        "quadratic_gain": paths.value(alpha),
+        "bf16_quarter_gain": paths.value(0.25),
+        "bf16_quadratic_gain": paths.value(alpha),
+        "scalar_quadratic": np.ma.masked_array(paths.Q, mask=rows >= 16),
+        "scalar_check_passed": [bool(row < 16) if row < 16 else None for row in rows],
+    }
+    if described.model.affine_readout:
+        columns |= {"kl_correction": paths.A - paths.value(1.0), "kl_residual": np.zeros(len(rows))}
+    return columns
+
+
+def fp64_columns(described: Manifest, task: Task, paths: Paths, alpha: np.ndarray) -> dict[str, Any]:
+    optimum = paths.optimum()
+    interior = (optimum > 0) & (optimum < 1)
+    half = np.where(interior, np.minimum(5e-7, np.minimum(optimum, 1 - optimum) / 2), 0.0)
+    low, high = optimum - half, optimum + half
+    ends = np.stack([-paths.curvature(0.0), -paths.curvature(1.0)])
+    columns: dict[str, Any] = {
+        "slope": paths.A,
+        "quadratic": paths.Q,
+        "gain": paths.value(1.0),
+        "state_gap": np.zeros(len(paths)),
+        "decomposition_residual": np.zeros(len(paths)),
+        "sampled_curvature": ends.max(axis=0),
+        "sampled_convexity": (-ends).max(axis=0),
+        "sampled_third": 6 * np.abs(paths.R),
+        "optimum_low": low,
+        "optimum_high": high,
+        "optimum_kind": np.where(interior, "interior", np.where(optimum == 0, "left", "right")).tolist(),
+        "optimum_gain_low": paths.value(optimum),
+        "optimum_gain_high": paths.value(optimum),
+        "predicted_scale": alpha,
+        "predicted_gain": paths.value(alpha),
+        "quarter_gain": paths.value(0.25),
+        "evaluations": np.full(len(paths), 257),
+    }
+    if described.model.affine_readout and task.kind == "solution":
+        L_D = np.maximum(ends.max(axis=0), 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            safe = np.where(L_D > 0, np.minimum(1.0, 0.9 * 2 * paths.A / L_D), 1.0)
+        no_scale = paths.A <= 0
+        safe = np.where(no_scale, 0.0, safe)
+        local = np.stack([-paths.curvature(low), -paths.curvature(high)])
+        columns |= {
+            "kl_residual": np.zeros(len(paths)),
+            "M": 6 * np.abs(paths.R),
+            "L_D": L_D,
+            "mu": ends.min(axis=0),
+            "C_lower": 3 * np.abs(paths.R),
+            "C_upper": 3 * np.abs(paths.R),
+            "S": 3 * np.abs(paths.R),
+            "optimum_slope_low": paths.slope(low),
+            "optimum_slope_high": paths.slope(high),
+            "optimum_mu": local.min(axis=0),
+            "optimum_nu": local.max(axis=0),
+            "safe_scale": np.ma.masked_array(safe, mask=no_scale),
+            "safe_gain": np.ma.masked_array(paths.value(safe), mask=no_scale),
+        }
+    else:
+        columns |= {
+            "third_absolute_gap": np.tile([1e-6, 2.5e-7, 6e-8], (len(paths), 1)),
+            "third_relative_gap": np.tile([1e-5, 2.5e-6, 6e-7], (len(paths), 1)),
+            "refined_gain_change": np.full(len(paths), 1e-10),
+            "refined_scale_change": np.full(len(paths), 1e-4),
+            "refined_curvature_change": np.full(len(paths), 1e-9),
+            "refined_third_change": np.full(len(paths), 2e-9),
+        }
+    return {f"fp64_{name}": values for name, values in columns.items()}
+
+
+def utilities(described: Manifest, task: Task) -> np.ndarray:
+    """U at every depth: given, or a level per question plus the gains of the transitions."""
+    if task.utility is not None:
+        return task.utility
+    steps = np.zeros((len(task), len(described.depths)))
+    for index, before in enumerate(described.depths[:-1]):
+        gain = task.paths[before].value(1.0) if before in task.paths else np.zeros(len(task))
+        steps[:, index + 1] = steps[:, index] + gain
+    return steps - 1.0
+
+
+def depths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    utility = utilities(described, task)[rows]
+    width = len(described.depths)
+    columns: dict[str, Any] = {
+        "row": np.repeat(rows, width),
+        "example_id": [name for name in identity(task, rows)["example_id"] for _ in range(width)],
+        "source_row": np.repeat(rows, width),
+        "depth": np.tile(described.depths, len(rows)),
+        "utility": utility.ravel(),
+    }
+    if task.kind == "options":
+        chosen = np.zeros((len(rows), width), int) if task.chosen is None else task.chosen[rows]
+        columns |= {
+            "option_scores": np.tile([-1.0, -2.0, -3.0, -4.0], (len(rows) * width, 1)),
+            "option_logliks": np.tile([-1.0, -2.0, -3.0, -4.0], (len(rows) * width, 1)),
+            "chosen_option": chosen.ravel(),
+        }
+    return columns
+
+
+def tokens(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    parts = []
+    for transition in described.transitions:
+        given = {name: np.asarray(values) for name, values in task.tokens[transition].items()}
+        keep = np.isin(given["row"], rows)
+        given = {name: values[keep] for name, values in given.items()}
+        order = np.argsort(given["row"], kind="stable")
+        given = {name: values[order] for name, values in given.items()}
+        index = np.concatenate([np.arange(count) for count in np.bincount(given["row"])[rows]])
+        size = len(index)
+        parts.append(
+            {
+                "example_id": [f"{task.name}-{row:05d}" for row in given["row"]],
+                "transition": np.full(size, transition),
+                "option": np.zeros(size, int),
+                "token": index,
+                "position": index + 9,
+                "token_id": np.zeros(size, int),
+                "utility_before": np.full(size, -1.0),
+                "outcome": classify(given["slope"], given["gain"]),
+                "quadratic_scale": predicted_scale(given["slope"], given["quadratic"]),
+                **given,
+            }
+        )
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def stored_paths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    nodes = np.linspace(0, 1, PATH_NODES)
+    parts = []
+    for transition in described.transitions:
+        whole = task.paths[transition]
+        paths = Paths(whole.A[rows], whole.Q[rows], whole.R[rows])
+        parts.append(
+            {
+                **identity(task, rows),
+                "transition": np.full(len(rows), transition),
+                "alpha": np.tile(nodes, (len(rows), 1)),
+                "gain": paths.on(nodes),
+                "slope": np.stack([paths.slope(alpha) for alpha in nodes], axis=1),
+                "curvature": np.stack([paths.curvature(alpha) for alpha in nodes], axis=1),
+                "third": np.repeat(6 * paths.R[:, None], PATH_NODES, axis=1),
+            }
+        )
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+MAKERS = {
+    "examples": examples,
+    "questions": questions,
+    "depths": depths,
+    "tokens": tokens,
+    "paths": stored_paths,
+}
+
+
+def realistic(n: int, seed: int, curvature: float = 1.0) -> Paths:
+    """Paths whose slopes, curvatures and cubic terms spread over orders of magnitude, as measured ones do."""
+    rng = np.random.default_rng(seed)
+    size = 10 ** rng.normal(-2.0, 0.6, n)
+    A = size * rng.normal(0.1, 1.0, n)
+    Q = -curvature * size * rng.lognormal(-0.5, 0.7, n)
+    return Paths.of(A, Q, 0.06 * np.abs(Q) * rng.normal(size=n))
+
+
+def realistic_tokens(n: int, transitions: list[int], seed: int) -> dict[int, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    row = np.repeat(np.arange(n), rng.integers(20, 200, n))
+    found = {}
+    for transition in transitions:
+        paths = realistic(len(row), seed + transition)
+        found[transition] = {
+            "row": row,
+            "slope": paths.A,
+            "quadratic": paths.Q,
+            "gain": paths.value(1.0),
+            "quarter_gain": paths.value(0.25),
+            "quadratic_gain": paths.value(predicted_scale(paths.A, paths.Q)),
+        }
+    return found
