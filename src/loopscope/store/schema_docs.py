@@ -45,7 +45,7 @@ def _column_markdown(column: Column) -> str:
     kind = column.type.value if column.length is None else f"{column.type.value}[{column.length}]"
     null = "yes" if column.nullable else ""
     meaning = column.meaning.replace("|", "\\|")
-    return f"| `{column.name}` | {kind} | {column.unit} | {column.level} | {null} | {meaning} |"
+    return f"| `{column.name}` | `{kind}` | {column.unit} | {column.level} | {null} | {meaning} |"
 
 
 if __name__ == "__main__":
