@@ -29,12 +29,13 @@ from loopscope.readout.autograd import autograd_sweep
 from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
 from loopscope.readout.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
 from loopscope.readout.moments import Swept, sweep
-from loopscope.readout.sources import HeadLogits, LogitSource, StoredLogits, blocks
+from loopscope.readout.sources import HeadLogits, LogitSource, ScaledDisplacement, StoredLogits, blocks
 from loopscope.readout.utility_path import Derivatives, UtilityPath
 
 IMPLEMENTATIONS = ("blocked", "reference", "autograd")
 _BLOCK_ELEMENTS = 1 << 16  # half a megabyte of float64: a few such arrays stay in a core's cache
 _BLOCK_VOCABULARY = 8192
+_AT_START = 1e-60
 
 
 class AffinePath(UtilityPath):
@@ -80,10 +81,13 @@ class AffinePath(UtilityPath):
 
     def per_token(self) -> AffinePath:
         """The same path with every reference token an example of its own."""
+        return self._with(self._source, self._segments.per_token())
+
+    def _with(self, source: LogitSource, segments: Segments) -> AffinePath:
         return AffinePath(
-            self._source,
+            source,
             self._targets_T,
-            self._segments.per_token(),
+            segments,
             impl=self._impl,
             block_tokens=self._block_tokens,
             block_vocabulary=self._block_vocabulary,
@@ -112,6 +116,20 @@ class AffinePath(UtilityPath):
         for rows in self._rows():
             mean.add(rows, self._sweep(rows, scales, order).derivatives.transpose(0, 1))
         return mean.result().transpose(0, 1)
+
+    def _own(self, scales_N: Tensor, order: int) -> Tensor:
+        # With v scaled by α_n, scale 1 is α_n and the k-th derivative carries a factor α_n^k. Below `_AT_START` the
+        # derivatives are those of the start to the last digit, and that factor would underflow.
+        scaled = ScaledDisplacement(self._source, scales_N[self._segments.index])
+        stack = self._with(scaled, self._segments)._stack([1.0], order)[..., 0]
+        if order == 0:
+            return stack
+        at_start = scales_N < _AT_START
+        powers = torch.where(at_start, 1.0, scales_N) ** torch.arange(order + 1, device=stack.device).unsqueeze(1)
+        stack = stack / powers
+        if bool(at_start.any()):
+            stack[1:] = torch.where(at_start, self._stack([0.0], order)[1:, :, 0], stack[1:])
+        return stack
 
     def _initial(self) -> Tensor:
         return self._ends[1]

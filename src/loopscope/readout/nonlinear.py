@@ -10,6 +10,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,13 +124,42 @@ class NonlinearPath(UtilityPath):
         return torch.stack([self._at(alpha, order) for alpha in scales], -1)
 
     def _at(self, alpha: float, order: int) -> Tensor:
-        """Derivatives 0..order at one scale, averaged over tokens: [order+1, N].
+        return self._along(self._state + alpha * self._displacement, order, at_start=alpha == 0.0)
+
+    def _own(self, scales_N: Tensor, order: int) -> Tensor:
+        """Each example's rows of the state at its scale; examples that share a row (tokens) take turns."""
+        found = torch.empty(order + 1, self.examples, dtype=torch.float64, device=scales_N.device)
+        for chosen in self._turns():
+            scales_R = torch.zeros(self._state.shape[0], dtype=self._state.dtype, device=self._state.device)
+            member_T = chosen[self._segments.index]
+            scales_R[self._rows_of_tokens()[member_T]] = scales_N[self._segments.index[member_T]].to(scales_R.dtype)
+            shape = (-1, *[1] * (self._state.ndim - 1))
+            base = self._state + scales_R.reshape(shape) * self._displacement
+            found[:, chosen] = self._along(base, order)[:, chosen]
+        # The gain at scale 0 is 0 by definition, whatever a readout's kernels make of a state computed twice.
+        found[0, scales_N == 0.0] = 0.0
+        return found
+
+    def _turns(self) -> list[Tensor]:
+        """Sets of examples [N] no two of which share a row of the state."""
+        row_T, index = self._rows_of_tokens(), self._segments.index
+        rows: list[set[int]] = [set() for _ in range(self.examples)]
+        for row, example in zip(row_T.tolist(), index.tolist(), strict=True):
+            rows[example].add(row)
+        busy: dict[int, int] = {}
+        turn = np.zeros(self.examples, dtype=np.int64)
+        for example, its_rows in enumerate(rows):
+            turn[example] = max(busy.get(row, 0) for row in its_rows)
+            busy.update(dict.fromkeys(its_rows, int(turn[example]) + 1))
+        return [torch.from_numpy(turn == t).to(index.device) for t in range(int(turn.max()) + 1)]
+
+    def _along(self, base: Tensor, order: int, *, at_start: bool = False) -> Tensor:
+        """Derivatives 0..order at a state of the segment, averaged over tokens: [order+1, N].
 
         φ always comes from the readout of a plain state, φ(0) = 0 included: a readout may treat a series differently
         (attention by its formula instead of a fused kernel), and two roundings must not meet in one difference.
         """
-        base = self._state + alpha * self._displacement
-        if alpha == 0.0:
+        if at_start:
             gains_T = torch.zeros_like(self._start_T)
         else:
             gains_T = self._token_utility(self._logits(base)) - self._start_T
@@ -172,20 +202,24 @@ class NonlinearPath(UtilityPath):
         found = autograd_coefficients(utility, base, self._displacement, self._owner(), self.examples)
         return torch.stack([found.slope, found.curvature][:order])
 
+    def _rows_of_tokens(self) -> Tensor:
+        """The row of the state that each reference token is read from."""
+        rows, index = int(self._state.shape[0]), self._segments.index
+        if self._positions is not None:
+            return self._positions[:, 0].to(index.device)
+        if rows == index.shape[0]:
+            return torch.arange(rows, device=index.device)
+        if self.examples == 1 and rows == 1:
+            return torch.zeros_like(index)
+        raise LoopscopeError("several rows of states need positions, to know which rows are whose; give positions.")
+
     def _owner(self) -> Tensor:
         """The example of each row of the state."""
         rows = int(self._state.shape[0])
         index = self._segments.index
         if self._segments.examples == 1:
             return torch.zeros(rows, dtype=torch.int64, device=index.device)
-        if self._positions is not None:
-            row_T = self._positions[:, 0].to(index.device)
-        elif rows == index.shape[0]:
-            row_T = torch.arange(rows, device=index.device)
-        else:
-            raise LoopscopeError(
-                "impl='autograd' with several examples needs positions, to know which rows of the state are whose."
-            )
+        row_T = self._rows_of_tokens()
         owner = torch.zeros(rows, dtype=torch.int64, device=index.device)
         owner[row_T] = index
         if bool((owner[row_T] != index).any()):

@@ -43,11 +43,16 @@ class _Questions:
         self.present = torch.zeros_like(self.member, dtype=torch.bool)
         self.member[index[order], place] = order
         self.present[index[order], place] = True
+        self.index = index
         self.target = ((self.member == right.unsqueeze(1)) & self.present).to(torch.int64).argmax(1)
 
     def gathered(self, per_sequence: Tensor, absent: float) -> Tensor:
         """[N] to [G, O], with a filler where a question has fewer options."""
         return torch.where(self.present, per_sequence[self.member], absent)
+
+    def spread(self, per_question: Tensor) -> Tensor:
+        """[G] to [N]: every sequence its question's."""
+        return per_question[self.index]
 
 
 class OptionPath(UtilityPath):
@@ -80,16 +85,18 @@ class OptionPath(UtilityPath):
 
     def _stack(self, scales: list[float], order: int) -> Tensor:
         options = self._path._stack(scales, order)
+        return torch.stack([self._joint(options[..., k]) for k in range(len(scales))], -1)
+
+    def _own(self, scales_N: Tensor, order: int) -> Tensor:
+        return self._joint(self._path._own(self._questions.spread(scales_N), order))
+
+    def _joint(self, options: Tensor) -> Tensor:
+        """From the options' derivatives at one scale [order+1, N] to the questions' [order+1, G]."""
         start_GO = self._questions.gathered(self._scores, -torch.inf)
         target_G = self._questions.target
-        columns = []
-        for k in range(len(scales)):
-            gains_GO = self._questions.gathered(options[0, :, k], 0.0)
-            slopes = [self._questions.gathered(options[i, :, k], 0.0) for i in range(1, order + 1)]
-            gain = gain_at(start_GO, gains_GO, target_G, 1.0)
-            rest = log_softmax_derivatives(start_GO + gains_GO, slopes, target_G.unsqueeze(1))
-            columns.append(torch.stack([gain, *rest]))
-        return torch.stack(columns, -1)
+        gains_GO, *slopes = (self._questions.gathered(part, 0.0) for part in options)
+        gain = gain_at(start_GO, gains_GO, target_G, 1.0)
+        return torch.stack([gain, *log_softmax_derivatives(start_GO + gains_GO, slopes, target_G.unsqueeze(1))])
 
 
 def option_path(path: UtilityPath, question: Any = None, correct: Any = 0) -> OptionPath:

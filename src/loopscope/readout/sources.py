@@ -120,6 +120,8 @@ class HeadLogits(LogitSource):
             v_tb = (self._d_TD[rows] @ weight_Db).double()
         if self._bias_V is not None:
             z0_tb += self._bias_V[columns].double()
+        require_finite("the logits", z0_tb)
+        require_finite("the logit displacement", v_tb)
         # A matrix product and a row-wise one may round differently. The utility needs v_y − v_y to be exactly zero,
         # or a reference probability near one would drown in that rounding.
         held = torch.nonzero((targets_t >= columns.start) & (targets_t < columns.stop)).squeeze(1)
@@ -138,6 +140,31 @@ class HeadLogits(LogitSource):
                 return torch.nn.functional.linear(state, weight_VD, bias_V)
 
         return StateView(self._h_TD[rows], self._d_TD[rows], readout)
+
+
+class ScaledDisplacement(LogitSource):
+    """Another source with every token's displacement multiplied by a scale of its own: α = 1 here is α_t there."""
+
+    def __init__(self, source: LogitSource, scales_T: Tensor) -> None:
+        self._source, self._scales_T = source, scales_T.double()
+        self.tokens, self.vocabulary, self.device = source.tokens, source.vocabulary, source.device
+
+    def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
+        """The source's, scaled."""
+        target = self._source.target_logits(rows, targets_t)
+        return TargetLogits(target.z0, target.v * self._scales_T[rows, None])
+
+    def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
+        """The source's, scaled."""
+        own = self._source.target_logits(rows, targets_t)
+        z0_tb, v_tb = self._source.block(rows, columns, targets_t, own)
+        return LogitBlock(z0_tb, v_tb * self._scales_T[rows, None])
+
+    def states(self, rows: slice) -> StateView:
+        """The source's, scaled."""
+        view = self._source.states(rows)
+        scales = self._scales_T[rows, None].to(view.displacement.dtype)
+        return StateView(view.state, view.displacement * scales, view.readout)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from loopscope._errors import LoopscopeError
 from loopscope.readout._checks import Scales, as_order, as_scales
 
 
@@ -91,6 +92,10 @@ class UtilityPath(ABC):
         """Derivatives 0..order at the scales: float64 [order+1, N, K]."""
 
     @abstractmethod
+    def _own(self, scales_N: Tensor, order: int) -> Tensor:
+        """Derivatives 0..order of each example at its own scale: float64 [order+1, N]."""
+
+    @abstractmethod
     def _initial(self) -> Tensor:
         """U(H) of each example: float64 [N]."""
 
@@ -115,6 +120,21 @@ class UtilityPath(ABC):
     def value(self, alpha: Scales, *, extrapolate: bool = False) -> Tensor:
         """φ(α) = U(H + αD) − U(H)."""
         return self.derivatives(alpha, 0, extrapolate=extrapolate).value
+
+    def at(self, alpha: Scales, order: int = 0) -> Derivatives:
+        """φ, φ', … of every example at a scale of its own: what a rule that chooses a scale per update needs.
+
+        Args:
+            alpha: one scale in [0, 1] for each example.
+            order: highest derivative, at most `max_order`.
+        """
+        order = as_order(order, self.max_order)
+        scales, one = as_scales(alpha, extrapolate=False)
+        if len(scales) != self.examples:
+            raise LoopscopeError(f"alpha holds {len(scales)} scales for {self.examples} examples; give one for each.")
+        stack = self._own(torch.tensor(scales, dtype=torch.float64, device=self._initial_cached.device), order)
+        at = torch.tensor(scales[0] if one else scales, dtype=torch.float64, device=stack.device)
+        return Derivatives(at, stack[:, 0] if self.single else stack)
 
     def utility(self, alpha: Scales, *, extrapolate: bool = False) -> Tensor:
         """U(H + αD) itself."""
