@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,10 @@ class LoadedTask:
     def encode(self, tokenizer: Encoder) -> Iterator[Example]:
         """The rows as examples, one at a time."""
         return (encode_row(tokenizer, row, self.encoding) for row in self.rows)
+
+    def without_rows(self) -> LoadedTask:
+        """What the task is, without its texts: what a worker needs that is handed rows one unit at a time."""
+        return dataclasses.replace(self, rows=())
 
     def describe(self) -> dict[str, Any]:
         """What a run's manifest records about the task; chosen rows as ranges of source rows."""

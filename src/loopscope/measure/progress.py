@@ -1,0 +1,126 @@
+"""How far a pass has come: a bar on a terminal, a line now and then elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+Style = Literal["auto", "bar", "plain", "none"]
+STYLES: tuple[Style, ...] = ("auto", "bar", "plain", "none")
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress(Protocol):
+    """What a pass tells about itself, unit by unit."""
+
+    def advance(self, questions: int, tokens: int) -> None:
+        """So many more questions, with so many token positions, are measured and stored."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def progress(style: Style, title: str, total: int, done: int) -> Progress:
+    """The progress of `total` questions of which `done` were measured earlier."""
+    if style == "auto":
+        style = "bar" if sys.stderr.isatty() else "plain"
+    if style == "none":
+        return Silent()
+    return Bar(title, total, done) if style == "bar" else Lines(title, total, done)
+
+
+class Silent:
+    """Says nothing."""
+
+    def advance(self, questions: int, tokens: int) -> None:
+        """Nothing to tell."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+class Lines(Silent):
+    """A line on stderr every ten seconds and at the end."""
+
+    def __init__(self, title: str, total: int, done: int) -> None:
+        self._title, self._total, self._done, self._before = title, total, done, done
+        self._tokens = 0
+        self._began = self._spoke = time.monotonic()
+
+    def advance(self, questions: int, tokens: int) -> None:
+        """Speaks if the last line is old enough or the work is finished."""
+        self._done += questions
+        self._tokens += tokens
+        now = time.monotonic()
+        if now - self._spoke >= _SECONDS_BETWEEN_LINES or self._done >= self._total:
+            self._spoke = now
+            print(self._line(now - self._began), file=sys.stderr, flush=True)
+
+    def _line(self, seconds: float) -> str:
+        rate = (self._done - self._before) / max(seconds, 1e-9)
+        left = (self._total - self._done) / rate if rate > 0 else float("inf")
+        share = 100 * self._done // max(self._total, 1)
+        return (
+            f"{self._title}: {self._done}/{self._total} questions ({share}%), {rate:.1f}/s,"
+            f" {self._tokens / max(seconds, 1e-9):.0f} tokens/s, {_clock(left)} left"
+        )
+
+
+class Bar(Silent):
+    """A rich progress bar on stderr."""
+
+    def __init__(self, title: str, total: int, done: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar: Any = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task(title, total=total, completed=done, speed="")
+        self._tokens = self._questions = 0
+        self._began = time.monotonic()
+
+    def advance(self, questions: int, tokens: int) -> None:
+        """Moves the bar and refreshes the speed beside it."""
+        self._tokens += tokens
+        self._questions += questions
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        speed = f"{self._questions / seconds:.1f}/s · {self._tokens / seconds:.0f} tokens/s"
+        self._bar.update(self._task, advance=questions, speed=speed)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds, or hours and minutes.
+
+    >>> _clock(75), _clock(7260), _clock(float("inf"))
+    ('1:15', '2h01', 'unknown time')
+    """
+    if seconds == float("inf"):
+        return "unknown time"
+    whole = round(seconds)
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02d}"
