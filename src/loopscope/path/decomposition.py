@@ -75,10 +75,10 @@ def pathwise_decomposition(
     same_updates(slope=slope.shape, gain=gain.shape, curvature=curvature.shape[:-1])
     with quiet():
         if lipschitz is None:
-            correction = curvature @ cell_weights(nodes, STENCIL).sum(axis=1)
+            correction = np.einsum("...j,j->...", curvature, cell_weights(nodes, STENCIL).sum(axis=1))
             error = _estimated_error(nodes, curvature)
         else:
-            correction = curvature @ cell_weights(nodes, 2).sum(axis=1)
+            correction = np.einsum("...j,j->...", curvature, cell_weights(nodes, 2).sum(axis=1))
             error = _chord_error(curvature_cells(nodes, curvature, lipschitz))
         expected = nodes[-1] * slope + correction
         residual = finite("the decomposition", gain - expected)
@@ -107,7 +107,9 @@ def _estimated_error(nodes: FloatArray, curvature: FloatArray) -> FloatArray:
     samples = curvature.reshape(-1, nodes.size)
     error = np.empty(curvature.shape[:-1])
     for rows in row_blocks(len(samples)):
-        error.reshape(-1)[rows] = np.abs(samples[rows] @ difference).sum(axis=-1)
+        # Not `@`: on blocks this small the threads of BLAS would mostly wait for each other.
+        cells = np.einsum("ij,jk->ik", samples[rows], difference)
+        error.reshape(-1)[rows] = np.abs(cells).sum(axis=-1)
     return error
 
 
