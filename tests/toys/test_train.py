@@ -156,3 +156,9 @@ def test_recipes_ask_what_the_configuration_says():
     huginn = RECIPES["toy-huginn"]
     assert huginn.backprop_steps == huginn.config["mean_backprop_depth"]
     assert dataclasses.replace(huginn).mixture.rows(128) == 256
+
+
+def test_no_gpu_is_one_line(recipes, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(LoopscopeError, match="no CUDA device is here: use --device cpu"):
+        train(recipes["ouro"], tmp_path, Budget(steps=1), device="cuda")

@@ -97,7 +97,9 @@ def compile_blocks(model: Toy, backend: str = "inductor") -> None:
     The same code with the weights as inputs: a shape is compiled once, not once a block and loop. The slot is
     that of a cache, which training has none of; passed on, its values would each be compiled for.
     """
-    torch._dynamo.config.cache_size_limit = 64
+    for limit in ("recompile_limit", "cache_size_limit"):
+        if hasattr(torch._dynamo.config, limit):
+            setattr(torch._dynamo.config, limit, 64)
     compiled: Any = None
     for block in blocks(model):
         if compiled is None:
@@ -107,7 +109,8 @@ def compile_blocks(model: Toy, backend: str = "inductor") -> None:
 
 def _without_slot(compiled: Any, block: nn.Module) -> Any:
     def forward(x_BSD: Tensor, around: Any, slot: int) -> Tensor:
-        result: Tensor = compiled(block, x_BSD, around, 0)
+        # Under autocast some blocks would get BF16 and some float32, and each be compiled for: one dtype is enough.
+        result: Tensor = compiled(block, x_BSD.float(), around, 0)
         return result
 
     return forward

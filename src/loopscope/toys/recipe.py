@@ -30,7 +30,7 @@ class Mixture:
         direct_operations: the same for bare answers, which few loops can give only for short problems.
     """
 
-    widths: tuple[int, ...] = (120, 160, 208, 264, 360)
+    widths: tuple[int, ...] = (128, 184, 248, 360)
     batch_tokens: int = 32_768
     shard_problems: int = 16_384
     direct_share: float = 0.25

@@ -6,6 +6,7 @@ losses are summed there and read when a progress line is due.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -33,6 +34,9 @@ from loopscope.toys.state import load_state, save_state
 from loopscope.toys.tokenizer import build_tokenizer
 
 Report = Callable[[str], None]
+
+CPU_BATCH_TOKENS = 4096
+"""On a CPU many small steps teach more in the same time than a few large ones."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,12 @@ class Trainer:
     @property
     def identity(self) -> dict[str, Any]:
         """What a saved state must agree with."""
-        return {"name": self.recipe.name, "seed": self.seed, "config": dict(self.recipe.config)}
+        return {
+            "name": self.recipe.name,
+            "seed": self.seed,
+            "config": dict(self.recipe.config),
+            "batch_tokens": self.recipe.mixture.batch_tokens,
+        }
 
     def _resume(self) -> None:
         found = load_state(self.folder, self.identity)
@@ -224,7 +233,9 @@ class Trainer:
             point["exits"] = [round(share, 4) for share in shares]
             exits = "  exits " + " ".join(f"{share:.2f}" for share in shares)
         self.curves.append(point)
-        losses = " ".join(f"{depth}:{value:.4f}" for depth, value in by_depth.items())
+        # Huginn's steps reach many depths: one in a few tells enough in a line, the curves keep all.
+        shown = [depth for depth in by_depth if len(by_depth) <= 8 or depth in (1, 2, 4, 6, 8, 12, 16)]
+        losses = " ".join(f"{depth}:{by_depth[depth]:.4f}" for depth in shown)
         self.report(
             f"{self.recipe.name} {self.seconds / 60:5.1f} min  step {self.step}  {self.tokens / 1e6:.1f}M tokens  "
             f"{rate / 1e3:.0f}k/s  rate {factor:.2f}  loss by depth {losses}{exits}"
@@ -293,10 +304,11 @@ def train(
         tokenizer: the tokenizer where it is built already.
     """
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    if chosen.startswith("cuda"):
-        if not torch.cuda.is_available():
-            raise LoopscopeError("no CUDA device is here: use --device cpu")
-        torch.backends.cuda.matmul.allow_tf32 = True
+    if chosen == "cpu":
+        tokens = min(recipe.mixture.batch_tokens, CPU_BATCH_TOKENS)
+        recipe = dataclasses.replace(recipe, mixture=dataclasses.replace(recipe.mixture, batch_tokens=tokens))
+    elif chosen.startswith("cuda") and not torch.cuda.is_available():
+        raise LoopscopeError("no CUDA device is here: use --device cpu")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     trainer = Trainer(
         recipe,
