@@ -58,6 +58,11 @@ def test_header_may_be_padded_with_spaces(tmp_path):
     assert read_header(path)["x"].nbytes == 4
 
 
+def test_file_of_empty_tensors_has_no_data(tmp_path):
+    path = write_raw(tmp_path / "m.safetensors", {"x": entry(shape=(0, 3), offsets=(0, 0))})
+    assert read_header(path)["x"].elements == 0
+
+
 @pytest.mark.parametrize("kept", [0, 3, 8, 20, -5, -1])
 def test_truncated_file(tmp_path, kept):
     path = tmp_path / "model.safetensors"
@@ -120,7 +125,7 @@ def test_overlap_and_hole(tmp_path, second, word):
 
 def test_name_listed_twice(tmp_path):
     one = json.dumps(entry())
-    text = f'{{"x": {one}, "x": {one}}}'.encode()
+    text = f'{{"a": {one}, "x": {one}, "x": {one}}}'.encode()
     assert "'x' twice" in complaint(write_raw(tmp_path / "m.safetensors", text, b"\0" * 4))
 
 
