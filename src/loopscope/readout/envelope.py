@@ -132,7 +132,7 @@ def cell_bounds(derivatives: Tensor, spread_t: Tensor, width: float) -> CellBoun
     M4_r = (mu4_r + 4.0 * e * k3_r + 6.0 * e**2 * V_r + e**4).clamp(min=0.0)
     sup_M4 = torch.minimum(torch.maximum(M4_l, M4_r * grow_a), torch.maximum(M4_l * grow_b, M4_r))
     sup_mu4 = torch.minimum((sup_M4**0.25 + e) ** 4, R**4 / 12.0)
-    third_scale = torch.sqrt(sup_V * sup_mu4)
+    third_scale = torch.sqrt(sup_V) * torch.sqrt(sup_mu4)  # each by itself: their product may underflow
     third_cap = torch.minimum(third_scale, R**3 / (6.0 * 3.0**0.5))
     return CellBounds(*upper, *lower, sup_mu4 - 3.0 * inf_V**2, -2.0 * sup_V**2, third_cap, third_scale)
 

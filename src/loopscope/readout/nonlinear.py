@@ -128,6 +128,8 @@ class NonlinearPath(UtilityPath):
 
     def _own(self, scales_N: Tensor, order: int) -> Tensor:
         """Each example's rows of the state at its scale; examples that share a row (tokens) take turns."""
+        if self.examples == 1:
+            return self._at(float(scales_N[0]), order)
         found = torch.empty(order + 1, self.examples, dtype=torch.float64, device=scales_N.device)
         for chosen in self._turns():
             scales_R = torch.zeros(self._state.shape[0], dtype=self._state.dtype, device=self._state.device)
@@ -209,8 +211,6 @@ class NonlinearPath(UtilityPath):
             return self._positions[:, 0].to(index.device)
         if rows == index.shape[0]:
             return torch.arange(rows, device=index.device)
-        if self.examples == 1 and rows == 1:
-            return torch.zeros_like(index)
         raise LoopscopeError("several rows of states need positions, to know which rows are whose; give positions.")
 
     def _owner(self) -> Tensor:

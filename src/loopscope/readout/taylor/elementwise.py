@@ -19,7 +19,7 @@ from loopscope.readout.taylor.core import Series, cauchy, constant_like, impleme
 Number = int | float
 
 
-@implements("add", "__add__", "__radd__")
+@implements("add")
 def add(a: Any, b: Any, *, alpha: Number = 1) -> Series:
     """The sum a + alpha·b."""
     if alpha != 1:
@@ -39,7 +39,7 @@ def _plus_constant(series: Series, constant: Any) -> Series:
     return Series(torch.cat([head.unsqueeze(0), tail]))
 
 
-@implements("sub", "subtract", "__sub__")
+@implements("sub", "subtract")
 def sub(a: Any, b: Any, *, alpha: Number = 1) -> Series:
     """The difference a − alpha·b."""
     if alpha != 1:
@@ -50,7 +50,7 @@ def sub(a: Any, b: Any, *, alpha: Number = 1) -> Series:
     return _plus_constant(a, -b) if isinstance(a, Series) else _plus_constant(neg(b), a)
 
 
-@implements("rsub", "__rsub__")
+@implements("rsub")
 def rsub(a: Any, b: Any, *, alpha: Number = 1) -> Series:
     """The difference b − alpha·a."""
     return sub(b, a, alpha=alpha)
@@ -62,7 +62,7 @@ def neg(x: Series) -> Series:
     return Series(-x.coefficients)
 
 
-@implements("mul", "multiply", "__mul__", "__rmul__")
+@implements("mul", "multiply")
 def mul(a: Any, b: Any) -> Series:
     """The product a·b."""
     if isinstance(a, Series) and isinstance(b, Series):
@@ -73,7 +73,7 @@ def mul(a: Any, b: Any) -> Series:
     return Series(lifted(series, ndim) * constant)
 
 
-@implements("div", "divide", "true_divide", "__truediv__")
+@implements("div", "divide", "true_divide")
 def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Series:
     """The quotient a / b."""
     if rounding_mode is not None:
@@ -116,7 +116,7 @@ def rsqrt(x: Series) -> Series:
     return _power(x, -0.5, x.coefficients[0].rsqrt())
 
 
-@implements("pow", "float_power", "__pow__")
+@implements("pow", "float_power")
 def power(base: Any, exponent: Any) -> Series:
     """base^exponent, with one of the two a number."""
     if isinstance(base, Series) and isinstance(exponent, (int, float)):
@@ -188,7 +188,7 @@ def log1p(x: Series) -> Series:
     return chain(x, x.coefficients[0].log1p(), lambda y: slope[len(y) - 1])
 
 
-@implements("sigmoid", "expit", "special_expit")
+@implements("sigmoid", "special_expit")
 def sigmoid(x: Series) -> Series:
     """σ(x), with g = y(1−y); 1−y is carried by itself so that a saturated gate keeps its derivatives."""
     other = torch.sigmoid(-x.coefficients[0])
@@ -238,7 +238,7 @@ def softplus(x: Series, beta: float = 1.0, threshold: float = 20.0) -> Series:
     return chain(x, functional.softplus(x.coefficients[0], beta, threshold), lambda y: slope[len(y) - 1])
 
 
-@implements("logsigmoid", "log_sigmoid")
+@implements("log_sigmoid")
 def logsigmoid(x: Series) -> Series:
     """The logarithm of σ(x), with g = σ(−x)."""
     slope = sigmoid(neg(x)).coefficients

@@ -25,7 +25,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Series:
     return Series(out)
 
 
-@implements("matmul", "mm", "bmm", "mv", "dot", "__matmul__")
+@implements("matmul", "mm", "bmm", "mv", "dot")
 def matmul(a: Any, b: Any) -> Series:
     """A product of matrices, either of them a series or both."""
     row, column = a.ndim == 1, b.ndim == 1

@@ -191,7 +191,7 @@ def take_along_dim(x: Series, indices: Tensor, dim: int) -> Series:
     return Series(torch.take_along_dim(x.coefficients, indices.unsqueeze(0), shifted(dim)))
 
 
-@implements("__getitem__", "getitem")
+@implements("__getitem__")
 def getitem(x: Series, index: Any) -> Series:
     """Indexing."""
     items = index if isinstance(index, tuple) else (index,)

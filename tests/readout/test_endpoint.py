@@ -1,0 +1,67 @@
+"""ΔU = A − C with C from endpoint distributions alone; divergences and entropies against Arb."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loopscope.readout import affine_path
+
+NAMES = ("divergence", "reverse_divergence", "initial_entropy", "final_entropy", "entropy_change")
+
+
+@pytest.mark.parametrize("block", [None, 7])
+def test_divergences_and_entropies_agree_with_arb(affine_case, exact_ends, block):
+    _, z0, v, y = affine_case
+    exact = exact_ends(z0, v)
+    found = affine_path(z0, v, [y], block_vocabulary=block).distributions
+    for name in NAMES:
+        relative, to_scale = exact.error(name, float(getattr(found, name)))
+        assert to_scale < 1e-12, name
+        if name != "entropy_change":
+            assert relative < 1e-12, name
+
+
+def test_a_vocabulary_of_fifty_thousand(exact_ends):
+    g = torch.Generator().manual_seed(4)
+    z0 = 3.0 * torch.randn(50_000, generator=g, dtype=torch.float64)
+    v = 1e-8 * torch.randn(50_000, generator=g, dtype=torch.float64)
+    exact = exact_ends(z0, v)
+    found = affine_path(z0, v, [5]).distributions
+    for name in NAMES:
+        assert exact.error(name, float(getattr(found, name)))[0] < 1e-12, name
+
+
+def test_the_decomposition_closes(affine_case):
+    _, z0, v, y = affine_case
+    d = affine_path(z0, v, [y]).decomposition
+    assert float(d.divergence) >= 0.0
+    scale = float(d.slope.abs() + d.divergence + d.gain.abs())
+    assert abs(float(d.residual)) <= 1e-13 * max(scale, 1e-300) + 1e-13 * float(v.abs().max())
+    assert float(d.gain - (d.slope - d.divergence)) == float(d.residual)
+
+
+def test_the_decomposition_averages_over_tokens(language_model_logits):
+    z0, v, y, examples = language_model_logits(6, 3, 200, seed=9)
+    path = affine_path(z0, v, y, examples=examples)
+    tokens = path.per_token()
+    torch.testing.assert_close(path.divergence, tokens.divergence.reshape(6, 3).mean(1), rtol=1e-14, atol=0.0)
+    assert float(path.decomposition.residual.abs().max()) < 1e-13
+
+
+def test_the_divergence_does_not_use_the_slope(language_model_logits):
+    # Another target changes A and ΔU and leaves C alone.
+    z0, v, y, _ = language_model_logits(1, 4, 200, seed=10)
+    one, other = affine_path(z0, v, y), affine_path(z0, v, (y + 1) % 200)
+    assert float(one.slope) != float(other.slope)
+    assert float(one.divergence) == float(other.divergence)
+
+
+def test_plain_log_softmax_agrees_on_ordinary_logits():
+    g = torch.Generator().manual_seed(8)
+    z0, v = torch.randn(2, 5, 60, generator=g, dtype=torch.float64)
+    lp, lq = torch.log_softmax(z0, -1), torch.log_softmax(z0 + v, -1)
+    found = affine_path(z0, v, [0, 1, 2, 3, 4], block_vocabulary=11).distributions
+    torch.testing.assert_close(found.divergence, (lp.exp() * (lp - lq)).sum(-1).mean())
+    torch.testing.assert_close(found.reverse_divergence, (lq.exp() * (lq - lp)).sum(-1).mean())
+    torch.testing.assert_close(found.entropy_change, ((lp.exp() * lp).sum(-1) - (lq.exp() * lq).sum(-1)).mean())
