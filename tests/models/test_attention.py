@@ -93,3 +93,10 @@ def test_positions_are_counted_over_valid_tokens_unless_given():
     assert torch.equal(counted[1, 2], counted[0, 0])
     given = Batch(batch.input_ids, batch.attention_mask, torch.arange(3).expand(2, 3))
     assert torch.equal(around(given).rotary.cos[1, 2], counted[0, 2])
+
+
+def test_every_query_sees_something():
+    batch = Batch.from_rows([[1, 2, 3], [4]], padding="left")
+    visible = around(batch).visible
+    assert visible.any(dim=-1).all()
+    assert visible[1, 0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
