@@ -50,6 +50,16 @@ def test_states_and_logits_of_the_published_code(reference, model, case, differe
             assert deviation(model.head_hidden(states[t], None, around), expected.head_hidden[index], mask) < ATOL
 
 
+def test_unmasked_padding_is_text_as_in_the_published_code(reference, model):
+    expected = reference("huginn", "leftpad")
+    everything = torch.ones_like(expected.attention_mask)
+    states = model.states(Batch(expected.input_ids, everything, initial_state=expected.s0), range(1, 9))
+    for t, state in states.items():
+        assert deviation(state, expected.raw[t - 1], everything) < ATOL
+    for index, t in enumerate(expected.depths):
+        assert deviation(model.readout(states[t]), expected.logits[index], everything) < ATOL
+
+
 def test_kept_keys_and_values_of_the_published_code(reference, model):
     expected = reference("huginn", "cache")
     cache, logits = KeyValueCache(12), []

@@ -47,6 +47,18 @@ def test_states_and_logits_of_the_published_code(reference, golden_model, kind, 
 
 
 @pytest.mark.parametrize("kind", ["llama", "olmo"])
+def test_unmasked_padding_is_text_as_in_the_published_code(reference, golden_model, kind):
+    expected = reference(f"retrofit_{kind}", "leftpad")
+    model = golden_model(f"retrofit_{kind}")
+    everything = torch.ones_like(expected.attention_mask)
+    states = model.states(Batch(expected.input_ids, everything, initial_state=expected.s0), range(1, 9))
+    for t, state in states.items():
+        assert deviation(state, expected.raw[t - 1], everything) < ATOL
+    for index, t in enumerate(expected.depths):
+        assert deviation(model.readout(states[t]), expected.logits[index], everything) < ATOL
+
+
+@pytest.mark.parametrize("kind", ["llama", "olmo"])
 def test_kept_keys_and_values_of_the_published_code(reference, golden_model, kind):
     expected = reference(f"retrofit_{kind}", "cache")
     model = golden_model(f"retrofit_{kind}")
