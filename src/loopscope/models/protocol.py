@@ -21,8 +21,8 @@ from loopscope.models.batch import Batch
 class AffineHead(NamedTuple):
     """Logits that are affine in the state: `state @ weight_VD.T + bias_V`."""
 
-    weight_VD: Tensor  # noqa: N815
-    bias_V: Tensor | None = None  # noqa: N815
+    weight_VD: Tensor
+    bias_V: Tensor | None = None
 
 
 @dataclass(frozen=True)
