@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap, Clusters, cluster_sums
+from loopscope.stats.resample import Block
 
 
 def test_ratio_is_recomputed_from_whole_questions():
@@ -14,7 +15,7 @@ def test_ratio_is_recomputed_from_whole_questions():
     statistic = clusters.ratio(recovered, failures)
     assert clusters.count == statistic.size == 3
     # Question 1 twice and question 3 once: (1 + 1 + 1) / (1 + 1 + 2).
-    assert statistic.replicates(np.array([[2.0, 0.0, 1.0]]))[0] == pytest.approx(3 / 4)
+    assert statistic.replicates(Block(np.array([[2.0, 0.0, 1.0]])))[0] == pytest.approx(3 / 4)
 
 
 def test_token_weighted_mean_equals_brute_force_resampling_of_questions():

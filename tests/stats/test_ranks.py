@@ -9,6 +9,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from loopscope.stats import Auroc, Spearman
+from loopscope.stats.resample import Block
 
 few_values = arrays(np.float64, 12, elements=st.sampled_from([-1.0, -0.5, 0.0, 0.5, 2.0]))
 multiplicities = arrays(np.float64, 12, elements=st.integers(0, 3).map(float))
@@ -26,7 +27,7 @@ def padded_to_twelve(counts):
 @given(few_values, few_values, multiplicities)
 def test_spearman_of_a_resample_is_spearman_of_the_repeated_records(x, y, counts):
     counts = padded_to_twelve(counts)
-    replicate = Spearman(x, y).replicates(counts[None])[0]
+    replicate = Spearman(x, y).replicates(Block(counts[None]))[0]
     repeated_x, repeated_y = np.repeat(x, counts.astype(int)), np.repeat(y, counts.astype(int))
     if np.ptp(repeated_x) == 0 or np.ptp(repeated_y) == 0:
         assert np.isnan(replicate)
@@ -37,7 +38,7 @@ def test_spearman_of_a_resample_is_spearman_of_the_repeated_records(x, y, counts
 @given(few_values, arrays(np.bool_, 12), multiplicities)
 def test_auroc_of_a_resample_is_auroc_of_the_repeated_records(score, label, counts):
     counts = padded_to_twelve(counts)
-    replicate = Auroc(score, label).replicates(counts[None])[0]
+    replicate = Auroc(score, label).replicates(Block(counts[None]))[0]
     repeated, labels = np.repeat(score, counts.astype(int)), np.repeat(label, counts.astype(int))
     if labels.all() or not labels.any():
         assert np.isnan(replicate)
@@ -63,3 +64,21 @@ def test_columns_of_different_lengths_are_refused():
         Spearman([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="different lengths"):
         Auroc([1.0, 2.0], [True])
+
+
+@given(few_values, arrays(np.bool_, 12), multiplicities)
+def test_descending_auroc_is_that_of_the_negated_score(score, label, counts):
+    counts = padded_to_twelve(counts)[None]
+    negated, descending = Auroc(-score, label), Auroc(score, label, descending=True)
+    assert descending.value() == pytest.approx(negated.value(), abs=1e-14)
+    np.testing.assert_allclose(
+        descending.replicates(Block(counts)), negated.replicates(Block(counts)), atol=1e-12, equal_nan=True
+    )
+
+
+def test_columns_over_one_array_are_ranked_once():
+    gain = np.array([0.3, 0.1, 0.2])
+    block = Block(np.ones((2, 3)))
+    Spearman(gain, [1.0, 2.0, 3.0]).replicates(block)
+    before = block.ranked(Spearman(gain, gain).x)
+    assert block.ranked(Spearman(gain, gain).y) is before

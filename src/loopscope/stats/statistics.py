@@ -1,12 +1,15 @@
 """Statistics that know their value and their replicates under resampling counts.
 
-Shapes: N records, B resamples; counts_BN says how often a record is in a resample.
+Shapes: N records, B resamples, K summed columns.
 """
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from loopscope.stats.resample import Block
 
 
 class Statistic(Protocol):
@@ -26,7 +29,7 @@ class Statistic(Protocol):
         """On the records themselves; None where they do not define it."""
         ...
 
-    def replicates(self, counts_BN: NDArray[np.float64]) -> NDArray[np.float64]:
+    def replicates(self, block: Block) -> NDArray[np.float64]:
         """On each resample; NaN where it leaves the statistic undefined."""
         ...
 
@@ -41,7 +44,31 @@ def column(values: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
-class Ratio:
+class OfSums(ABC):
+    """A statistic that follows from sums over records, so that many of them share one matrix product."""
+
+    resamples = True
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[NDArray[np.float64], ...]:
+        """What is summed, one value per record each."""
+
+    @abstractmethod
+    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The statistic of each resample from the resampled sums of its columns."""
+
+    @property
+    def size(self) -> int:
+        """Number of records."""
+        return self.columns[0].size
+
+    def replicates(self, block: Block) -> NDArray[np.float64]:
+        """On each resample."""
+        return self.combine(block.counts_BN @ np.stack(self.columns, axis=1))
+
+
+class Ratio(OfSums):
     """Σ numerator / Σ denominator, both re-summed in every resample (Appendix E.2: "the denominator varies").
 
     With indicator columns it is a share; with per-question sums of tokens it is the question-cluster estimate
@@ -53,8 +80,6 @@ class Ratio:
     True
     """
 
-    resamples = True
-
     def __init__(self, numerator: ArrayLike, denominator: ArrayLike) -> None:
         self.numerator = column(numerator)
         self.denominator = column(denominator)
@@ -62,23 +87,23 @@ class Ratio:
             raise ValueError("numerator and denominator have different lengths")
 
     @property
-    def size(self) -> int:
-        """Number of records."""
-        return self.numerator.size
+    def columns(self) -> tuple[NDArray[np.float64], ...]:
+        """Numerator and denominator."""
+        return self.numerator, self.denominator
 
     def value(self) -> float | None:
         """The ratio of the sums; None where the denominators sum to zero."""
         below = float(self.denominator.sum())
         return float(self.numerator.sum()) / below if below else None
 
-    def replicates(self, counts_BN: NDArray[np.float64]) -> NDArray[np.float64]:
+    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
         """The ratio of the resampled sums; NaN where the denominator is zero."""
-        above = counts_BN @ self.numerator
-        below = counts_BN @ self.denominator
-        return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
+        above, below = sums_BK.T
+        ratio: NDArray[np.float64] = np.divide(above, below, out=np.full(len(above), np.nan), where=below != 0)
+        return ratio
 
 
-class Mean(Ratio):
+class Mean(OfSums):
     """The mean of one value per record.
 
     >>> Mean([1.0, 2.0, 6.0]).value()
@@ -86,12 +111,20 @@ class Mean(Ratio):
     """
 
     def __init__(self, values: ArrayLike) -> None:
-        array = column(values)
-        super().__init__(array, np.ones_like(array))
+        self.values = column(values)
+
+    @property
+    def columns(self) -> tuple[NDArray[np.float64], ...]:
+        """The values."""
+        return (self.values,)
 
     def value(self) -> float | None:
         """The mean; None for no records."""
-        return float(self.numerator.mean()) if self.size else None
+        return float(self.values.mean()) if self.size else None
+
+    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The resampled sum over the number of records, which every resample shares."""
+        return sums_BK[:, 0] / self.size
 
 
 class Quantile:
@@ -117,9 +150,9 @@ class Quantile:
         """The quantile; None for no records."""
         return float(np.quantile(self.sorted, self.probability)) if self.size else None
 
-    def replicates(self, counts_BN: NDArray[np.float64]) -> NDArray[np.float64]:
+    def replicates(self, block: Block) -> NDArray[np.float64]:
         """The quantile of each resample, read from the cumulative counts of the sorted values."""
-        drawn_BN = counts_BN[:, self.order].cumsum(axis=1)
+        drawn_BN = block.counts_BN[:, self.order].cumsum(axis=1)
         position = self.probability * (self.size - 1)
         below = int(np.floor(position))
         lower = self.sorted[(drawn_BN > below).argmax(axis=1)]
@@ -149,6 +182,6 @@ class Maximum:
         """The maximum; None for no records."""
         return float(self.values.max()) if self.size else None
 
-    def replicates(self, counts_BN: NDArray[np.float64]) -> NDArray[np.float64]:
+    def replicates(self, block: Block) -> NDArray[np.float64]:
         """Not defined."""
-        return np.full(len(counts_BN), np.nan)
+        return np.full(len(block.counts_BN), np.nan)

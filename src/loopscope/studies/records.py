@@ -54,7 +54,7 @@ class Updates:
         flat = self.frame[column].explode().cast(pl.Float64).to_numpy()
         return flat.reshape(len(self), width)
 
-    @property
+    @cached_property
     def ids(self) -> list[str]:
         """Example identifiers."""
         return self.frame["example_id"].to_list()

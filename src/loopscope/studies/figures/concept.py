@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from loopscope.stats import Bootstrap
-from loopscope.studies.figures.examples import Example, lower_median_failure
+from loopscope.studies.figures.examples import Example, balanced_failure
 from loopscope.studies.figures.style import (
     BLACK,
     COLUMN_WIDTH,
@@ -21,9 +21,9 @@ TITLE = "A shorter step can recover progress"
 
 
 def concept(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
-    """The lower-median finite-step failure of the condition that has most of them."""
+    """A clearly visible finite-step failure of the condition that has most of them."""
     chosen = select(records, "grid_gain", level="grid")
-    found = [example for updates in chosen.kept if (example := lower_median_failure(records, updates))]
+    found = [example for updates in chosen.kept if (example := balanced_failure(records, updates))]
     if not found:
         return empty_figure("concept", TITLE, records, "no finite-step failure in these runs")
     example = max(found, key=lambda candidate: candidate.failures)

@@ -13,8 +13,10 @@ from loopscope.studies.figures.style import (
     VERMILLION,
     FigureResult,
     empty_figure,
+    names_of,
     panel_letter,
     paper_style,
+    shared_model,
     symlog_threshold,
     symlog_ticks,
 )
@@ -72,11 +74,11 @@ def _draw(rows: tuple[ContractionRow, ...]) -> Figure:
             annotation_clip=False,
         )
         _bar(right, place, row.mean_gain, 1.0, colour)
-    left.set_yticks(range(len(rows)), [str(row.condition) for row in rows])
+    left.set_yticks(range(len(rows)), names_of([row.condition for row in rows]))
     left.set_ylim(len(rows) - 0.4, -0.6)
     left.set_xlim(0, 104)
     left.set_xlabel("Recovered (%)")
-    panel_letter(left, "a")
+    panel_letter(left, "a", shared_model([row.condition for row in rows]))
     _gain_axis(right, rows)
     panel_letter(right, "b")
     for axes in (left, right):

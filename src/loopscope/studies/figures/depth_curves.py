@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from loopscope.stats import Bootstrap, Mean
@@ -13,7 +14,6 @@ from loopscope.studies.figures.style import (
     SERIES_COLOURS,
     SERIES_MARKERS,
     TEXT_WIDTH,
-    VERMILLION,
     FigureResult,
     empty_figure,
     paper_style,
@@ -26,6 +26,8 @@ TITLE = "Utility over recurrent depth"
 COLUMNS = 3
 LOGARITHMIC = 16
 """Depths beyond this are drawn on a logarithmic axis."""
+RING: Any = {"marker": "o", "markerfacecolor": "none", "markersize": 7.0, "markeredgewidth": 1.0, "linestyle": "none"}
+DECLINE: Any = {"marker": "v", "markersize": 4.0, "markeredgewidth": 0.0, "linestyle": "none"}
 
 
 def depth_curves(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
@@ -42,7 +44,7 @@ def depth_curves(records: Records, bootstrap: Bootstrap | None = None) -> Figure
     return FigureResult(
         "depth-curves",
         TITLE,
-        "Mean reference utility with 95% question-bootstrap bands. Rings mark the best evaluated depth; arrows mark "
+        "Mean reference utility with 95% question-bootstrap bands. Rings mark the best evaluated depth; triangles mark "
         "the earliest running-best decrease whose paired interval lies below zero.",
         figure,
         {"panels": [_described(sweep, declines[id(sweep)]) for sweep in records.sweeps]},
@@ -71,7 +73,7 @@ def _described(sweep: DepthSweep, pairs: list[RunningBest]) -> dict[str, Any]:
 
 
 def _draw(panels: dict[str, list[DepthSweep]], declines: dict[int, list[RunningBest]], bootstrap: Bootstrap) -> Figure:
-    columns = min(COLUMNS, len(panels))
+    columns = 2 if len(panels) in (2, 4) else min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     width = TEXT_WIDTH * max(columns, 2) / COLUMNS if columns < COLUMNS else TEXT_WIDTH
     figure = Figure(figsize=(width, 0.4 + 1.55 * rows), layout="constrained")
@@ -87,13 +89,13 @@ def _draw(panels: dict[str, list[DepthSweep]], declines: dict[int, list[RunningB
         axes.set_visible(False)
     for row in range(rows):
         grid[row, 0].set_ylabel("Mean utility")
-    handles, labels = [], []
-    for axes in grid.flat:
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-            if name not in labels:
-                handles.append(handle)
-                labels.append(name)
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
+    handles = [
+        Line2D([], [], color=SERIES_COLOURS[look], marker=SERIES_MARKERS[look], markersize=3.5, label=model)
+        for model, look in looks.items()
+    ]
+    handles.append(Line2D([], [], color=BLACK, label="best depth", **RING))
+    handles.append(Line2D([], [], color=BLACK, label="first decline", **DECLINE))
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5))
     return figure
 
 
@@ -110,17 +112,21 @@ def _line(axes: Axes, sweep: DepthSweep, pairs: list[RunningBest], look: int, bo
     axes.fill_between(sweep.depths, low, high, color=colour, alpha=0.18, linewidth=0)
     axes.plot(sweep.depths, means, color=colour, marker=marker, markersize=2.8, label=_series(sweep))
     best = int(np.argmax(means))
-    axes.plot(
-        sweep.depths[best], means[best], "o", markerfacecolor="none", markeredgecolor=BLACK, markersize=6.5, zorder=4
-    )
+    axes.plot(sweep.depths[best], means[best], zorder=4, **RING, markeredgecolor=colour)
     first = next((pair for pair in pairs if pair.declines), None)
     if first is not None:
         at = dict(zip(sweep.depths, means, strict=True))
+        # Above the line: the point itself may lie under those of other models.
         axes.annotate(
-            "",
+            "▼",
             (first.depth, at[first.depth]),
-            (first.reference, at[first.reference]),
-            arrowprops={"arrowstyle": "-|>", "color": VERMILLION, "linewidth": 1.0, "shrinkA": 4, "shrinkB": 1},
+            (0, 3),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            color=colour,
+            fontsize=6,
+            fontfamily="DejaVu Sans",
             zorder=5,
         )
 

@@ -3,6 +3,7 @@
 Every record of every condition; identical symmetric-log transforms on the two axes and in all panels.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from loopscope.studies.figures.style import (
     TEXT_WIDTH,
     FigureResult,
     empty_figure,
+    names_of,
     paper_style,
+    shared_model,
     symlog_threshold,
     symlog_ticks,
 )
@@ -59,7 +62,7 @@ def _described(updates: Updates) -> dict[str, Any]:
 
 
 def _draw(groups: tuple[Updates, ...]) -> Figure:
-    columns = min(COLUMNS, len(groups))
+    columns = _columns(groups)
     rows = -(-len(groups) // columns)
     width = TEXT_WIDTH if columns > 1 else TEXT_WIDTH / 2
     figure = Figure(figsize=(width, 0.45 + rows * (width / columns) * 0.98), layout="constrained")
@@ -68,8 +71,12 @@ def _draw(groups: tuple[Updates, ...]) -> Figure:
     limit = max(float(np.abs(values).max()) for group in groups for values in (group.slope, group.gain))
     limit = max(limit, threshold) * 1.6
     flat = list(grid.flat)
-    for axes, group in zip(flat, groups, strict=False):
-        _panel(axes, group, threshold, limit)
+    names = names_of([group.condition for group in groups])
+    for axes, group, name in zip(flat, groups, names, strict=False):
+        _panel(axes, group, threshold, limit, most=2 if columns < COLUMNS else 1)
+        # Model and task on lines of their own: a panel is narrower than both together.
+        stacked = name.replace(f"{group.condition.model_title} ", f"{group.condition.model_title}\n", 1)
+        axes.set_title(stacked, fontsize=7, linespacing=1.05)
     for axes in flat[len(groups) :]:
         axes.set_visible(False)
     for row in range(rows):
@@ -78,11 +85,22 @@ def _draw(groups: tuple[Updates, ...]) -> Figure:
         below = [axes for axes in grid[:, index] if axes.get_visible()][-1]
         below.set_xlabel(r"Initial slope $A$")
         below.tick_params(labelbottom=True)
-    figure.legend(handles=_handles(groups), loc="outside upper center", ncols=4, columnspacing=1.2)
+    model = shared_model([group.condition for group in groups])
+    figure.legend(handles=_handles(groups), title=model or None, loc="outside upper center", ncols=4, columnspacing=1.2)
     return figure
 
 
-def _panel(axes: Axes, updates: Updates, threshold: float, limit: float) -> None:
+def _columns(groups: tuple[Updates, ...]) -> int:
+    """One row per model where all have the same few conditions, as in the paper's matrix; else as many as fit."""
+    per_model = Counter(group.condition.model_title for group in groups)
+    counts = set(per_model.values())
+    if len(per_model) > 1 and len(counts) == 1 and max(counts) <= COLUMNS:
+        return counts.pop()
+    return min(COLUMNS, len(groups))
+
+
+def _panel(axes: Axes, updates: Updates, threshold: float, limit: float, most: int) -> None:
+    size = 2.6 if len(updates) <= 3000 else 1.5
     for outcome in DRAWN:
         inside = updates.outcome == outcome
         axes.plot(
@@ -91,13 +109,13 @@ def _panel(axes: Axes, updates: Updates, threshold: float, limit: float) -> None
             linestyle="none",
             marker=OUTCOME_MARKERS[outcome],
             color=OUTCOME_COLOURS[outcome],
-            markersize=2.6,
+            markersize=(1.7 if OUTCOME_MARKERS[outcome] == "." else 1.0) * size,
             markeredgewidth=0.5 if outcome is Outcome.NEUTRAL else 0,
-            alpha=0.75,
+            alpha=0.75 if len(updates) <= 3000 else 0.5,
             # Thousands of vector markers make a PDF slow to open; axes and text stay vectors.
             rasterized=len(updates) > 3000,
         )
-    ticks = symlog_ticks(threshold, limit, most=2)
+    ticks = symlog_ticks(threshold, limit, most)
     for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
         scale("symlog", linthresh=threshold, linscale=0.6)
         axis.set_ticks(ticks)
@@ -107,8 +125,6 @@ def _panel(axes: Axes, updates: Updates, threshold: float, limit: float) -> None
     axes.set_aspect("equal", adjustable="box")
     axes.axhline(0, color=BLACK, linewidth=0.4, zorder=0)
     axes.axvline(0, color=BLACK, linewidth=0.4, zorder=0)
-    condition = updates.condition
-    axes.set_title(f"{condition.model_title}\n{condition.set_title} {condition.update}", fontsize=7)
 
 
 def _handles(groups: tuple[Updates, ...]) -> list[Line2D]:
@@ -120,7 +136,7 @@ def _handles(groups: tuple[Updates, ...]) -> list[Line2D]:
             linestyle="none",
             marker=OUTCOME_MARKERS[outcome],
             color=OUTCOME_COLOURS[outcome],
-            markersize=5,
+            markersize=8 if OUTCOME_MARKERS[outcome] == "." else 5,
             markeredgewidth=0.8 if outcome is Outcome.NEUTRAL else 0,
             label=outcome.label,
         )

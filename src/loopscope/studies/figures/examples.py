@@ -15,6 +15,8 @@ class Example:
 
     condition: Condition
     example_id: str
+    rule: str
+    """How it was chosen."""
     failures: int
     """How many finite-step failures it was chosen from."""
     scale: Floats
@@ -34,7 +36,7 @@ class Example:
             "run": self.condition.run,
             "example_id": self.example_id,
             "chosen_from": self.failures,
-            "rule": "finite-step failures by numerical optimum, then example id; lower median",
+            "rule": self.rule,
             "path": "FP64 nodes" if self.fp64 else "21-point grid",
             "predicted_scale": self.predicted,
             "optimum": self.optimum,
@@ -58,7 +60,29 @@ def lower_median_failure(records: Records, updates: Updates) -> Example | None:
         return None
     optimum = optimum_estimate(updates)
     ordered = sorted(failures.tolist(), key=lambda index: (optimum[index], updates.ids[index]))
-    index = ordered[(len(ordered) - 1) // 2]
+    rule = "finite-step failures by numerical optimum, then example id; lower median"
+    return example_of(records, updates, ordered[(len(ordered) - 1) // 2], rule)
+
+
+def balanced_failure(records: Records, updates: Updates) -> Example | None:
+    """The finite-step failure whose best grid gain is nearest in size to its full-step loss; None without any.
+
+    Chosen to be seen, not to be typical: both sides of the zero line are visible.
+    """
+    failures = np.flatnonzero(updates.finite_step & (updates.grid_gain.max(axis=1) > 0)).tolist()
+    if not failures:
+        return None
+
+    def imbalance(index: int) -> tuple[float, str]:
+        ratio = updates.grid_gain[index].max() / -updates.gain[index]
+        return abs(float(np.log(ratio))), updates.ids[index]
+
+    rule = "finite-step failure whose best grid gain is nearest in size to its full-step loss"
+    return example_of(records, updates, min(failures, key=imbalance), rule)
+
+
+def example_of(records: Records, updates: Updates, index: int, rule: str) -> Example:
+    """One question's path, as finely as the run stores it."""
     fp64 = updates.has("fp64_slope", "fp64_quadratic", "fp64_predicted_scale")
     stored = records.path(updates.condition, updates.ids[index])
     scale, gain = stored if stored is not None else (GRID_SCALES, updates.grid_gain[index])
@@ -66,12 +90,13 @@ def lower_median_failure(records: Records, updates: Updates) -> Example | None:
     return Example(
         condition=updates.condition,
         example_id=updates.ids[index],
-        failures=int(failures.size),
+        rule=rule,
+        failures=int(updates.finite_step.sum()),
         scale=scale,
         gain=gain,
         slope=float(updates.floats(f"{prefix}slope")[index]),
         quadratic=float(updates.floats(f"{prefix}quadratic")[index]),
         predicted=float(updates.floats("fp64_predicted_scale" if fp64 else "quadratic_scale")[index]),
-        optimum=float(optimum[index]),
+        optimum=float(optimum_estimate(updates)[index]),
         fp64=stored is not None,
     )

@@ -23,6 +23,7 @@ from loopscope.studies.figures.style import (
     TEXT_WIDTH,
     FigureResult,
     empty_figure,
+    names_of,
     panel_letter,
     paper_style,
 )
@@ -33,6 +34,9 @@ from loopscope.studies.tables.scale_prediction import FIXED_SCALES, ScaleRow, ro
 TITLE = "Scale prediction"
 SAME = 9
 """Decimals to which coordinates are called identical; numerical optima are known no better than their brackets."""
+
+LARGEST_MARKER = 70.0
+"""Largest marker area, in square points."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Panelled:
 
 
 def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
-    """The condition with most finite-step failures, and the next one of another model, else of another task."""
+    """The solution task with most finite-step failures, and the next condition of another model, else task."""
     chosen = select(records, "grid_gain", "quadratic_scale", level="grid")
     candidates = [
         (updates, example)
@@ -75,7 +79,10 @@ def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> Fi
 
 
 def _two(candidates: list[tuple[Updates, Example]]) -> list[tuple[Updates, Example]]:
-    ranked = sorted(candidates, key=lambda candidate: -candidate[1].failures)
+    # Mathematical sets first, as in the paper: their paths are those of the reference-token utility.
+    ranked = sorted(
+        candidates, key=lambda candidate: (candidate[0].condition.kind != "solution", -candidate[1].failures)
+    )
     first = ranked[0]
     here = first[0].condition
 
@@ -136,7 +143,7 @@ def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None
     quadratic = quadratic_value(dense, example.slope, example.quadratic)
     axes.plot(dense, quadratic / unit, color=BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
     top = float(np.interp(example.optimum, example.scale, example.gain))
-    axes.plot(example.optimum, top / unit, "o", color=colour, markersize=4.5, label=r"$\alpha^\star$")
+    axes.plot(example.optimum, top / unit, "o", color=colour, markersize=5, label=r"$\alpha^\star$")
     predicted = float(np.interp(example.predicted, example.scale, example.gain))
     axes.plot(
         example.predicted,
@@ -144,8 +151,8 @@ def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None
         "D",
         markerfacecolor="white",
         markeredgecolor=BLACK,
-        markersize=3.6,
-        markeredgewidth=0.8,
+        markersize=2.8,
+        markeredgewidth=0.7,
         label=r"$\hat\alpha$",
     )
     axes.set_xlim(-0.02, 1.02)
@@ -175,37 +182,33 @@ def _scatter(axes: Axes, updates: Updates, colour: str) -> None:
         low, high = updates.floats("fp64_optimum_low")[inside], updates.floats("fp64_optimum_high")[inside]
         axes.vlines(predicted, low, high, color=colour, linewidth=0.6, alpha=0.6)
     points, counts = np.unique(np.round(np.stack([predicted, optimum]), SAME), axis=1, return_counts=True)
+    area = np.sqrt(counts)
     axes.scatter(
         points[0],
         points[1],
-        s=7.0 * np.sqrt(counts),
+        # Area grows as the square root of the count; the largest marker must not cover the panel.
+        s=min(7.0, LARGEST_MARKER / float(area.max())) * area,
         color=colour,
-        alpha=0.45,
+        alpha=0.45 if points.shape[1] < 1000 else 0.25,
         linewidth=0,
         zorder=2,
         rasterized=points.shape[1] > 3000,
     )
     at_corner = counts[(points == 1.0).all(axis=0)]
     if at_corner.size and at_corner[0] > 1:
-        axes.annotate(
-            f"$n={int(at_corner[0])}$",
-            (1, 1),
-            (-6, -1),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            fontsize=7,
-        )
-    axes.set_xlim(-0.04, 1.06)
-    axes.set_ylim(-0.04, 1.06)
+        text = f"$n={int(at_corner[0])}$"
+        axes.annotate(text, (1, 1), (4, 5), textcoords="offset points", ha="right", va="bottom", fontsize=7)
+    axes.set_xlim(-0.04, 1.1)
+    axes.set_ylim(-0.04, 1.22)
     axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
     axes.set_xlabel(r"Predicted scale $\hat\alpha$")
-    axes.set_ylabel("Grid optimum" if not fp64 else r"Numerical optimum $\alpha^\star$")
+    axes.set_ylabel("Grid optimum" if not fp64 else r"Optimum $\alpha^\star$")
 
 
 def _regret(axes: Axes, shown: list[Panelled]) -> None:
     places = [*range(len(FIXED_SCALES)), len(FIXED_SCALES) + 0.4]
+    names = _series_names(shown)
     for index, panelled in enumerate(shown):
         row = panelled.row
         estimates = [*(row.fixed(scale) for scale in FIXED_SCALES), row.quadratic_regret]
@@ -217,23 +220,27 @@ def _regret(axes: Axes, shown: list[Panelled]) -> None:
         axes.plot(*zip(*fixed, strict=True) if fixed else ([], []), color=colour, linewidth=0.7, alpha=0.6)
         for place, estimate in positive:
             _point(axes, place, estimate, colour, marker)
-        condition = panelled.updates.condition
-        axes.plot(
-            [],
-            [],
-            color=colour,
-            marker=marker,
-            markersize=3.5,
-            linewidth=0.7,
-            label=f"{condition.model_title}, {condition.set_title}",
-        )
+        axes.plot([], [], color=colour, marker=marker, markersize=3.5, linewidth=0.7, label=names[index])
     axes.set_yscale("log")
     axes.axvline(len(FIXED_SCALES) - 0.3, color=GREY, linewidth=0.5, linestyle=(0, (1, 2)))
-    axes.set_xticks(places, [*(f"{scale:g}" for scale in FIXED_SCALES), "quad-\nratic"])
+    axes.set_xticks(places, [*(f"{scale:g}" for scale in FIXED_SCALES), "quad."])
     axes.set_xlim(-0.5, places[-1] + 0.5)
     axes.set_xlabel("Fixed scale")
     axes.set_ylabel("Mean grid regret")
     axes.legend(loc="lower left", labelspacing=0.3, borderaxespad=0.2)
+
+
+def _series_names(shown: list[Panelled]) -> list[str]:
+    """What tells the two conditions apart, in as few words as possible."""
+    conditions = [panelled.updates.condition for panelled in shown]
+    for names in (
+        [condition.model_title for condition in conditions],
+        [condition.set_title for condition in conditions],
+        [condition.update for condition in conditions],
+    ):
+        if len(set(names)) == len(names):
+            return names
+    return names_of(conditions)
 
 
 def _point(axes: Axes, place: float, estimate: Estimate, colour: str, marker: str) -> None:

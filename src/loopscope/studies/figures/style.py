@@ -5,7 +5,7 @@ differ in shape, so that they can be told apart in print without colour.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from loopscope._errors import LoopscopeError
 from loopscope._version import __version__
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.store import sha256_bytes
+from loopscope.studies.conditions import Condition
 from loopscope.studies.records import Floats, Records
 
 TEXT_WIDTH = 5.5
@@ -174,6 +175,34 @@ def symlog_ticks(threshold: float, limit: float, most: int = 3) -> list[float]:
     stride = max(1, -(-(high - low + 1) // most))
     powers = [10.0**power for power in range(high, low - 1, -stride)][::-1]
     return [-power for power in reversed(powers)] + [0.0] + powers
+
+
+def names_of(conditions: Sequence[Condition]) -> list[str]:
+    """Short names that tell the conditions of one figure apart: what they all share is left out.
+
+    A single model is named once by the figure itself (`shared_model`).
+    """
+    models = len({condition.model_title for condition in conditions}) > 1
+    runs = len({str(condition) for condition in conditions}) < len(conditions)
+    return [
+        " ".join(
+            part
+            for part in (
+                condition.model_title if models else "",
+                condition.set_title,
+                condition.update,
+                f"({condition.run})" if runs else "",
+            )
+            if part
+        )
+        for condition in conditions
+    ]
+
+
+def shared_model(conditions: Sequence[Condition]) -> str:
+    """The one model of a figure, or nothing where there are several."""
+    models = {condition.model_title for condition in conditions}
+    return models.pop() if len(models) == 1 else ""
 
 
 def panel_letter(axes: Axes, letter: str, title: str = "") -> None:

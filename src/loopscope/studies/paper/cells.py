@@ -53,6 +53,8 @@ class Setting:
     task: str
     split: str
     subset: str | None
+    kind: str
+    """`solution` or `options`."""
     n: int
     transition: int | None
     states: str
@@ -62,6 +64,17 @@ class Setting:
     def evaluation_set(self) -> str:
         """Task with split or subset, such as `gsm8k/train256`."""
         return f"{self.task}/{self.subset or self.split}"
+
+
+@dataclass(frozen=True)
+class PaperModel:
+    """One of the paper's models."""
+
+    name: str
+    """Bare name of the published checkpoint."""
+    family: str
+    depths: tuple[int, ...]
+    """Where the complete utility sweep evaluates it."""
 
 
 @dataclass(frozen=True)

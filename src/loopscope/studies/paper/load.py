@@ -5,7 +5,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from loopscope.studies.paper.cells import Claim, PaperCell, PaperRow, PaperTable, Setting, parse_cell
+from loopscope.studies.paper.cells import Claim, PaperCell, PaperModel, PaperRow, PaperTable, Setting, parse_cell
 
 _HERE = files("loopscope.studies.paper")
 
@@ -23,13 +23,16 @@ def measurements() -> dict[str, str]:
 @cache
 def model_names() -> dict[str, str]:
     """The paper's name of each of its models, by the bare name of the published checkpoint."""
-    return {entry["name"]: title for title, entry in _toml("models.toml").items()}
+    return {model.name: title for title, model in models().items()}
 
 
 @cache
-def model_families() -> dict[str, str]:
-    """The family of each of the paper's models, by the paper's name."""
-    return {title: entry["family"] for title, entry in _toml("models.toml").items()}
+def models() -> dict[str, PaperModel]:
+    """The paper's models, by the paper's name."""
+    return {
+        title: PaperModel(entry["name"], entry["family"], tuple(entry["depths"]))
+        for title, entry in _toml("models.toml").items()
+    }
 
 
 @cache
@@ -87,6 +90,7 @@ def _row(source: dict[str, Any], row: dict[str, Any], sets: dict[str, Any]) -> P
         task=evaluation_set["task"],
         split=evaluation_set["split"],
         subset=evaluation_set.get("subset"),
+        kind=evaluation_set["kind"],
         n=evaluation_set["n"],
         transition=row.get("transition"),
         states="bfloat16",

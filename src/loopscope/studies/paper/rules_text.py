@@ -15,14 +15,9 @@ from loopscope.studies.paper.arithmetic import (
     table,
 )
 from loopscope.studies.paper.cells import PaperRow
-from loopscope.studies.paper.load import claims
+from loopscope.studies.paper.load import claims, models
 
 HUNDRED = exactly(100)
-SWEPT = {
-    "Ouro-1.4B": (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32),
-    "Ouro-2.6B": (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32),
-    "Huginn": (4, 8, 16, 19, 20, 24, 32, 33, 34, 48, 64, 96, 128),
-}
 
 
 def checks() -> Iterator[Check]:
@@ -81,7 +76,7 @@ def _sweep() -> Iterator[Check]:
     yield stated("declines", "declines of tab:evaluation-coverage", exactly(len(declines)))
     for entry in declines:
         start, _, end = entry.cells["decline"].text.partition("->")
-        depths = SWEPT[entry.setting.model]
+        depths = models()[entry.setting.model].depths
         where = f"tab:evaluation-coverage, {entry.setting.model} {entry.setting.evaluation_set}"
         yield follows(Scope.TABLE, f"{where}, decline", "the peak it falls from", start, number(entry, "peak"))
         nearest = min(depths, key=lambda depth, end=end: abs(depth - int(end)))  # type: ignore[misc]

@@ -73,7 +73,10 @@ def _rows(updates: Updates, bootstrap: Bootstrap) -> list[DiagnosticRow]:
     signals = {name: signal(updates, name) for name in SIGNALS}
     estimates = bootstrap.estimate(
         {("spearman", name): Spearman(values, updates.gain) for name, values in signals.items()}
-        | {("auroc", name): Auroc(risk(name, values), updates.harmful) for name, values in signals.items()}
+        | {
+            ("auroc", name): Auroc(values, updates.harmful, descending=name not in RISES_WITH_RISK)
+            for name, values in signals.items()
+        }
     )
     return [
         DiagnosticRow(updates.condition, name, estimates["spearman", name], estimates["auroc", name])
@@ -87,8 +90,3 @@ def signal(updates: Updates, name: str) -> Floats:
         total: Floats = endpoint_prediction(updates.slope, updates.quadratic)
         return total
     return updates.slope if name == "slope" else updates.floats(name)
-
-
-def risk(name: str, values: Floats) -> Floats:
-    """The signal in its fixed risk orientation."""
-    return values if name in RISES_WITH_RISK else -values

@@ -1,0 +1,209 @@
+"""`loopscope compare`: every published cell with a counterpart in the runs, the difference and a verdict."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from loopscope.stats import Bootstrap, Estimate, Interval
+from loopscope.studies.comparison.settings import caveat, distance, setting_differences
+from loopscope.studies.comparison.verdicts import Verdict, verdict_of
+from loopscope.studies.paper import PaperCell, PaperRow, tables
+from loopscope.studies.paper.load import cells, models
+from loopscope.studies.records import Records
+from loopscope.studies.registry import TABLES
+from loopscope.studies.result import COUNT, Column, Panel, Row, TableResult, Value, label
+from loopscope.studies.selection import notes_on
+from loopscope.studies.tables.depth_coverage import DepthRow
+
+
+@dataclass(frozen=True)
+class ComparisonRow(Row):
+    """One published cell and the run's own number; the key is the row within the condition."""
+
+    table: str
+    """LaTeX label of the paper's table or section."""
+    study: str
+    setting: str
+    """The paper's condition."""
+    column: str
+    paper: str
+    """As printed."""
+    paper_value: float | str | None
+    """In natural units."""
+    own: Estimate | float | int | str | None
+    own_text: str
+    """In the paper's unit and digits."""
+    difference: float | None
+    """Run minus paper, natural units."""
+    covers: bool | None
+    """Whether the run's interval covers the published number; None without an interval."""
+    same_setting: bool
+    verdict: str
+    """One line."""
+    outcome: Verdict
+
+    @property
+    def condition_title(self) -> str:
+        """The run's condition in words."""
+        return str(self.condition)
+
+    @property
+    def covers_text(self) -> str:
+        """Yes, no, or nothing to say."""
+        return "" if self.covers is None else "yes" if self.covers else "no"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All lines, and how they fall out."""
+
+    rows: tuple[ComparisonRow, ...]
+    uncompared: int
+    """Published cells with nothing beside them."""
+    notes: tuple[str, ...]
+
+    def counts(self) -> Counter[Verdict]:
+        """How many cells have each verdict."""
+        return Counter(row.outcome for row in self.rows)
+
+    def summary(self) -> str:
+        """The result in one or two sentences."""
+        counts = self.counts()
+        total = len(self.rows) + self.uncompared
+        same = [row for row in self.rows if row.same_setting]
+        parts = [f"{len(self.rows)} of {total} published cells have a counterpart"]
+        if same:
+            parts.append(
+                f"{len(same)} in the paper's own setting: {counts[Verdict.DIGITS]} to the printed digits, "
+                f"{counts[Verdict.COVERED]} within the run's interval, "
+                f"{counts[Verdict.OUTSIDE] + counts[Verdict.DIFFERS]} not"
+            )
+        if len(same) < len(self.rows):
+            others = len(self.rows) - len(same)
+            parts.append(f"{others} beside runs of another setting, which reproduce nothing and refute nothing")
+        return "; ".join(parts) + "."
+
+    def to_text(self) -> str:
+        """Grouped by table and setting, for a terminal."""
+        from loopscope.studies.comparison.text import render
+
+        return render(self)
+
+    def table(self) -> TableResult[ComparisonRow]:
+        """The lines as a table, for any renderer."""
+        return TableResult(
+            study="compare",
+            label="tab:compare",
+            title="Published numbers beside the run's own",
+            caption=self.summary(),
+            rows=self.rows,
+            panels=(Panel(COLUMNS),),
+            notes=(*self.notes, self.summary().rstrip(".")),
+        )
+
+
+COLUMNS = (
+    label("table", "Table"),
+    label("setting", "Paper's setting"),
+    label("key", "Row"),
+    label("column", "Column"),
+    Column(("paper",), "Paper", (COUNT,)),
+    Column(("own_text",), "Run", (COUNT,)),
+    Column(("covers_text",), "Covered", (COUNT,)),
+    label("condition_title", "Run's condition"),
+    label("verdict", "Verdict"),
+)
+
+
+def compare(records: Records, bootstrap: Bootstrap | None = None) -> Comparison:
+    """Join every published cell to the nearest condition of the runs.
+
+    For each row of the paper the nearest row of the same study is taken: the same model before another one, then
+    the same family, task, split, subset, transition, size and arithmetic; the first run given wins a tie.
+    """
+    computed: dict[str, tuple[Row, ...]] = {}
+    lines: list[ComparisonRow] = []
+    for table in tables():
+        if table.study not in computed:
+            computed[table.study] = TABLES[table.study].table(records, bootstrap).rows
+        for paper_row in table.rows:
+            own = _nearest(paper_row, computed[table.study])
+            if own is not None:
+                lines += _lines(paper_row, own)
+    rows = tuple(lines)
+    return Comparison(rows, len(cells()) - len(rows), notes_on(row.condition for row in rows))
+
+
+def _nearest(paper_row: PaperRow, rows: Iterable[Row]) -> Row | None:
+    reachable = [
+        (far, row)
+        for row in rows
+        if row.key == paper_row.key and (far := distance(row.condition, paper_row.setting)) is not None
+    ]
+    return min(reachable, key=lambda entry: entry[0])[1] if reachable else None
+
+
+def _lines(paper_row: PaperRow, own: Row) -> Iterator[ComparisonRow]:
+    differences = setting_differences(own.condition, paper_row.setting)
+    if isinstance(own, DepthRow) and own.depths != ",".join(map(str, models()[paper_row.setting.model].depths)):
+        differences += ("other depths",)
+    for column, cell in paper_row.cells.items():
+        value = own.value(column)
+        number, interval = _number(value)
+        covers = None if interval is None or cell.value is None else _covers(interval, cell)
+        outcome, verdict = verdict_of(cell, value, number, covers, differences, caveat(paper_row.setting))
+        yield ComparisonRow(
+            own.condition,
+            paper_row.key,
+            table=cell.label,
+            study=cell.study,
+            setting=_setting_title(paper_row),
+            column=column,
+            paper=cell.text,
+            paper_value=cell.text if cell.value is None else cell.value,
+            own=value,
+            own_text=_own_text(cell, value, number, interval),
+            difference=None if number is None or cell.value is None else number - cell.value,
+            covers=covers,
+            same_setting=not differences,
+            verdict=verdict,
+            outcome=outcome,
+        )
+
+
+def _setting_title(paper_row: PaperRow) -> str:
+    setting = paper_row.setting
+    update = "" if setting.transition is None else f" {setting.transition}→{setting.transition + 1}"
+    return f"{setting.model} {setting.evaluation_set}{update}"
+
+
+def _number(value: Value) -> tuple[float | None, Interval | None]:
+    if isinstance(value, Estimate):
+        return value.value, value.interval
+    return (None if value is None or isinstance(value, str) else float(value)), None
+
+
+def _covers(interval: Interval, cell: PaperCell) -> bool:
+    """Whether any number that rounds to the printed one lies in the interval."""
+    value = cell.value or 0.0
+    return interval.low <= value + cell.half_unit and value - cell.half_unit <= interval.high
+
+
+def _own_text(cell: PaperCell, value: Value, number: float | None, interval: Interval | None) -> str:
+    """The run's number in the unit and with the digits of the printed one."""
+    if isinstance(value, str):
+        return value
+    if number is None:
+        return ""
+    text = _digits(cell, number)
+    return text if interval is None else f"{text} [{_digits(cell, interval.low)}, {_digits(cell, interval.high)}]"
+
+
+def _digits(cell: PaperCell, number: float) -> str:
+    printed = cell.printed.text if cell.printed is not None else "0"
+    mantissa, exponent, _ = printed.partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    if exponent:
+        return f"{number / cell.unit:.{decimals}e}"
+    sign = "+" if mantissa.startswith("+") else ""
+    return f"{number / cell.unit:{sign}.{decimals}f}"
