@@ -70,18 +70,20 @@ class EndpointDistributions:
 class _Part:
     """One block: its distributions compared, and its log masses as unevaluated sums.
 
-    log Σ exp z(0) = z0_e + log_mass and log Σ exp z(1) − log Σ exp z(0) = v_e + growth.
+    log Σ exp z(0) = z0_e + log_mass and log Σ exp z(1) − log Σ exp z(0) = v_e + growth; mean_below is E_p[z(0)] − z0_e.
     """
 
     within: EndpointDistributions
     change_scale: Tensor  # the absolute terms that `within.entropy_change` adds up
+    moved: Tensor  # the entropy change by the formula above, to which blocks inside add theirs
+    moved_scale: Tensor
     z0_e: Tensor
     v_e: Tensor
     log_mass: Tensor
     growth: Tensor
+    mean_below: Tensor
     p_tb: Tensor
     q_tb: Tensor
-    difference_tb: Tensor
 
 
 def endpoint_distributions(
@@ -91,59 +93,92 @@ def endpoint_distributions(
     target = source.target_logits(rows, targets_t)
     within, outside = [], []
     for columns in blocks(source.vocabulary, block_vocabulary):
-        part = _compare(*source.block(rows, columns, targets_t, target))
+        z0_tb, v_tb = source.block(rows, columns, targets_t, target)
+        nothing = torch.zeros_like(z0_tb)
+        part = _compare(z0_tb, v_tb, nothing, nothing, nothing)
         within.append(part.within)
-        outside.append(torch.stack([part.z0_e, part.v_e, part.log_mass, part.growth, part.change_scale]))
+        outside.append(
+            torch.stack([part.z0_e, part.v_e, part.log_mass, part.growth, part.mean_below, part.change_scale])
+        )
     if len(within) == 1:
         return within[0]
-    z0_e_tB, v_e_tB, log_mass_tB, growth_tB, scale_tB = torch.stack(outside, -1)
-    first_t1 = torch.argmax(z0_e_tB + log_mass_tB, dim=1, keepdim=True)
-    z0_tB = (z0_e_tB - z0_e_tB.gather(1, first_t1)) + (log_mass_tB - log_mass_tB.gather(1, first_t1))
-    v_tB = (v_e_tB - v_e_tB.gather(1, first_t1)) + (growth_tB - growth_tB.gather(1, first_t1))
-    between = _compare(z0_tB, v_tB)
+    z0_e_tB, v_e_tB, log_mass_tB, growth_tB, mean_below_tB, scale_tB = torch.stack(outside, -1)
     kl, reverse, h0, h1, change = torch.stack([w.stacked() for w in within], -1)
+    between = _compare(z0_e_tB, v_e_tB, log_mass_tB, growth_tB, mean_below_tB)
     p_tB, q_tB = between.p_tb, between.q_tb
     initial_entropy = between.within.initial_entropy + (p_tB * h0).sum(1)
     final_entropy = between.within.final_entropy + (q_tB * h1).sum(1)
-    moved = between.within.entropy_change + (q_tB * change).sum(1) + (between.difference_tb * h0).sum(1)
-    moved_scale = between.change_scale + (q_tB * scale_tB).sum(1) + (between.difference_tb.abs() * h0).sum(1)
+    moved = between.moved + (q_tB * change).sum(1)
+    moved_scale = between.moved_scale + (q_tB * scale_tB).sum(1)
     return EndpointDistributions(
         between.within.divergence + (p_tB * kl).sum(1),
         between.within.reverse_divergence + (q_tB * reverse).sum(1),
         initial_entropy,
         final_entropy,
-        torch.where(initial_entropy + final_entropy < moved_scale, final_entropy - initial_entropy, moved),
+        _entropy_change(initial_entropy, final_entropy, moved, moved_scale)[0],
     )
 
 
-def _compare(z0_tb: Tensor, v_tb: Tensor) -> _Part:
-    """Compare softmax(z0) with softmax(z0 + v)."""
-    e_t1 = torch.argmax(z0_tb, dim=1, keepdim=True)
-    d_t1 = torch.argmax(z0_tb + v_tb, dim=1, keepdim=True)
-    z0_e, v_e = z0_tb.gather(1, e_t1), v_tb.gather(1, e_t1)
-    z0_d, v_d = z0_tb.gather(1, d_t1), v_tb.gather(1, d_t1)
-    below_p, below_q = z0_tb - z0_e, (z0_tb - z0_d) + (v_tb - v_d)
+def _entropy_change(initial: Tensor, final: Tensor, moved: Tensor, moved_scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The better conditioned of final − initial and `moved`, and the sum of absolute terms behind it."""
+    total = initial + final
+    return torch.where(total < moved_scale, final - initial, moved), torch.minimum(total, moved_scale)
+
+
+def _compare(z0_tb: Tensor, v_tb: Tensor, z0_rest_tb: Tensor, v_rest_tb: Tensor, mean_below_tb: Tensor) -> _Part:
+    """Compare softmax(z0) with softmax(z0 + v), both logits and displacements given as unevaluated sums of two parts.
+
+    A block's log mass is its likeliest logit plus a small rest. Added up, the rest would lose its last digits; so
+    differences between entries are taken part by part. `mean_below` is the mean of z0 − z0_e inside each entry, where
+    it is a block: mass that moves between blocks moves at its block's mean logit.
+    """
+
+    def less(entry_t1: Tensor) -> tuple[Tensor, Tensor]:
+        z0 = (z0_tb - z0_tb.gather(1, entry_t1)) + (z0_rest_tb - z0_rest_tb.gather(1, entry_t1))
+        v = (v_tb - v_tb.gather(1, entry_t1)) + (v_rest_tb - v_rest_tb.gather(1, entry_t1))
+        return z0, v
+
+    start = z0_tb + z0_rest_tb
+    e_t1 = torch.argmax(start, dim=1, keepdim=True)
+    d_t1 = torch.argmax(start + (v_tb + v_rest_tb), dim=1, keepdim=True)
+    below_p, u = less(e_t1)
+    below_d, u_d = less(d_t1)
+    below_q = below_d + u_d
     w_p, w_q = torch.exp(below_p), torch.exp(below_q)
     others_p = w_p.scatter(1, e_t1, 0.0).sum(1, keepdim=True)
     others_q = w_q.scatter(1, d_t1, 0.0).sum(1, keepdim=True)
     p, q = w_p / (1.0 + others_p), w_q / (1.0 + others_q)
 
-    u = v_tb - v_e
-    growth = _log_mean_exp(u, p, q, ((z0_d - z0_e) + (v_d - v_e)) + (torch.log1p(others_q) - torch.log1p(others_p)))
-    delta = u - growth
-    near = delta.abs() <= 1.0
-    held = delta.clamp(-1.0, 1.0)
+    lead = below_p.gather(1, d_t1) + u.gather(1, d_t1)
+    growth = _log_mean_exp(u, p, q, lead + (torch.log1p(others_q) - torch.log1p(others_p)))
+    # log q − log p two ways: u − growth is relatively accurate where it is small; where it is not, the two log
+    # probabilities themselves do not depend on how large the displacement is.
+    close = u - growth
+    near = close.abs() <= 1.0
+    held = close.clamp(-1.0, 1.0)
+    delta = (below_q - torch.log1p(others_q)) - (below_p - torch.log1p(others_p))
     divergence = torch.where(near, p * _excess(held), q - p * (1.0 + delta)).sum(1)
     reverse = torch.where(near, q * _excess(-held), p - q * (1.0 - delta)).sum(1)
     difference = torch.where(near, p * torch.expm1(held), q - p)
     initial_entropy = torch.log1p(others_p)[:, 0] - (p * below_p).sum(1)
     final_entropy = torch.log1p(others_q)[:, 0] - (q * below_q).sum(1)
-    moved = -(difference * below_p).sum(1) - reverse
-    moved_scale, entropies = (difference * below_p).abs().sum(1) + reverse, initial_entropy + final_entropy
-    change = torch.where(entropies < moved_scale, final_entropy - initial_entropy, moved)
-    within = EndpointDistributions(divergence, reverse, initial_entropy, final_entropy, change)
-    scale = torch.minimum(entropies, moved_scale)
-    return _Part(within, scale, z0_e[:, 0], v_e[:, 0], torch.log1p(others_p)[:, 0], growth[:, 0], p, q, difference)
+    mean_logit = (z0_tb - z0_tb.gather(1, e_t1)) + (mean_below_tb - mean_below_tb.gather(1, e_t1))
+    gone = difference * mean_logit
+    moved, moved_scale = -gone.sum(1) - reverse, gone.abs().sum(1) + reverse
+    change, change_scale = _entropy_change(initial_entropy, final_entropy, moved, moved_scale)
+    return _Part(
+        EndpointDistributions(divergence, reverse, initial_entropy, final_entropy, change),
+        change_scale,
+        moved,
+        moved_scale,
+        z0_tb.gather(1, e_t1)[:, 0],
+        v_tb.gather(1, e_t1)[:, 0],
+        torch.log1p(others_p)[:, 0],
+        growth[:, 0],
+        (p * below_p).sum(1),
+        p,
+        q,
+    )
 
 
 def _log_mean_exp(u: Tensor, p: Tensor, q: Tensor, direct: Tensor) -> Tensor:
