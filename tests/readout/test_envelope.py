@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopscope._errors import LoopscopeError
+from loopscope.path import beneficial_lower_bound, curvature_deviation
 from loopscope.readout import affine_path
 from loopscope.readout.envelope import cell_bounds
 
@@ -120,3 +121,19 @@ def test_two_symmetric_entries_attain_the_range_bounds():
 def test_a_senseless_number_of_cells_is_refused(cells):
     with pytest.raises(LoopscopeError, match="cells"):
         affine_path(torch.zeros(1, 3), torch.zeros(1, 3), [0]).envelope(cells)
+
+
+def test_the_papers_bounds_hold_with_these_constants(language_model_logits):
+    z0, v, y, examples = language_model_logits(40, 3, 80, seed=6)
+    path = affine_path(z0, 3.0 * v, y, examples=examples)
+    e = path.envelope(32)
+    fine = torch.linspace(0, 1, 4001, dtype=torch.float64)
+    d = path.derivatives(fine, 2)
+    away = (d.second - d.second[:, :1]).abs()
+    deviation = torch.trapezoid(away, fine, dim=-1).numpy()
+    bounds = curvature_deviation(e.nodes, e.derivatives.second, e.third)
+    slack = 1e-6 * deviation.max()
+    assert (bounds.lower <= deviation + slack).all()
+    assert (deviation <= bounds.upper + slack).all()
+    alpha = 0.4
+    assert (beneficial_lower_bound(alpha, path.slope, e.L_D) <= path.value(alpha).numpy() + 1e-14).all()
