@@ -92,7 +92,7 @@ def test_scales_lie_between_zero_and_one(refuses, outside):
         ([[0.0, 1.0]], "grid has shape (1, 2): give at least the two scales 0 and 1 on one axis"),
         ([0.25, 1.0], "grid starts at 0.25: it must contain 0, the current state"),
         ([-0.25, 1.0], "grid starts at -0.25: it must contain 0, the current state"),
-        ([0.0, 0.5], "grid ends at 0.5: it must contain 1, the full update"),
+        ([0.0, 0.25, 0.5], "grid ends at 0.5: it must contain 1, the full update"),
         ([0.0, 1.5], "grid ends at 1.5: it must contain 1, the full update"),
         ([0.0, 0.5, 0.5, 1.0], "grid does not increase at index [1]: sort it and drop repeated scales"),
         ([0.0, 0.75, 0.5, 1.0], "grid does not increase at index [1]: sort it and drop repeated scales"),
@@ -126,6 +126,8 @@ def test_cell_constants_have_one_entry_per_cell(refuses):
     assert _arrays.cellwise("lipschitz", np.ones((4, 2)), nodes).shape == (4, 2)
     with refuses("lipschitz has shape (3,) for 2 cells: give one constant per cell on the last axis"):
         _arrays.cellwise("lipschitz", np.ones(3), nodes)
+    with refuses("lipschitz is NaN or infinite: leave such updates out"):
+        _arrays.cellwise("lipschitz", np.nan, nodes)
     with refuses("lipschitz is negative at index [0]: it bounds a magnitude, give zero or more"):
         _arrays.cellwise("lipschitz", [-1.0, 1.0], nodes)
 

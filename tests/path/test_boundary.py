@@ -71,18 +71,29 @@ def test_finite_step_failures_have_a_boundary_inside(concave_paths):
     assert ((r1 > 0) & (r1 < 1)).all()
 
 
+def test_every_evaluation_is_counted(concave_paths):
+    seen = np.zeros(concave_paths.count, dtype=int)
+
+    def value(alpha, rows):
+        np.add.at(seen, rows, 1)
+        return concave_paths.evaluate(0, alpha, rows)
+
+    assert np.array_equal(concave_boundary(value, concave_paths.slope).evaluations, seen)
+
+
 def test_a_coarse_tolerance_is_kept():
     found = concave_boundary(parabolas([0.25], [1.0]), [0.25], tolerance=0.1)
     assert 1e-12 < found.upper[0] - found.lower[0] <= 0.1 or found.r1[0] == 0.25
 
 
 def test_paths_that_are_not_concave_are_refused(refuses):
-    wave = lambda alpha, rows: 0.1 * alpha - alpha**2 + 3 * alpha**2 * (1 - alpha)  # noqa: E731
-    line = "φ/α of update 0 rises towards scale 0.5, so the path is not concave: use search_optimum"
-    with pytest.raises(Exception, match="so the path is not concave"):
-        concave_boundary(wave, [0.1])
-    assert 0 < concave_boundary(wave, [0.1], noise=np.inf).r1[0] < 1
-    assert "rises" in line
+    bump = lambda alpha, rows: alpha * np.where(alpha == 1, -1.0, np.where(alpha < 0.6, 2.0, -1.0))  # noqa: E731
+    with refuses("φ/α of update 0 rises towards scale 0.5, so the path is not concave: use search_optimum"):
+        concave_boundary(bump, [1.0])
+    assert concave_boundary(bump, [1.0], noise=np.inf).r1[0] == pytest.approx(0.6, abs=1e-12)
+    dip = lambda alpha, rows: alpha * np.where(alpha == 1, -1.0, np.where(alpha < 0.4, 1.0, -3.0))  # noqa: E731
+    with refuses("φ/α of update 0 rises towards scale 1, so the path is not concave: use search_optimum"):
+        concave_boundary(dip, [1.0])
     with refuses("φ/α of update 1 rises towards scale 1, so the path is not concave: use search_optimum"):
         concave_boundary(lambda alpha, rows: alpha * (1.0 + rows), [1.0, 1.0])
 
@@ -114,3 +125,5 @@ def test_bad_arguments_are_refused(refuses):
     only_end = lambda alpha, rows: np.where(alpha == 1, -1.0, np.nan)  # noqa: E731
     with refuses("the result of value is NaN or infinite at index [0]: leave such updates out"):
         concave_boundary(only_end, [1.0])
+    with refuses("value returned shape (2,) for 1 scales: return one number per scale"):
+        concave_boundary(lambda alpha, rows: -alpha if alpha[0] == 1 else np.zeros(2), [1.0])

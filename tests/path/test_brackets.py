@@ -93,6 +93,11 @@ def test_regret_over_a_bracket():
     assert regret_interval(0.5, 0.0, 0.5, 0.5, 1.0, 2.0, -1.0) == (0.5, 1.0)
 
 
+def test_regret_uses_the_width_of_the_bracket():
+    assert regret_interval(0.0, 0.25, 0.75, 0.5, 1.0, 2.0, -0.5) == (1.0, 1.25)
+    assert regret_interval(0.0, 0.25, 0.75, 1.0, 0.5, 0.5, -2.0) == (1.0, 1.25)
+
+
 def test_regret_at_an_endpoint_is_exact():
     assert regret_interval(0.25, 1.0, 1.0, 0.5, 0.5, 3.0, 3.0) == (0.25, 0.25)
     assert regret_interval(0.0, 0.0, 0.0, 0.0, 0.0, -3.0, -3.0) == (0.0, 0.0)

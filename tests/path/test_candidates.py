@@ -47,6 +47,19 @@ def test_a_tilted_cell_meets_off_centre():
     assert ceilings(samples, np.array([1.0]))[0, 0] == pytest.approx(2 * 0.5 + 0.5 * 0.25)
 
 
+def test_a_narrow_cell_meets_within_itself():
+    """φ = 2x from the left and 1/2 - (x - 1/4) from the right meet at x = 1/4; K = 8 adds 4x² to each."""
+    samples = Samples(np.array([[0.0, 0.5]]), np.array([[0.0, 0.25]]), np.array([[2.0, -1.0]]))
+    assert ceilings(samples, np.array([0.0]))[0, 0] == pytest.approx(0.5)
+    assert ceilings(samples, np.array([8.0]))[0, 0] == pytest.approx(0.5 + 4 * 0.0625)
+
+
+def test_inconsistent_curvature_never_looks_beyond_the_cell():
+    steep = Samples(np.array([[0.0, 1.0]]), np.array([[0.0, 10.0]]), np.zeros((1, 2)))
+    assert ceilings(steep, np.array([0.1])).tolist() == [[10.0]]
+    assert ceilings(steep._replace(value=np.array([[0.0, -10.0]])), np.array([0.1])).tolist() == [[0.0]]
+
+
 def test_the_estimate_is_one_and_a_half_times_the_largest_bend():
     line = Samples(np.array([[0.0, 0.5, 1.0]]), np.array([[0.0, 0.5, 1.0]]), np.array([[1.0, 1.0, 1.0]]))
     assert curvature_of(line, None).tolist() == [0.0]
@@ -55,6 +68,8 @@ def test_the_estimate_is_one_and_a_half_times_the_largest_bend():
     assert curvature_of(turning, None).tolist() == [12.0]
     forward = line._replace(slope=np.array([[4.0, 1.0, 1.0]]))
     assert curvature_of(forward, None).tolist() == [1.5 * 2 * 1.5 / 0.25]
+    wide = Samples(np.array([[0.0, 1.0]]), np.array([[0.0, 3.0]]), np.array([[1.0, 1.0]]))
+    assert curvature_of(wide, None).tolist() == [1.5 * 2 * 2]
     parabola = Samples(np.array([[0.0, 0.5, 1.0]]), np.array([[0.0, 0.5, 2.0]]), np.array([[0.0, 2.0, 4.0]]))
     assert curvature_of(parabola, None) == pytest.approx([6.0])
 
@@ -72,6 +87,16 @@ def test_a_given_bound_is_used_as_it_is(refuses):
     with refuses(line):
         curvature_of(samples, np.array([1.0, 2.99999]))
     assert curvature_of(samples, np.array([1.0, 3.0 - 2e-6])).shape == (2,)
+
+
+def test_the_rounding_of_slopes_is_relative_to_each_update_and_cell(refuses):
+    alpha = np.array([[0.0, 0.01, 1.0]] * 2)
+    slope = np.array([[1e6, 1e6, 1e6], [1.0, 1.0 + 0.9e-6, 1.0]])
+    samples = Samples(alpha, np.zeros((2, 3)), slope)
+    assert curvature_of(samples, np.zeros(2)).tolist() == [0.0, 0.0]
+    worse = samples._replace(slope=slope + np.array([[0.0, 0.0, 0.0], [0.0, 0.2e-6, 0.0]]))
+    with refuses("curvature_bound of update 1 is smaller than a sampled change of slope: give a bound valid on [0, 1]"):
+        curvature_of(worse, np.zeros(2))
 
 
 def test_cells_with_the_highest_ceiling_are_split_first():

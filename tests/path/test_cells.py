@@ -20,12 +20,13 @@ def test_blocks_cover_every_update_in_order():
     count = _arrays.BLOCK + 7
     curvature = np.arange(3.0 * count).reshape(count, 3)
     constants = 10 * np.ones((count, 2)) + np.arange(count)[:, None]
-    blocks = list(curvature_cells(NODES, curvature, constants).blocks())
+    cells = curvature_cells(NODES, curvature, constants)
+    blocks = list(cells.blocks())
     assert len(blocks) == 2
     assert np.array_equal(np.concatenate([block.curvature for _, block in blocks]), curvature)
     assert np.array_equal(np.concatenate([block.lipschitz for _, block in blocks]), constants)
     assert [np.arange(count)[rows].size for rows, _ in blocks] == [_arrays.BLOCK, 7]
-    assert all(block.nodes is blocks[0][1].nodes for _, block in blocks)
+    assert all(block.nodes is cells.nodes for _, block in blocks)
     assert all(np.array_equal(block.width, [0.25, 0.75]) for _, block in blocks)
 
 
@@ -54,6 +55,21 @@ def test_changes_within_rounding_of_the_largest_curvature_are_no_contradiction(r
             "give constants valid on the whole cell"
         ):
             curvature_cells(NODES, curvature, 0.0)
+
+
+def test_rounding_is_relative_to_each_update(refuses):
+    with refuses(
+        "lipschitz is smaller than the sampled change of curvature on cell 0: give constants valid on the whole cell"
+    ):
+        curvature_cells(NODES, [[1e9, 1e9, 1e9], [0.0, 1.0, 1.0]], 0.0)
+
+
+def test_many_axes_of_updates_are_kept():
+    cells = curvature_cells(NODES, np.zeros((2, 3, 3)), np.ones((2, 3, 2)))
+    assert cells.curvature.shape == (2, 3, 3)
+    ((rows, block),) = cells.blocks()
+    assert block.curvature.shape == (6, 3)
+    assert np.arange(6)[rows].size == 6
 
 
 def test_arguments_are_checked_by_name(refuses):

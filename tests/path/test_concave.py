@@ -87,6 +87,16 @@ def test_an_optimum_agrees_with_forty_digits():
     assert abs(concave_optimum(derivative, 1).alpha[0] - root) < 1e-12
 
 
+def test_every_evaluation_is_counted(concave_paths):
+    seen = np.zeros(concave_paths.count, dtype=int)
+
+    def derivative(alpha, rows):
+        np.add.at(seen, rows, 1)
+        return concave_paths.evaluate(1, alpha, rows)
+
+    assert np.array_equal(concave_optimum(derivative, concave_paths.count).evaluations, seen)
+
+
 def test_flat_tops_choose_their_left_edge():
     def derivative(alpha, rows):
         return np.where(alpha < 0.375, 0.375 - alpha, np.where(alpha > 0.75, 0.75 - alpha, 0.0))
@@ -117,6 +127,7 @@ def test_paths_that_are_not_concave_are_refused(refuses):
     with refuses("φ' of update 1 rises towards scale 1, so the path is not concave: use search_optimum"):
         concave_optimum(rising, 2)
     assert concave_optimum(rising, 2, noise=1.0).alpha.tolist() == [1.0, 0.0]
+    assert concave_optimum(lines([0.0], [-1.0]), 1, noise=np.inf).alpha.tolist() == [0.0]
     bump = lambda alpha, rows: np.where(alpha == 0, 1.0, np.where(alpha < 0.6, 2.0, -1.0))  # noqa: E731
     with refuses("φ' of update 0 rises towards scale 0.5, so the path is not concave: use search_optimum"):
         concave_optimum(bump, 1)

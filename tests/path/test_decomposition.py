@@ -3,6 +3,7 @@ import pytest
 from scipy.integrate import quad
 
 from loopscope.path import Outcome, classify, pathwise_decomposition, uniform_grid
+from loopscope.path.decomposition import cell_weights
 
 
 def test_constant_curvature_is_integrated_exactly():
@@ -83,6 +84,43 @@ def test_the_bound_weighs_cells_by_what_is_left_of_a_shorter_segment():
     assert found.expected == 0.5
 
 
+def test_with_lipschitz_constants_the_interpolant_is_the_chord():
+    """φ'' = s² at 0, 1/2, 1: the chords are s/2 and 1/4 + 3(s - 1/2)/2, each integrated with 1 - s."""
+    exact = (1 / 16 - 1 / 48) + (1 / 32 + 1.5 * (1 / 16 - 1 / 24))
+    found = pathwise_decomposition([0.0, 0.5, 1.0], [0.0, 0.25, 1.0], 0.0, 1 / 12, lipschitz=2.0)
+    assert found.correction == pytest.approx(exact, abs=1e-15)
+    assert abs(found.residual) <= found.error
+
+
+def test_quadratic_curvature_leaves_nothing_to_estimate():
+    nodes = np.linspace(0, 1, 7) ** 1.5
+    assert pathwise_decomposition(nodes, 3 * nodes**2 - nodes, 0.0, 0.0).error < 1e-14
+    assert pathwise_decomposition(nodes, nodes**3, 0.0, 0.0).error > 1e-6
+
+
+def test_updates_do_not_mix():
+    nodes = np.linspace(0, 1, 6)
+    curvature = np.random.default_rng(4).normal(size=(2, 3, 6))
+    slope, gain = np.ones((2, 3)), np.zeros((2, 3))
+    for lipschitz in (None, np.full((2, 3, 5), 100.0)):
+        found = pathwise_decomposition(nodes, curvature, slope, gain, lipschitz)
+        one = pathwise_decomposition(nodes, curvature[1, 0], 1.0, 0.0, None if lipschitz is None else 100.0)
+        for ours, theirs in zip(found, one, strict=True):
+            assert ours.shape == (2, 3)
+            assert ours[1, 0] == pytest.approx(theirs, rel=1e-13)
+
+
+def test_each_cell_uses_the_nodes_around_it():
+    def used(stencil):
+        weights = cell_weights(np.linspace(0, 1, 6), stencil)
+        assert weights.shape == (6, 5)
+        return [np.flatnonzero(column).tolist() for column in weights.T]
+
+    assert used(2) == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
+    assert used(3) == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5], [3, 4, 5]]
+    assert used(4) == [[0, 1, 2, 3], [0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [2, 3, 4, 5]]
+
+
 def test_finite_step_failures_accumulate_more_curvature_than_slope(paths):
     nodes = np.linspace(0, 1, 257)
     found = pathwise_decomposition(nodes, paths.on(nodes, 2), paths.slope, paths.gain)
@@ -106,7 +144,7 @@ def test_scalars_go_with_many_updates():
 def test_bad_arguments_are_refused(refuses):
     flat = [0.0, 0.0]
     with refuses("nodes end at 1.5: scales lie in [0, 1]"):
-        pathwise_decomposition([0.0, 1.5], flat, 0.0, 0.0)
+        pathwise_decomposition([0.0, 0.5, 1.5], [0.0, 0.0, 0.0], 0.0, 0.0)
     with refuses("nodes starts at 0.5: it must contain 0, the current state"):
         pathwise_decomposition([0.5, 1.0], flat, 0.0, 0.0)
     with refuses("curvature has shape (3,) for 2 scales: give one entry per scale on the last axis"):

@@ -102,6 +102,11 @@ def test_regret_is_measured_at_the_nearest_action():
     assert grid_regret([0.0, 0.5, 1.0], values[0], 0.75) == 0.0
 
 
+def test_regret_of_many_axes_of_updates():
+    values = np.broadcast_to([0.0, 1.0, 0.5], (2, 3, 3))
+    assert grid_regret([0.0, 0.5, 1.0], values, np.full((2, 3), 0.9)).tolist() == [[0.5] * 3] * 2
+
+
 def test_regret_is_never_negative_and_vanishes_at_the_optimum(paths):
     values = paths.on(TWENTIETHS)
     assert (grid_regret(TWENTIETHS, values, grid_optimum(TWENTIETHS, values).alpha) == 0).all()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+from loopscope._errors import LoopscopeError
 from loopscope.path import (
     endpoint_prediction,
     predict,
@@ -133,6 +134,11 @@ def test_the_root_is_minus_slope_over_quadratic_where_defined(slope, quadratic):
         assert np.isnan(root)
 
 
+@pytest.mark.parametrize(("slope", "quadratic"), [(0.0, -1.0), (1.0, 0.0), (1.0, -0.0), (0.0, 0.0), (-1.0, 1.0)])
+def test_there_is_no_root_without_rise_and_fall(slope, quadratic):
+    assert np.isnan(quadratic_root(slope, quadratic))
+
+
 def test_the_root_lies_before_one_exactly_when_the_endpoint_is_predicted_negative():
     rng = np.random.default_rng(8)
     slope, quadratic = rng.uniform(0.01, 1, 1000), -rng.uniform(0.01, 1, 1000)
@@ -179,6 +185,12 @@ def test_bad_arguments_of_the_value_are_refused(refuses):
         "give slope[:, None] and quadratic[:, None] to evaluate many updates on a grid"
     ):
         quadratic_value([0.0, 0.5, 1.0], [1.0, 2.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(("alpha", "slope", "quadratic"), [((2,), (3,), ()), ((2,), (), (3,)), ((), (2,), (3,))])
+def test_every_pair_of_shapes_must_broadcast(alpha, slope, quadratic):
+    with pytest.raises(LoopscopeError, match="do not broadcast"):
+        quadratic_value(np.zeros(alpha), np.zeros(slope), np.zeros(quadratic))
 
 
 def test_predictions_beyond_float64_are_refused(refuses):

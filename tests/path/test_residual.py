@@ -18,6 +18,12 @@ def test_the_envelope_is_that_of_the_equation():
     assert residual_envelope(nodes, slopes, -0.5, 0.0) == 0.5
 
 
+def test_the_larger_end_of_each_cell_counts():
+    """e = 0, 1, 0 at 0, 1/2, 1: the steep second cell has its larger end on the left."""
+    assert residual_envelope([0.0, 0.5, 1.0], [0.0, 1.0, 0.0], 0.0, [0.0, 32.0]) == 2.0
+    assert residual_envelope([0.0, 0.5, 1.0], [0.0, 1.0, 0.0], 0.0, [32.0, 0.0]) == 2.0
+
+
 def test_the_upper_deviation_caps_the_envelope():
     nodes, slopes = [0.0, 0.5, 1.0], [1.0, 0.75, -0.5]
     assert residual_envelope(nodes, slopes, -0.5, 1.0, deviation=0.25) == 0.25
@@ -81,6 +87,7 @@ def test_many_axes_of_updates_are_kept():
     assert found.shape == (2, 3)
     assert found[1, 2] == residual_envelope(uniform_grid(5), slopes[1, 2], 0.0, 1.0)
     assert residual_envelope(uniform_grid(5), slopes[0, 0], 0.0, np.ones((7, 4))).shape == (7,)
+    assert residual_envelope(uniform_grid(5), slopes, np.zeros((2, 3)), np.ones((2, 3, 4))).shape == (2, 3)
 
 
 def test_a_quadratic_path_has_no_residual():

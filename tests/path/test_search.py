@@ -126,6 +126,42 @@ def test_every_budget_is_spent_exactly(locations):
     assert found.value_evaluations == locations + 1 + found.roots.sum()
 
 
+@pytest.mark.parametrize("locations", [3, 8, 9, 50, 257])
+def test_half_of_the_locations_are_even(locations):
+    calls = []
+
+    def value(alpha, rows):
+        calls.append(alpha)
+        return np.sin(9 * alpha)
+
+    search_optimum(value, lambda a, r: 9 * np.cos(9 * a), [0.3], locations=locations)
+    assert np.array_equal(calls[0], np.arange((locations + 1) // 2) / ((locations + 1) // 2 - 1))
+
+
+def test_a_large_given_curvature_spreads_the_search():
+    value, derivative = (lambda a, r: -((a - 0.9) ** 2)), (lambda a, r: 1.8 - 2 * a)
+    assert search_optimum(value, derivative, [0.9], curvature_bound=1e9).widest.tolist() == [1 / 256]
+    assert search_optimum(value, derivative, [0.9]).widest.tolist() == [1 / 128]
+
+
+def test_a_plateau_is_entered_at_its_left_edge():
+    value = lambda a, r: -(np.maximum(0.3 - a, 0.0) ** 2)  # noqa: E731
+    found = search_optimum(value, lambda a, r: 2 * np.maximum(0.3 - a, 0.0), [1.0])
+    assert found.alpha[0] == pytest.approx(0.3, abs=1e-12)
+    assert found.value[0] == 0.0
+
+
+def test_failures_of_the_callables_are_named_wherever_they_happen(refuses):
+    smooth, slope = (lambda a, r: np.sin(3 * a)), (lambda a, r: 3 * np.cos(3 * a))
+    dyadic = lambda a: a * 2**20 % 1 == 0  # noqa: E731
+    with refuses("the result of derivative is NaN or infinite at index [0]: leave such updates out"):
+        search_optimum(smooth, lambda a, r: np.where(dyadic(a), slope(a, r), np.nan), [0.5])
+    with refuses("the result of value is NaN or infinite at index [0]: leave such updates out"):
+        search_optimum(lambda a, r: np.where(dyadic(a), smooth(a, r), np.nan), slope, [0.5])
+    with refuses("the result of value is NaN or infinite at index [0]: leave such updates out"):
+        search_optimum(lambda a, r: np.where(a == 0.3, np.nan, smooth(a, r)), slope, [0.3])
+
+
 def test_flat_paths_choose_zero_and_are_searched_evenly():
     seen = []
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscope.path._arrays import Floats, as_floats, finite, non_negative, partition, plain, quiet
+from loopscope.path._arrays import Floats, as_floats, non_negative, partition, plain
 
 
 class GridResolution(NamedTuple):
@@ -35,5 +35,4 @@ def grid_resolution(grid: ArrayLike, curvature_bound: ArrayLike) -> GridResoluti
     """
     spacing = float(np.diff(partition("grid", grid)).max())
     bound = non_negative("curvature_bound", as_floats("curvature_bound", curvature_bound))
-    with quiet():
-        return GridResolution(spacing, spacing, plain(finite("the bound", bound * spacing**2 / 8)))
+    return GridResolution(spacing, spacing, plain(bound * spacing**2 / 8))
