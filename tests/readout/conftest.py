@@ -166,6 +166,11 @@ def affine_cases() -> dict[str, tuple[torch.Tensor, torch.Tensor, int]]:
     cases["handover"] = (start, handover, 5)
     cases["far-apart"] = (200.0 * randn(60), 50.0 * randn(60), 11)
     cases["very-certain"] = (torch.tensor([300.0, 0.0, -1.0]).double(), torch.tensor([0.1, 0.4, -0.7]).double(), 0)
+    cases["climber-from-nothing"] = (
+        torch.tensor([0.0, -800.0, -1.0]).double(),
+        torch.tensor([0.0, 799.0, 0.5]).double(),
+        0,
+    )
     cases["shifted-logits"] = (1000.0 + randn(30), 500.0 + randn(30), 2)
     return cases
 

@@ -32,6 +32,16 @@ def test_a_vocabulary_of_fifty_thousand(exact_ends):
         assert exact.error(name, float(getattr(found, name)))[0] < 1e-12, name
 
 
+def test_a_displacement_of_a_hundred_thousand_keeps_its_digits(exact_ends):
+    # One entry takes all the mass; KL(q‖p) = log 30 is what is left of two numbers of size 1e5.
+    v = 1e5 * torch.randn(30, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    z0 = torch.zeros(30, dtype=torch.float64)
+    exact = exact_ends(z0, v)
+    found = affine_path(z0, v, [5]).distributions
+    for name in NAMES:
+        assert exact.error(name, float(getattr(found, name)))[1] < 1e-13, name
+
+
 def test_the_decomposition_closes(affine_case):
     _, z0, v, y = affine_case
     d = affine_path(z0, v, [y]).decomposition

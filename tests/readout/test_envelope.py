@@ -76,6 +76,15 @@ def test_one_coarse_cell_still_bounds_the_whole_path():
     assert middle <= float(e.L_D) <= 24.0**2 / 4 * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("size", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("lead", [-1.0, 0.0, 1.0])
+def test_two_entries_stay_inside_coarse_cells_everywhere(size, lead):
+    # The distribution with the most negative fourth cumulant: nothing is farther from what the cells' ends suggest.
+    z0, v = torch.tensor([[lead * size, 0.0]]).double(), torch.tensor([[0.0, size]]).double()
+    assert _violations(affine_path(z0, v, [0]), 1)[0] == 0
+    assert _violations(affine_path(z0, v, [0]), 3)[0] == 0
+
+
 def test_finer_cells_approach_the_samples():
     g = torch.Generator().manual_seed(3)
     z0, v = torch.randn(2, 5, 40, generator=g, dtype=torch.float64) * 3

@@ -36,7 +36,6 @@ def log_softmax_derivatives(scores_M: Tensor, derivatives_M: Sequence[Tensor], t
     centred = []
     for s_M in derivatives_M:
         c_M = s_M - s_M.gather(-1, d_1)
-        c_M = c_M - (p_M * c_M).sum(-1, keepdim=True)
         centred.append(c_M - (p_M * c_M).sum(-1, keepdim=True))
 
     def expect(*factors: Tensor) -> Tensor:

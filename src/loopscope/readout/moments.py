@@ -114,16 +114,12 @@ def _central_moments(w_tb: Tensor, u_tb: Tensor, mass_t: Tensor, order: int) -> 
         return torch.zeros_like(mass_t), ()
     mean_t = (w_tb * u_tb).sum(1) / mass_t
     c_tb = u_tb - mean_t.unsqueeze(1)
-    # The mean carries a rounding error; what is left of it in c is removed, so that odd moments do not see it.
     term_tb = w_tb * c_tb
-    rest_t = term_tb.sum(1) / mass_t
-    c_tb -= rest_t.unsqueeze(1)
-    torch.mul(w_tb, c_tb, out=term_tb)
     central = []
     for _ in range(order - 1):
         term_tb *= c_tb
         central.append(term_tb.sum(1))
-    return mean_t + rest_t, tuple(central)
+    return mean_t, tuple(central)
 
 
 def merge_moments(a: Moments, b: Moments, scales_K: Tensor) -> tuple[Moments, Tensor, Tensor]:

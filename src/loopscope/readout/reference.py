@@ -38,7 +38,6 @@ def derivatives_at(z0_tV: Tensor, v_tV: Tensor, targets_t: Tensor, alpha: float,
     t_tV = v_tV - v_tV.gather(1, y_t1)
     u_tV = v_tV - v_tV.gather(1, soft.d)
     c_tV = u_tV - (soft.p * u_tV).sum(1, keepdim=True)
-    c_tV = c_tV - (soft.p * c_tV).sum(1, keepdim=True)
     variance_t = (soft.p * c_tV**2).sum(1)
     derivatives = [
         gain_at(z0_tV, v_tV, targets_t, alpha),
