@@ -60,6 +60,9 @@ def test_roots_and_crossings_belong_to_the_same_updates(refuses):
     found = sampled_crossing(GRID, [[0.0, 1.0, -1.0, 0.0]] * 2)
     with refuses("numbers of updates differ (root (3,), crossing (2,)): give the same updates in each"):
         found.contains([0.1, 0.2, 0.3])
+    with refuses("root has dtype <U3: give real numbers"):
+        found.contains("far")
+    assert found.contains([np.inf, 0.25]).tolist() == [False, True]
 
 
 def test_the_interval_holds_a_zero_of_the_path(paths):

@@ -15,6 +15,7 @@ from loopscope._errors import LoopscopeError
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.intp]
+CodeArray: TypeAlias = NDArray[np.int8]
 BoolArray: TypeAlias = NDArray[np.bool_]
 
 # A float for one update and a float64 array for many (likewise ints and bools). NumPy types the results of
@@ -28,17 +29,22 @@ BLOCK = 4096
 
 def as_floats(name: str, value: ArrayLike) -> FloatArray:
     """`value` as a float64 array of finite numbers."""
+    array = as_numbers(name, value)
+    finite = np.isfinite(array)
+    if not finite.all():
+        raise LoopscopeError(f"{name} is NaN or infinite{where(~finite)}: leave such updates out")
+    return array
+
+
+def as_numbers(name: str, value: ArrayLike) -> FloatArray:
+    """`value` as a float64 array, NaN and infinities included."""
     try:
         raw = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise LoopscopeError(f"{name} is not an array of numbers: {first_line(error)}") from error
     if raw.dtype.kind not in "fiu":
         raise LoopscopeError(f"{name} has dtype {raw.dtype}: give real numbers")
-    array = raw.astype(np.float64, copy=False)
-    finite = np.isfinite(array)
-    if not finite.all():
-        raise LoopscopeError(f"{name} is NaN or infinite{where(~finite)}: leave such updates out")
-    return array
+    return raw.astype(np.float64, copy=False)
 
 
 def first_line(error: Exception) -> str:

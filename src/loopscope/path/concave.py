@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from loopscope.path._arrays import FloatArray, IntArray
+from loopscope.path._arrays import CodeArray, FloatArray, IntArray
 from loopscope.path._bracketing import (
     CONCAVITY_NOISE,
     Brackets,
@@ -44,7 +44,7 @@ class ConcaveOptimum:
     """φ'(lower)."""
     slope_upper: FloatArray
     """φ'(upper)."""
-    location: np.ndarray[tuple[int, ...], np.dtype[np.int8]]
+    location: CodeArray
     """Codes of `Location`."""
     evaluations: IntArray
     """How often φ' was evaluated for each update, the two endpoints included."""

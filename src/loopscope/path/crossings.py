@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscope.path._arrays import Bools, Floats, partition, plain, require, same_updates, sampled
+from loopscope.path._arrays import Bools, Floats, as_numbers, partition, plain, require, same_updates, sampled
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SampledCrossing:
 
         NaN roots and unobserved crossings never hit.
         """
-        roots = np.asarray(root, dtype=np.float64)
+        roots = as_numbers("root", root)
         same_updates(root=roots.shape, crossing=np.shape(self.lower))
         return plain((self.lower <= roots) & (roots < self.upper))
 
