@@ -218,7 +218,7 @@ def question_columns(described: Manifest, task: Task, transition: int, rows: np.
     if described.level == "full":
         columns |= fp64_columns(described, task, paths, alpha)
     for name, values in task.columns.items():
-        columns[name] = np.asarray(values)[rows] if not isinstance(values, list) else [values[row] for row in rows]
+        columns[name] = [values[row] for row in rows] if isinstance(values, list) else values[rows]
     return columns
 
 

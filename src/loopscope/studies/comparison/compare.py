@@ -115,15 +115,22 @@ COLUMNS = (
 )
 
 
-def compare(records: Records, bootstrap: Bootstrap | None = None) -> Comparison:
+def compare(records: Records, bootstrap: Bootstrap | None = None, study: str | None = None) -> Comparison:
     """Join every published cell to the nearest condition of the runs.
 
     For each row of the paper the nearest row of the same study is taken: the same model before another one, then
     the same family, task, split, subset, transition, size and arithmetic; the first run given wins a tie.
+
+    Args:
+        records: the runs.
+        bootstrap: resamples, seed and level; the paper's by default.
+        study: only the cells of this table study.
     """
     computed: dict[str, tuple[Row, ...]] = {}
     lines: list[ComparisonRow] = []
     for table in tables():
+        if study not in (None, table.study):
+            continue
         if table.study not in computed:
             computed[table.study] = TABLES[table.study].table(records, bootstrap).rows
         for paper_row in table.rows:
@@ -131,7 +138,7 @@ def compare(records: Records, bootstrap: Bootstrap | None = None) -> Comparison:
             if own is not None:
                 lines += _lines(paper_row, own)
     rows = tuple(lines)
-    return Comparison(rows, len(cells()) - len(rows), notes_on(row.condition for row in rows))
+    return Comparison(rows, len(cells(study)) - len(rows), notes_on(row.condition for row in rows))
 
 
 def _nearest(paper_row: PaperRow, rows: Iterable[Row]) -> Row | None:

@@ -51,7 +51,9 @@ def _same_setting(cell: PaperCell, value: Value, number: float | None, covers: b
         return Verdict.DIGITS, "reproduced to the printed digits"
     if covers:
         return Verdict.COVERED, "consistent: the run's interval covers it"
-    off = f"{number / cell.unit - float(cell.printed.decimal):+.3g} in the printed unit"
+    printed = float(cell.printed.decimal)
+    relative = f" ({(number / cell.unit - printed) / abs(printed):+.1%})" if printed else ""
+    off = f"{number / cell.unit - printed:+.3g}{relative}"
     if covers is None:
         return Verdict.DIFFERS, f"differs by {off}"
     return Verdict.OUTSIDE, f"not reproduced: outside the run's interval, {off}"

@@ -107,6 +107,12 @@ class FigureResult:
     """Hashes of the manifests and shards that were read."""
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        # The layout engine moves panels a little at every draw; settled once, every format shows the same figure.
+        with paper_style():
+            self.figure.draw_without_rendering()
+        self.figure.set_layout_engine("none")
+
     def save(self, path: str | Path, *, dpi: int = 300) -> Path:
         """Write the figure as PDF, PNG or SVG by its suffix, and `NAME.json` with ids and hashes beside it.
 

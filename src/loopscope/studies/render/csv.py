@@ -7,13 +7,25 @@ from typing import Any
 from loopscope.stats import Estimate
 from loopscope.studies.result import Row, TableResult
 
-CONDITION = ("run", "model", "weights", "task", "split", "subset", "n", "transition", "states", "readout")
+CONDITION = {
+    "run": "run",
+    "model": "model",
+    "weights": "weights",
+    "task": "task",
+    "split": "split",
+    "subset": "subset",
+    "n": "questions",
+    "transition": "transition",
+    "states": "states",
+    "readout": "readout",
+}
+"""Fields of the condition and their heads; some rows have an `n` of their own."""
 
 
 def render(result: TableResult[Row]) -> str:
     """One line per row; undefined numbers are empty."""
     estimates = {name for name in result.measures if any(isinstance(row.value(name), Estimate) for row in result.rows)}
-    heads = ["study", *CONDITION, "key"]
+    heads = ["table", *CONDITION.values(), "key"]
     for name in result.measures:
         heads += [name, f"{name}_low", f"{name}_high"] if name in estimates else [name]
     buffer = io.StringIO()

@@ -1,6 +1,7 @@
 """How numbers, missing values and text are written in plain text and in LaTeX."""
 
 import math
+import re
 from abc import ABC, abstractmethod
 
 from loopscope.stats import Estimate
@@ -24,6 +25,10 @@ class Dialect(ABC):
     @abstractmethod
     def with_interval(self, value: str, low: str, high: str) -> str:
         """A number and its interval."""
+
+    def weave(self, template: str, parts: list[str]) -> str:
+        """Several cells in one."""
+        return template.format(*parts)
 
     def cell(self, value: Value, style: Style) -> str:
         """Any value; a dash where there is none, never NaN."""
@@ -105,10 +110,23 @@ def escape(text: str) -> str:
     return " ".join(text.split()).translate(_ESCAPES)
 
 
+def escape_head(text: str) -> str:
+    r"""A head as LaTeX; units such as `(1e-3)` become powers of ten.
+
+    >>> print(escape_head("MAE (1e-4)"))
+    MAE ($10^{-4}$)
+    """
+    return re.sub(r"\(1e(-?\d+)\)", r"($10^{\1}$)", escape(text))
+
+
 class LatexDialect(Dialect):
     """LaTeX with mathematics for signs and powers."""
 
     dash = "---"
+
+    def weave(self, template: str, parts: list[str]) -> str:
+        """Several cells in one; arrows between them are mathematics."""
+        return template.replace("→", r"$\to$").format(*parts)
 
     def text(self, value: str) -> str:
         """Escaped."""

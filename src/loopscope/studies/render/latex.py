@@ -1,6 +1,6 @@
 """booktabs tables with the paper's column heads; needs the packages booktabs and makecell."""
 
-from loopscope.studies.render.dialect import LatexDialect, escape
+from loopscope.studies.render.dialect import LatexDialect, escape, escape_head
 from loopscope.studies.render.sheet import Sheet, groups, sheets
 from loopscope.studies.result import Column, Row, TableResult
 
@@ -37,7 +37,7 @@ def _heads(sheet: Sheet) -> list[str]:
     if any(column.group for column in sheet.columns):
         spans, rules, start = [], [], 1
         for group, width in groups(sheet.columns):
-            spans.append(rf"\multicolumn{{{width}}}{{c}}{{{escape(group)}}}" if group else "")
+            spans.append(rf"\multicolumn{{{width}}}{{c}}{{{escape_head(group)}}}" if group else "")
             if group:
                 rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
             start += width
@@ -50,9 +50,10 @@ def _head(column: Column) -> str:
     if column.latex:
         return column.latex
     if "\n" in column.head:
-        stacked = r"\\".join(escape(part) for part in column.head.splitlines())
+        # An empty group keeps a following bracket from being read as the line break's optional argument.
+        stacked = r"\\{}".join(escape_head(part) for part in column.head.splitlines())
         return rf"\makecell{{{stacked}}}"
-    return escape(column.head)
+    return escape_head(column.head)
 
 
 def _body(sheet: Sheet) -> list[str]:

@@ -90,7 +90,7 @@ def _cell(result: TableResult[Row], row: Row, column: Column, dialect: Dialect) 
     written = [dialect.cell(value, style) for value, style in zip(values, column.styles, strict=True)]
     if all(part == dialect.dash for part in written):
         return dialect.dash
-    return column.template.format(*written)
+    return dialect.weave(column.template, written)
 
 
 def groups(columns: tuple[Column, ...]) -> Iterator[tuple[str, int]]:

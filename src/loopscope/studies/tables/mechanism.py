@@ -37,7 +37,7 @@ COLUMNS = (
     MODEL,
     TASK,
     UPDATE,
-    column("mean_gain", "Mean gain\n(1e-3)", fixed(2, 1e3, sign=True), latex=r"\makecell{Mean gain\\$(10^{-3})$}"),
+    column("mean_gain", "Mean gain\n(1e-3)", fixed(2, 1e3, sign=True)),
     Column(("finite_step", "harmful"), "Count", (COUNT, COUNT), group="Finite-step failures", template="{}/{}"),
     column("share", "Share (%)", percent(2), group="Finite-step failures"),
     column("sign_slope", "A", percent(2), latex="$A$", group="Sign accuracy (%)"),

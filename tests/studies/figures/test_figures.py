@@ -1,0 +1,198 @@
+"""Figures: what they show, what they save beside themselves, and that they can be drawn from anything."""
+
+import json
+
+import numpy as np
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.path import Outcome
+from loopscope.stats import Bootstrap
+from loopscope.store import sha256_file
+from loopscope.studies.figures.examples import lower_median_failure
+from loopscope.studies.figures.style import OUTCOME_COLOURS, OUTCOME_MARKERS, symlog_threshold, symlog_ticks
+from loopscope.studies.records import Records
+from loopscope.studies.registry import FIGURES
+
+QUICK = Bootstrap(resamples=40)
+
+
+@pytest.fixture(scope="module")
+def drawn(lively):
+    records = Records([lively])
+    return {name: study.figure(records, QUICK) for name, study in FIGURES.items()}
+
+
+@pytest.mark.parametrize("kind", ["pdf", "png", "svg"])
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_saves_with_ids_and_input_hashes(drawn, lively, tmp_path, name, kind):
+    target = drawn[name].save(tmp_path / f"{name}.{kind}", dpi=50)
+    assert target.stat().st_size > 2000
+    beside = json.loads((tmp_path / f"{name}.json").read_text())
+    assert beside["figure"] == name
+    assert beside["file"] == {"name": f"{name}.{kind}", "sha256": sha256_file(target)}
+    assert beside["shown"]
+    (source,) = beside["inputs"]
+    assert source["manifest_sha256"] == lively.manifest.digest
+    assert source["shards"]["questions/000000.parquet"] == sha256_file(lively.shards("questions")[0])
+
+
+def test_pdf_fonts_are_embedded_as_truetype(drawn, tmp_path):
+    data = drawn["contraction"].save(tmp_path / "figure.pdf").read_bytes()
+    assert b"/FontFile2" in data
+    assert b"/Type3" not in data
+
+
+def test_saving_twice_gives_the_same_bytes(drawn, tmp_path):
+    first, second = (drawn["contraction"].save(tmp_path / f"{name}.pdf") for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_an_unknown_suffix_is_the_users_mistake(drawn, tmp_path):
+    with pytest.raises(LoopscopeError, match="pdf, png, svg"):
+        drawn["concept"].save(tmp_path / "figure.jpeg")
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(drawn, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LoopscopeError, match="choose another --output"):
+        drawn["concept"].save(tmp_path / "file" / "figure.pdf")
+
+
+def test_notebooks_get_a_picture(drawn):
+    assert drawn["concept"]._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_one_question_can_be_drawn(records, synthetic, name):
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})
+    assert FIGURES[name].figure(records(task), QUICK).shown
+
+
+@pytest.mark.parametrize("name", ["concept", "scale-prediction", "contraction"])
+def test_without_failures_the_figure_says_so(records, synthetic, name):
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [0.1, -0.1])})
+    result = FIGURES[name].figure(records(task), QUICK)
+    assert result.shown == {}
+    assert "no finite-step failure" in result.caption
+
+
+def test_all_neutral_updates_can_be_drawn(records, synthetic):
+    task = synthetic.Task("sums", {4: synthetic.Paths.of(np.zeros(3), np.zeros(3))})
+    (panel,) = FIGURES["direction-progress"].figure(records(task), QUICK).shown["panels"]
+    assert panel["outcomes"]["neutral"] == 3
+
+
+def test_direction_progress_shows_every_record(drawn, lively):
+    panels = drawn["direction-progress"].shown["panels"]
+    assert sum(panel["records"] for panel in panels) == lively.records.height
+    assert all(sum(panel["outcomes"].values()) == len(panel["ids"]) for panel in panels)
+
+
+def test_both_axes_of_direction_progress_have_one_transform(drawn):
+    for axes in drawn["direction-progress"].figure.axes:
+        assert axes.get_xscale() == axes.get_yscale() == "symlog"
+        assert axes.get_xlim() == axes.get_ylim()
+        assert axes.xaxis.get_transform().linthresh == axes.yaxis.get_transform().linthresh
+
+
+def test_outcomes_differ_in_colour_and_in_shape():
+    assert set(OUTCOME_COLOURS) == set(OUTCOME_MARKERS) == set(Outcome)
+    assert len(set(OUTCOME_COLOURS.values())) == len(set(OUTCOME_MARKERS.values())) == len(Outcome)
+
+
+def relative_luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_outcome_colours_stand_out_from_white_paper():
+    for colour in OUTCOME_COLOURS.values():
+        assert 1.05 / (relative_luminance(colour) + 0.05) > 3
+
+
+class TestLowerMedian:
+    def failures(self, records, synthetic, slopes):
+        """Failures with Q = -1, so that the optimum is half the slope."""
+        made = records(synthetic.Task("sums", {4: synthetic.Paths.of(slopes, -np.ones(len(slopes)))}))
+        return made, made.updates[0]
+
+    def test_of_four_the_second_is_shown(self, records, synthetic):
+        example = lower_median_failure(*self.failures(records, synthetic, [0.8, 0.2, 0.6, 0.4]))
+        assert (example.example_id, example.failures) == ("sums-00003", 4)
+        assert example.optimum == pytest.approx(0.2)
+
+    def test_ids_break_ties(self, records, synthetic):
+        example = lower_median_failure(*self.failures(records, synthetic, [0.4, 0.4, 0.4]))
+        assert example.example_id == "sums-00001"
+
+    def test_updates_that_do_not_fail_are_no_candidates(self, records, synthetic):
+        example = lower_median_failure(*self.failures(records, synthetic, [1.5, 0.9, -0.5]))
+        assert (example.example_id, example.failures) == ("sums-00001", 1)
+
+    def test_stored_nodes_are_drawn_where_the_run_keeps_them(self, records, synthetic):
+        task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})
+        kept = records(task, name="kept", paths=True)
+        grid = records(task, name="grid")
+        assert len(lower_median_failure(kept, kept.updates[0]).scale) == 257
+        assert len(lower_median_failure(grid, grid.updates[0]).scale) == 21
+
+    def test_grid_optima_serve_at_lower_levels(self, records, synthetic):
+        task = synthetic.Task("sums", {4: synthetic.Paths.of([0.53], [-1.0])})
+        made = records(task, level="grid")
+        assert lower_median_failure(made, made.updates[0]).optimum == 0.25
+
+
+def test_overlapping_predictions_are_counted(records, synthetic):
+    slopes = [0.5, 2.0, 2.0, 2.0]
+    made = records(synthetic.Task("sums", {4: synthetic.Paths.of(slopes, -np.ones(4))}))
+    figure = FIGURES["scale-prediction"].figure(made, QUICK).figure
+    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert "$n=3$" in texts
+    areas = sorted(float(size) for axes in figure.axes for c in axes.collections for size in np.atleast_1d(sizes(c)))
+    assert areas[-1] / areas[0] == pytest.approx(np.sqrt(3))
+
+
+def sizes(collection):
+    return collection.get_sizes() if hasattr(collection, "get_sizes") and len(collection.get_sizes()) else []
+
+
+def test_two_models_are_shown_before_two_tasks(tmp_path, synthetic):
+    runs = []
+    for name, family in (("toy-ouro", "ouro"), ("toy-huginn", "huginn")):
+        tasks = [
+            synthetic.Task(task, {4: synthetic.Paths.of([0.5, 0.3, 0.2][:n], [-1.0] * n)})
+            for task, n in (("sums", 3), ("more", 2))
+        ]
+        model = {"name": name, "family": family, "affine_readout": family == "ouro"}
+        runs.append(synthetic.write_run(tmp_path / name, tasks, model=model))
+    shown = FIGURES["scale-prediction"].figure(Records(runs), QUICK).shown["conditions"]
+    assert [panel["condition"] for panel in shown] == ["toy-ouro sums test 4→5", "toy-huginn more test 4→5"]
+
+
+def test_zero_regret_is_left_out_of_the_logarithmic_axis(records, synthetic):
+    # Quadratic paths with optima on the grid: the quadratic rule loses nothing.
+    made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.3, 0.2], [-1.0, -1.0, -1.0])}))
+    result = FIGURES["scale-prediction"].figure(made, QUICK)
+    assert result.shown["conditions"][0]["regret"]["quadratic"]["mean"] == pytest.approx(0, abs=1e-15)
+
+
+def test_a_condition_without_failures_keeps_its_line_and_a_dash(records, synthetic):
+    made = records(
+        synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])}),
+        synthetic.Task("fine", {4: synthetic.Paths.of([0.5], [0.1])}),
+    )
+    figure = FIGURES["contraction"].figure(made, QUICK).figure
+    assert [text.get_text() for text in figure.axes[0].texts].count("—") == 1
+
+
+def test_symlog_threshold_follows_small_data_and_never_exceeds_the_margin():
+    assert symlog_threshold(np.array([0.1, -0.2])) == 1e-4
+    assert symlog_threshold(np.array([3e-6, -5e-6, 0.0])) == 1e-6
+    assert symlog_threshold(np.zeros(3)) == 1e-4
+
+
+def test_symlog_ticks_are_few_and_symmetric():
+    assert symlog_ticks(1e-4, 2.0, most=2) == pytest.approx([-1.0, -1e-3, 0.0, 1e-3, 1.0])
+    assert symlog_ticks(1e-4, 5e-5) == [-1e-4, 0.0, 1e-4]

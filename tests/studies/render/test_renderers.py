@@ -1,0 +1,97 @@
+"""How cells, heads and awkward text are written."""
+
+import pytest
+
+from loopscope.stats import Estimate, Interval
+from loopscope.studies.render.dialect import LatexDialect, PlainDialect, escape
+from loopscope.studies.result import COUNT, fixed, percent, scientific
+from loopscope.studies.tables.contraction import contraction
+from loopscope.studies.tables.diagnostics import diagnostics
+from loopscope.studies.tables.mechanism import mechanism
+
+ESTIMATE = Estimate(0.4918, 364, Interval(0.4429, 0.541))
+
+
+@pytest.mark.parametrize(
+    ("value", "style", "plain", "latex"),
+    [
+        (ESTIMATE, percent(2, interval=True), "49.18 [44.29, 54.10]", r"$49.18\;[44.29,54.10]$"),
+        (ESTIMATE, percent(2), "49.18", "49.18"),
+        (Estimate(None, 0), percent(2), "—", "---"),
+        (None, fixed(2), "—", "---"),
+        (float("nan"), fixed(2), "—", "---"),
+        (-0.00873, fixed(2, 1e3, sign=True), "-8.73", "$-8.73$"),
+        (0.00149, fixed(2, 1e3, sign=True), "+1.49", "$+1.49$"),
+        (-1e-9, fixed(2), "0.00", "0.00"),
+        (1.747e-5, scientific(3), "1.747e-05", r"$1.747\times10^{-5}$"),
+        (179, COUNT, "179", "179"),
+        ("4→5", COUNT, "4→5", r"4$\to$5"),
+        ("", COUNT, "—", "---"),
+    ],
+)
+def test_cells(value, style, plain, latex):
+    assert PlainDialect().cell(value, style) == plain
+    assert LatexDialect().cell(value, style) == latex
+
+
+def test_latex_special_characters_are_harmless():
+    assert escape(r"100% {a_b} & \c ~ ^ # $") == (
+        r"100\% \{a\_b\} \& \textbackslash{}c \textasciitilde{} \textasciicircum{} \# \$"
+    )
+
+
+@pytest.fixture
+def hostile(records, synthetic):
+    """A task and model whose names would break out of Markdown and LaTeX cells."""
+    task = synthetic.Task("a|b_c%<script>", {4: synthetic.Paths.of([0.5, 0.2], [-1.0, -0.1])})
+    return records(task, model={"name": "m&m\n|x", "toy": False})
+
+
+def test_markdown_names_cannot_leave_their_cells(hostile):
+    lines = [line for line in mechanism(hostile).to_markdown().splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+    assert r"a\|b\_c%\<script\>" in lines[-1]
+
+
+def test_latex_names_cannot_leave_their_cells(hostile):
+    latex = mechanism(hostile).to_latex()
+    assert r"m\&m |x & a|b\_c\%<script> test" in latex
+
+
+def test_text_columns_line_up(hostile):
+    lines = contraction(hostile).to_text().splitlines()
+    rule = next(line for line in lines if line.startswith("─"))
+    assert all(len(line) <= len(rule) for line in lines[1:] if not line.startswith("note"))
+
+
+def test_wide_pivots_continue_below(lively, quick):
+    from loopscope.studies.records import Records
+
+    result = diagnostics(Records([lively]), quick)
+    text = result.to_text()
+    # 16 conditions, six beside each other, two measures.
+    assert text.count("Raw Spearman correlation") == text.count("Harmful-update AUROC") == 3
+    assert max(map(len, text.splitlines())) < 140
+    assert result.to_latex().count(r"\begin{tabular}") == 6
+
+
+def test_two_runs_of_one_condition_do_not_hide_each_other(tmp_path, synthetic, quick):
+    from loopscope.studies.records import Records
+
+    runs = [
+        synthetic.write_run(tmp_path / name, [synthetic.Task("sums", {4: synthetic.Paths.of([a, 0.1], [-1.0, 0.1])})])
+        for name, a in (("first", 0.5), ("second", 0.7))
+    ]
+    text = diagnostics(Records(runs), quick).to_text()
+    assert "(first)" in text
+    assert "(second)" in text
+
+
+def test_notebooks_get_markdown(hand_like):
+    assert hand_like._repr_markdown_() == hand_like.to_markdown()
+    assert str(hand_like) == hand_like.to_text()
+
+
+@pytest.fixture
+def hand_like(records, synthetic, quick):
+    return mechanism(records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.1], [-1.0, 0.1])})), quick)

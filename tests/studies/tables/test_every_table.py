@@ -1,0 +1,86 @@
+"""What holds for all tables: awkward populations, every format, levels of measurement, notes."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from loopscope.stats import Bootstrap
+from loopscope.studies.registry import TABLES
+
+QUICK = Bootstrap(resamples=40)
+AWKWARD = ["no failures", "one question", "one harmless question", "all neutral", "nothing primary"]
+
+
+@pytest.mark.parametrize("population", AWKWARD)
+@pytest.mark.parametrize("name", TABLES)
+def test_awkward_populations_never_print_nan(awkward, name, population):
+    result = TABLES[name].table(awkward[population], QUICK)
+    for written in (result.to_text(), result.to_markdown(), result.to_latex(), result.to_csv(), result.to_json()):
+        assert not re.search(r"\b(nan|NaN|inf|None)\b", written), written
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_column_of_the_paper_is_a_field(awkward, name):
+    from loopscope.studies.paper import cells
+
+    rows = TABLES[name].table(awkward["one question"], QUICK).rows
+    assert {cell.column for cell in cells(name)} <= set(rows[0].measures())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_json_and_csv_hold_every_row_and_field(awkward, name):
+    result = TABLES[name].table(awkward["no failures"], QUICK)
+    read = json.loads(result.to_json())
+    assert read["study"] == name
+    assert len(read["rows"]) == len(result.rows)
+    lines = list(csv.DictReader(io.StringIO(result.to_csv())))
+    assert len(lines) == len(result.rows)
+    for row, line in zip(read["rows"], lines, strict=True):
+        assert set(result.measures) <= set(row)
+        assert set(result.measures) <= set(line)
+        assert line["task"] == row["condition"]["task"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_latex_lines_have_equally_many_cells(awkward, name):
+    latex = TABLES[name].table(awkward["no failures"], QUICK).to_latex()
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == latex.count(r"\bottomrule")
+    for body in re.findall(r"\\begin\{tabular\}\{@\{\}([lr]+)@\{\}\}(.*?)\\end\{tabular\}", latex, re.DOTALL):
+        alignment, lines = body
+        for line in lines.splitlines():
+            if line.endswith(r"\\") and r"\multicolumn" not in line:
+                assert line.count("&") == len(alignment) - 1, line
+    assert not re.search(r"\\\\\s*\[", latex), "a bracket after a line break is read as its argument"
+
+
+@pytest.mark.parametrize("level", ["quick", "grid"])
+@pytest.mark.parametrize("name", TABLES)
+def test_lower_levels_fill_what_they_can_and_say_what_is_missing(records, synthetic, name, level):
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.5])})
+    result = TABLES[name].table(records(task, level=level), QUICK)
+    order = ["quick", "grid", "full"]
+    needs = TABLES[name].needs
+    if needs in order and order.index(needs) <= order.index(level) and name != "transitions":
+        assert result.rows
+    elif name != "transitions":
+        assert result.rows == ()
+        assert any("measure with" in note for note in result.notes)
+
+
+def test_random_weights_and_unfinished_runs_are_said(records, synthetic, tmp_path):
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.5])})
+    model = {"name": "ouro-1.4b", "toy": False, "random_weights": True, "weights": {}}
+    result = TABLES["mechanism"].table(records(task, level="quick", model=model))
+    assert "ouro-1.4b (random weights)" in result.to_text()
+    assert any("random weights" in note for note in result.notes)
+
+
+def test_several_runs_share_a_table(tmp_path, synthetic):
+    from loopscope.studies.records import Records
+
+    paths = synthetic.Paths.of([0.5, 0.25], [-1.0, -0.5])
+    runs = [synthetic.write_run(tmp_path / name, [synthetic.Task("sums", {4: paths})], level="quick") for name in "ab"]
+    assert [row.condition.run for row in TABLES["mechanism"].table(Records(runs), QUICK).rows] == ["a", "b"]

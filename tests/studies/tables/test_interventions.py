@@ -1,0 +1,86 @@
+"""The quadratic intervention on rounded states, the bound-selected scale, and the two at a glance."""
+
+import numpy as np
+import pytest
+
+from loopscope.studies.tables.bound_selected import bound_selected
+from loopscope.studies.tables.interventions import interventions
+from loopscope.studies.tables.quadratic_intervention import quadratic_intervention
+
+
+@pytest.fixture
+def rounded(records, synthetic):
+    """Three failures and one progressing update, gains of the rounded states set by hand."""
+    paths = synthetic.Paths.of([0.5, 0.5, 0.5, 0.5], [-1.0, -1.0, -1.0, -0.25])
+    columns = {
+        "bf16_quarter_gain": np.array([0.1, -0.1, 0.0, 0.2]),
+        "bf16_quadratic_gain": np.array([0.2, 0.1, -0.1, 0.4]),
+    }
+    return records(synthetic.Task("sums", {4: paths}, columns=columns))
+
+
+def test_quadratic_intervention_by_hand(rounded, row_of):
+    result = quadratic_intervention(rounded)
+    quarter, quadratic, difference = (row_of(result, key) for key in ("quarter", "quadratic", "difference"))
+    # Zero gain is no recovery.
+    assert (quarter.recovered, quadratic.recovered, difference.recovered) == (1, 2, 1)
+    assert {row.failures for row in result.rows} == {3}
+    assert quarter.recovery.value == pytest.approx(1 / 3)
+    assert difference.recovery.value == pytest.approx(1 / 3)
+    assert quarter.mean_gain.value == pytest.approx(0.05)
+    assert quadratic.mean_gain.value == pytest.approx(0.15)
+    assert difference.mean_gain.value == pytest.approx(0.1)
+
+
+def test_gains_resample_all_questions_and_recovery_the_failures(rounded, row_of):
+    row = row_of(quadratic_intervention(rounded), "quadratic")
+    assert (row.mean_gain.n, row.recovery.n) == (4, 3)
+
+
+def test_without_failures_gains_remain_and_recovery_is_undefined(awkward, row_of):
+    rows = [row for row in quadratic_intervention(awkward["no failures"]).rows if row.condition.task == "sums"]
+    assert all(row.recovery.value is None and row.failures == 0 for row in rows)
+    assert all(row.mean_gain.value is not None for row in rows)
+
+
+def test_bound_selected_by_hand(hand, row_of):
+    result = bound_selected(hand)
+    primary, failures = row_of(result, "primary"), row_of(result, "failures")
+    # L_D = -φ'' at its largest: 2, 0.25, 1 and 2.75; scales 0.9·2A/L_D, at most 1.
+    scales = np.array([0.45, 1.0, 0.9, 0.9 * 1.5 / 2.75])
+    gains = np.array([0.5, 0.25, 0.5, 0.75]) * scales - np.array([1, 0.125, 0.5, 1]) * scales**2
+    gains[3] -= 0.125 * scales[3] ** 3
+    quarter = np.array([0.0625, 0.0625 - 0.0078125, 0.125 - 0.03125, 0.1875 - 0.0625 - 0.125 / 64])
+    assert (primary.n, primary.quarter_positive, primary.selected_positive) == (4, 4, 4)
+    assert primary.mean_gain.value == pytest.approx(gains.mean())
+    assert primary.advantage.value == pytest.approx((gains - quarter).mean())
+    assert (failures.n, failures.selected_positive) == (2, 2)
+    assert failures.mean_gain.value == pytest.approx(gains[[0, 3]].mean())
+    assert failures.scale_median.value == pytest.approx(scales[[0, 3]].mean())
+    assert (failures.scale_minimum, failures.scale_maximum) == pytest.approx((0.45, scales[3]))
+
+
+def test_every_gain_exceeds_its_guarantee(hand, row_of):
+    # With constant curvature the guarantee is met exactly; question 7 has room.
+    assert row_of(bound_selected(hand), "primary").guarantee_margin == pytest.approx(0.0, abs=1e-15)
+
+
+def test_slopes_without_a_safe_scale_are_left_out(awkward, row_of):
+    result = bound_selected(awkward["nothing primary"])
+    assert [row.n for row in result.rows] == [0, 0]
+    assert all(row.mean_gain.value is None and row.scale_minimum is None for row in result.rows)
+
+
+def test_both_rules_at_a_glance(rounded, row_of):
+    result = interventions(rounded)
+    quadratic, bound = row_of(result, "quadratic"), row_of(result, "bound")
+    assert (quadratic.recovered_quarter, quadratic.recovered_selected, quadratic.failures, quadratic.n) == (1, 2, 3, 4)
+    assert quadratic.advantage.value == pytest.approx(0.1)
+    # The bound rule reads FP64 paths, not rounded states: every failure recovers.
+    assert (bound.recovered_quarter, bound.recovered_selected, bound.failures, bound.n) == (3, 3, 3, 3)
+
+
+def test_a_nonlinear_readout_has_no_bound_rule(records, synthetic):
+    task = synthetic.Task("sums", {19: synthetic.Paths.of([0.5, 0.2], [-1.0, -0.1])})
+    model = {"affine_readout": False, "family": "huginn", "name": "toy-huginn"}
+    assert [row.key for row in interventions(records(task, model=model)).rows] == ["quadratic"]

@@ -1,0 +1,54 @@
+"""Studies by name, from paths and from opened runs."""
+
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.studies import FIGURES, TABLES, figure, open_records, table
+
+
+@pytest.fixture
+def run(tmp_path, synthetic):
+    return synthetic.write_run(tmp_path / "run", [synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})])
+
+
+def test_a_path_a_run_and_a_list_are_the_same(run, quick):
+    by_path, by_run, by_list = (table("mechanism", source, quick) for source in (str(run.path), run, [run.path]))
+    assert by_path.rows == by_run.rows == by_list.rows
+
+
+@pytest.mark.parametrize("name", ["mechanism", "Mechanism", "failure_shares"])
+def test_names_forgive_case_and_underscores(run, quick, name):
+    assert table(name, run, quick).rows
+
+
+def test_a_near_miss_names_the_nearest(run):
+    with pytest.raises(LoopscopeError, match="did you mean mechanism"):
+        table("mechanisms", run)
+
+
+def test_an_unknown_name_lists_all(run):
+    with pytest.raises(LoopscopeError, match="choose from concept, direction-progress"):
+        figure("xyz", run)
+
+
+def test_no_runs_is_the_users_mistake():
+    with pytest.raises(LoopscopeError, match="at least one"):
+        open_records([])
+
+
+def test_a_folder_that_is_no_run_is_one_line(tmp_path):
+    with pytest.raises(LoopscopeError, match="is no run"):
+        table("mechanism", tmp_path)
+
+
+def test_every_study_has_a_function_and_one_line():
+    for study in (*TABLES.values(), *FIGURES.values()):
+        assert callable(study.function)
+        assert "\n" not in study.summary
+        assert study.needs in ("quick", "grid", "full", "--tokens")
+
+
+def test_records_are_read_once(run):
+    records = open_records(run)
+    assert records.updates is records.updates
+    assert open_records(records) is records

@@ -1,0 +1,83 @@
+"""The bodies of `loopscope tables`, `figures`, `compare` and `studies`."""
+
+import json
+
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.cli.compare import compare
+from loopscope.cli.figures import figures
+from loopscope.cli.studies import studies
+from loopscope.cli.tables import tables
+from loopscope.studies import FIGURES, TABLES
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, synthetic):
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25, -0.5], [-1.0, -0.1, -0.1])})
+    return str(synthetic.write_run(tmp_path_factory.mktemp("cli") / "run", [task], level="grid").path)
+
+
+@pytest.fixture(scope="module")
+def quick_run(tmp_path_factory, synthetic):
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.1])})
+    return str(synthetic.write_run(tmp_path_factory.mktemp("cli") / "quick", [task], level="quick").path)
+
+
+@pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
+def test_one_table_in_every_format(run, format):
+    assert "sums" in tables([run], name="mechanism", format=format)
+
+
+def test_all_tables_and_what_is_missing(run):
+    written = tables([run])
+    assert "Quarter-step recovery" in written
+    assert "nothing in these runs for: transitions, tokens, refined-optima" in written
+
+
+def test_all_tables_as_one_json_document(run):
+    read = json.loads(tables([run], format="json"))
+    assert {entry["study"] for entry in read} >= {"mechanism", "oracles"}
+
+
+def test_a_table_that_the_run_cannot_fill_says_what_to_do(quick_run):
+    with pytest.raises(LoopscopeError, match=r"oracles: .*--level grid"):
+        tables([quick_run], name="oracles")
+
+
+def test_unknown_formats_are_the_users_mistake(run, tmp_path):
+    with pytest.raises(LoopscopeError, match="choose from text"):
+        tables([run], format="html")
+    with pytest.raises(LoopscopeError, match="choose from pdf"):
+        list(figures([run], str(tmp_path), format="jpeg"))
+    with pytest.raises(LoopscopeError, match="choose from text"):
+        compare([run], format="html")
+
+
+def test_figures_are_written_into_a_new_folder(run, tmp_path):
+    written = list(figures([run], str(tmp_path / "new"), format="svg"))
+    assert {path.stem for path in written} == set(FIGURES)
+    assert all(path.with_suffix(".json").exists() for path in written)
+
+
+def test_a_figure_that_the_run_cannot_fill_says_why(quick_run, tmp_path):
+    with pytest.raises(LoopscopeError, match="no finite-step failure"):
+        list(figures([quick_run], str(tmp_path), name="contraction"))
+
+
+def test_a_file_is_no_folder_for_figures(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LoopscopeError, match="is a file"):
+        list(figures([run], str(tmp_path / "file")))
+
+
+@pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
+def test_comparison_in_every_format(run, format):
+    written = compare([run], name="mechanism", format=format)
+    assert "shown beside it only" in written.replace("\\", "")
+
+
+def test_studies_are_listed_with_what_they_need():
+    listing = studies()
+    for name in (*TABLES, *FIGURES):
+        assert f"  {name} " in listing

@@ -1,0 +1,99 @@
+"""From run directories to conditions and arrays."""
+
+import numpy as np
+import pytest
+
+from loopscope.studies.conditions import Weights, bare_name
+from loopscope.studies.records import Records
+
+
+@pytest.fixture
+def two_tasks(records, synthetic):
+    return records(
+        synthetic.Task("gsm8k", {t: synthetic.Paths.of([0.5, 0.1], [-1.0, 0.2]) for t in (1, 4)}),
+        synthetic.Task(
+            "commonsense_qa",
+            {t: synthetic.Paths.of([0.5], [-1.0]) for t in (1, 4)},
+            kind="options",
+            split="train",
+            subset="train1024",
+        ),
+    )
+
+
+def test_one_group_per_task_and_transition(two_tasks):
+    found = [(u.condition.task, u.condition.transition, len(u)) for u in two_tasks.updates]
+    assert found == [("gsm8k", 1, 2), ("gsm8k", 4, 2), ("commonsense_qa", 1, 1), ("commonsense_qa", 4, 1)]
+
+
+def test_conditions_print_as_the_paper_does(two_tasks):
+    titles = [str(updates.condition) for updates in two_tasks.updates]
+    assert titles[0] == "toy-ouro GSM8K test 1→2"
+    assert titles[2] == "toy-ouro CommonsenseQA train1024 1→2"
+
+
+def test_arrays_follow_the_rows(two_tasks):
+    updates = two_tasks.updates[0]
+    np.testing.assert_array_equal(updates.slope, [0.5, 0.1])
+    assert updates.grid_gain.shape == (2, 21)
+    np.testing.assert_allclose(updates.grid_gain[:, -1], updates.gain)
+    np.testing.assert_array_equal(updates.action_gain, updates.grid_gain[:, [0, 5, 10, 15, 20]])
+    np.testing.assert_array_equal(updates.primary, [True, False])
+
+
+def test_missing_columns_are_known(records, synthetic):
+    made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])}), level="quick")
+    updates = made.updates[0]
+    assert updates.has("slope", "gain")
+    assert not updates.has("grid_gain")
+    assert not updates.has_some("scalar_quadratic")
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "title"),
+    [
+        ({"name": "Ouro-1.4B", "toy": False, "revision": "574fa66c"}, Weights.PUBLISHED, "Ouro-1.4B"),
+        ({"name": "ByteDance/Ouro-1.4B", "toy": False, "revision": "574fa66c"}, Weights.PUBLISHED, "Ouro-1.4B"),
+        ({"name": "huginn-0125", "toy": False, "revision": "bb6621b6"}, Weights.PUBLISHED, "Huginn"),
+        ({"name": "Ouro-1.4B", "toy": False, "revision": None}, Weights.OTHER, "Ouro-1.4B"),
+        ({"name": "Ouro-1.4B-Thinking", "toy": False, "revision": "3aaa"}, Weights.OTHER, "Ouro-1.4B-Thinking"),
+        ({"name": "toy-ouro", "toy": True}, Weights.TOY, "toy-ouro"),
+        (
+            {"name": "Ouro-1.4B", "toy": False, "revision": "574f", "random_weights": True},
+            Weights.RANDOM,
+            "Ouro-1.4B (random weights)",
+        ),
+    ],
+)
+def test_where_weights_come_from(records, synthetic, model, weights, title):
+    made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])}), level="quick", model=model)
+    condition = made.updates[0].condition
+    assert (condition.weights, condition.model_title) == (weights, title)
+
+
+def test_sweeps_have_questions_in_rows(records, synthetic):
+    utility = np.array([[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]])
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.2], [-1.0, 0.1])}, utility=utility)
+    (sweep,) = records(task, level="quick", depths=(4, 5, 8)).sweeps
+    assert (sweep.depths, sweep.ids) == ((4, 5, 8), ("sums-00000", "sums-00001"))
+    np.testing.assert_array_equal(sweep.utility, utility)
+    assert sweep.correct is None
+
+
+def test_unfinished_runs_can_be_studied(tmp_path, synthetic):
+    from loopscope.store import Run, open_or_create
+    from loopscope.studies.tables.mechanism import mechanism
+
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.4, 0.3, 0.2], [-1.0] * 4)})
+    described = synthetic.manifest([task], unit_size=2, level="quick")
+    with open_or_create(tmp_path / "run", described) as writer:
+        unit = writer.pending()[0]
+        rows = np.arange(unit.start, unit.stop)
+        writer.commit(unit, {t.name: synthetic.MAKERS[t.name](described, task, rows) for t in described.tables()})
+    result = mechanism(Records([Run(tmp_path / "run")]))
+    assert result.rows[0].condition.n == 2
+    assert any("2 of 4 questions" in note for note in result.notes)
+
+
+def test_bare_names():
+    assert bare_name("org/Name-1B@abc") == "name-1b"
