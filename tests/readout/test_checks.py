@@ -48,10 +48,10 @@ def _nonlinear(readout=lambda h: h, state=Z, displacement=Z, targets=Y, position
 
 
 MISTAKES = {
-    "nan-logit": (lambda: affine_path(_with(NAN), Z, Y), "z0 holds 1 NaN or infinite"),
-    "infinite-logit": (lambda: affine_path(_with(INF), Z, Y), "z0 holds 1 NaN or infinite"),
-    "minus-infinite-logit": (lambda: affine_path(_with(-INF), Z, Y), "z0 holds 1 NaN or infinite"),
-    "nan-displacement": (lambda: affine_path(Z, _with(NAN), Y), "v holds 1 NaN or infinite"),
+    "nan-logit": (lambda: affine_path(_with(NAN), Z, Y), "NaN or infinite values in z0, 1 of them"),
+    "infinite-logit": (lambda: affine_path(_with(INF), Z, Y), "NaN or infinite values in z0, 1 of them"),
+    "minus-infinite-logit": (lambda: affine_path(_with(-INF), Z, Y), "NaN or infinite values in z0, 1 of them"),
+    "nan-displacement": (lambda: affine_path(Z, _with(NAN), Y), "NaN or infinite values in v, 1 of them"),
     "empty-reference": (lambda: affine_path(Z[:0], Z[:0], []), "reference set is empty"),
     "empty-vocabulary": (lambda: affine_path(Z[:, :0], Z[:, :0], Y), "no columns"),
     "target-too-large": (lambda: affine_path(Z, Z, [0, 4, 1]), "target 4 is outside the vocabulary of 4"),
@@ -75,10 +75,10 @@ MISTAKES = {
     "order-too-high": (lambda: _path().derivatives(0.5, 5), "from 0 to 4"),
     "order-negative": (lambda: _path().derivatives(0.5, -1), "from 0 to 4"),
     "order-fraction": (lambda: _path().derivatives(0.5, 1.5), "from 0 to 4"),
-    "nan-state": (lambda: _states(h=torch.full((3, 5), NAN)), "h holds 15 NaN"),
-    "infinite-next-state": (lambda: _states(h_plus=torch.full((3, 5), INF)), "h_plus holds 15"),
-    "nan-weight": (lambda: _states(head_weight=torch.full((4, 5), NAN)), "the logits holds"),
-    "minus-infinite-bias": (lambda: _states(head_bias=torch.full((4,), -INF)), "head_bias holds 4"),
+    "nan-state": (lambda: _states(h=torch.full((3, 5), NAN)), "in h, 15 of them"),
+    "infinite-next-state": (lambda: _states(h_plus=torch.full((3, 5), INF)), "in h_plus, 15 of them"),
+    "nan-weight": (lambda: _states(head_weight=torch.full((4, 5), NAN)), "NaN or infinite values in the logits"),
+    "minus-infinite-bias": (lambda: _states(head_bias=torch.full((4,), -INF)), "in head_bias, 4 of them"),
     "state-shapes": (lambda: _states(h_plus=torch.zeros(2, 5)), "must be the same"),
     "head-width": (lambda: _states(head_weight=torch.zeros(4, 6)), "the states have width 5"),
     "bias-shape": (lambda: _states(head_bias=torch.zeros(5)), "4 vocabulary entries"),
@@ -90,8 +90,8 @@ MISTAKES = {
         ),
         "wider dtype",
     ),
-    "nonlinear-nan": (lambda: _nonlinear(state=_with(NAN)), "state holds 1 NaN"),
-    "nonlinear-nan-logits": (lambda: _nonlinear(readout=lambda h: torch.log(h - 1.0)), "the readout's logits holds 12"),
+    "nonlinear-nan": (lambda: _nonlinear(state=_with(NAN)), "in state, 1 of them"),
+    "nonlinear-nan-logits": (lambda: _nonlinear(readout=lambda h: torch.log(h - 1.0)), "in the readout's logits, 12 of them"),
     "nonlinear-low-precision": (
         lambda: _nonlinear(state=Z.bfloat16(), displacement=Z.bfloat16()), "nonlinear_path_from_states"
     ),

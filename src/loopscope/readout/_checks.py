@@ -34,7 +34,7 @@ def require_finite(name: str, tensor: Tensor) -> None:
     bad = ~torch.isfinite(tensor)
     if bool(bad.any()):
         raise LoopscopeError(
-            f"{name} holds {int(bad.sum())} NaN or infinite values; "
+            f"NaN or infinite values in {name}, {int(bad.sum())} of them; "
             "remove those rows, or compute the logits in a wider dtype."
         )
 
