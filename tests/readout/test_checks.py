@@ -91,7 +91,7 @@ MISTAKES = {
         "wider dtype",
     ),
     "nonlinear-nan": (lambda: _nonlinear(state=_with(NAN)), "in state, 1 of them"),
-    "nonlinear-nan-logits": (lambda: _nonlinear(readout=lambda h: torch.log(h - 1.0)), "in the readout's logits, 12 of them"),
+    "nonlinear-nan-logits": (lambda: _nonlinear(readout=lambda h: torch.log(h - 1.0)), "readout's logits, 12 of"),
     "nonlinear-low-precision": (
         lambda: _nonlinear(state=Z.bfloat16(), displacement=Z.bfloat16()), "nonlinear_path_from_states"
     ),
