@@ -1,5 +1,59 @@
-"""loopscope: what each extra loop does inside a looped language model."""
+"""loopscope: what each extra loop does inside a looped language model.
 
+import loopscope as ls
+
+run = ls.measure("toy-ouro", tasks=["arithmetic"], transitions=[4], output="runs/first")
+run.table("mechanism")
+run.figure("scale-prediction").save("scale.pdf")
+
+path = ls.affine_path(z0, v, targets)
+ls.classify(path.slope, path.gain)
+
+Names are imported when they are first used, so that `import loopscope` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from loopscope._errors import LoopscopeError
 from loopscope._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from loopscope._run import Run, measure
+    from loopscope.models.load import load_model
+    from loopscope.models.tokenizer_source import load_tokenizer
+    from loopscope.path import Outcome, classify, predict
+    from loopscope.readout import affine_path, affine_path_from_states, nonlinear_path, option_path
+    from loopscope.tasks import load_task
+
+__all__ = [
+    "LoopscopeError",
+    "Outcome",
+    "Run",
+    "__version__",
+    "affine_path",
+    "affine_path_from_states",
+    "classify",
+    "load_model",
+    "load_task",
+    "load_tokenizer",
+    "measure",
+    "nonlinear_path",
+    "option_path",
+    "predict",
+]
+
+_HOMES = {
+    "_run": ("Run", "measure"),
+    "models": ("load_model", "load_tokenizer"),
+    "path": ("Outcome", "classify", "predict"),
+    "readout": ("affine_path", "affine_path_from_states", "nonlinear_path", "option_path"),
+    "tasks": ("load_task",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,22 @@
+"""`loopscope verify RUN`: what was checked and what was found."""
+
+from __future__ import annotations
+
+
+def verify_run(path: str, *, replay: bool) -> bool:
+    """Print the findings; whether there are none."""
+    from loopscope.store import verify
+
+    if replay:
+        from loopscope.measure.replay import replay as measure_again
+
+        result = verify(path, measure_again)
+    else:
+        result = verify(path)
+    for finding in result.findings:
+        print(finding)
+    rows = ", ".join(f"{count} {table}" for table, count in result.rows.items())
+    sample = "a sample measured again" if result.replayed else "nothing measured again"
+    state = "sound" if result.ok else f"{len(result.findings)} findings"
+    print(f"{path}: {state}; {result.units_checked}/{result.units_planned} units, {rows}; {sample}")
+    return result.ok
