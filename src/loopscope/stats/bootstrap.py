@@ -24,9 +24,9 @@ from loopscope.stats.statistics import OfSums, Statistic
 SEED = 20260904
 RESAMPLES = 2000
 LEVEL = 0.95
-# Counts are float64 because they enter matrix products; a million of them are 8 MB and stay near the cache, and the
-# ranks that rank statistics keep for a block are of the same size each.
-BLOCK_ELEMENTS = 1_000_000
+# Counts are float64 because they enter matrix products. A hundred thousand of them are 0.8 MB: with the ranks that rank
+# statistics keep for a block (of the same size each) they stay in the cache.
+BLOCK_ELEMENTS = 100_000
 
 Key = TypeVar("Key")
 

@@ -58,11 +58,20 @@ class Block:
     counts_BN: NDArray[np.float64]
 
     def __post_init__(self) -> None:
+        # Entries keep their column, and with it the array, alive: an identity cannot be taken over by another.
         self._ranked: dict[int, tuple[Column, Ranked]] = {}
+        self._cumulative: dict[int, tuple[Column, NDArray[np.float64]]] = {}
+
+    def cumulative(self, column: Column) -> NDArray[np.float64]:
+        """How many records were drawn up to each one in ascending order of the column: [B, N]."""
+        key = id(column.values)
+        if key not in self._cumulative:
+            drawn_BN = np.cumsum(np.take(self.counts_BN, column.order, axis=1), axis=1)
+            self._cumulative[key] = (column, drawn_BN)
+        return self._cumulative[key][1]
 
     def ranked(self, column: Column) -> Ranked:
         """The midranks of a column; columns over the same array share them."""
-        # The entry keeps its column, and with it the array, alive: an identity cannot be taken over by another.
         key = id(column.values)
         if key not in self._ranked:
             self._ranked[key] = (column, self._rank(column))

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loopscope.stats.resample import Block
+from loopscope.stats.resample import Block, Column
 
 
 class Statistic(Protocol):
@@ -137,26 +137,26 @@ class Quantile:
     resamples = True
 
     def __init__(self, values: ArrayLike, probability: float) -> None:
-        self.sorted = np.sort(column(values))
-        self.order = np.argsort(column(values), kind="stable")
+        self.column = Column(column(values))
         self.probability = probability
 
     @property
     def size(self) -> int:
         """Number of records."""
-        return self.sorted.size
+        return self.column.values.size
 
     def value(self) -> float | None:
         """The quantile; None for no records."""
-        return float(np.quantile(self.sorted, self.probability)) if self.size else None
+        return float(np.quantile(self.column.values, self.probability)) if self.size else None
 
     def replicates(self, block: Block) -> NDArray[np.float64]:
-        """The quantile of each resample, read from the cumulative counts of the sorted values."""
-        drawn_BN = block.counts_BN[:, self.order].cumsum(axis=1)
+        """The quantile of each resample, read from the cumulative counts of the ascending values."""
+        ascending = self.column.values[self.column.order]
+        drawn_BN = block.cumulative(self.column)
         position = self.probability * (self.size - 1)
         below = int(np.floor(position))
-        lower = self.sorted[(drawn_BN > below).argmax(axis=1)]
-        upper = self.sorted[(drawn_BN > min(below + 1, self.size - 1)).argmax(axis=1)]
+        lower = ascending[(drawn_BN > below).argmax(axis=1)]
+        upper = ascending[(drawn_BN > min(below + 1, self.size - 1)).argmax(axis=1)]
         between: NDArray[np.float64] = lower + (position - below) * (upper - lower)
         return between
 

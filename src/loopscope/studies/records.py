@@ -163,7 +163,7 @@ class Records:
         return tuple(sweep for run in self.runs for sweep in _sweeps(run) if len(sweep.depths) > 1)
 
     def tokens(self) -> Iterator[Tokens]:
-        """Token rows by condition, of the runs that were measured with them; one condition in memory at a time."""
+        """Token rows by condition, of the runs that were measured with them; one task in memory at a time."""
         for run in self.runs:
             if run.manifest.tokens:
                 yield from _tokens(run)
@@ -237,18 +237,19 @@ def _correct(run: Run, condition: Condition, rows: pl.DataFrame, questions: int)
 
 
 def _tokens(run: Run) -> Iterator[Tokens]:
-    columns = ("row", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", "continues")
+    columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain")
     for condition in conditions_of(run):
-        for transition in run.manifest.transitions:
-            rows = (
-                run.tokens.filter(
-                    pl.col("task") == condition.task,
-                    pl.col("split") == condition.split,
-                    pl.col("transition") == transition,
-                    pl.col("continues").fill_null(True),
-                )
-                .select(columns)
-                .collect()
+        # One pass over the shards for all transitions: they lie side by side in every shard.
+        rows = (
+            run.tokens.filter(
+                pl.col("task") == condition.task,
+                pl.col("split") == condition.split,
+                pl.col("continues").fill_null(True),
             )
-            if rows.height:
-                yield Tokens(at(condition, transition, rows["row"].n_unique()), rows)
+            .select(columns)
+            .collect()
+        )
+        for transition in run.manifest.transitions:
+            found = rows.filter(pl.col("transition") == transition)
+            if found.height:
+                yield Tokens(at(condition, transition, found["row"].n_unique()), found)

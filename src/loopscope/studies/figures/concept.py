@@ -23,10 +23,11 @@ TITLE = "A shorter step can recover progress"
 def concept(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
     """A clearly visible finite-step failure of the condition that has most of them."""
     chosen = select(records, "grid_gain", level="grid")
-    found = [example for updates in chosen.kept if (example := balanced_failure(records, updates))]
-    if not found:
+    example = None
+    for updates in sorted(chosen.kept, key=lambda updates: -int(updates.finite_step.sum())):
+        example = example or balanced_failure(records, updates)
+    if example is None:
         return empty_figure("concept", TITLE, records, "no finite-step failure in these runs")
-    example = max(found, key=lambda candidate: candidate.failures)
     with paper_style():
         figure = _draw(example)
     return FigureResult(

@@ -84,6 +84,8 @@ def _draw(panels: dict[str, list[DepthSweep]], declines: dict[int, list[RunningB
         for sweep in sweeps:
             _line(axes, sweep, declines[id(sweep)], looks[_series(sweep)], bootstrap)
         axes.set_title(title)
+        # Rings and triangles stand above the highest point.
+        axes.margins(y=0.12)
         _depth_axis(axes, sorted({depth for sweep in sweeps for depth in sweep.depths}))
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)

@@ -51,17 +51,14 @@ class Panelled:
 def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
     """The solution task with most finite-step failures, and the next condition of another model, else task."""
     chosen = select(records, "grid_gain", "quadratic_scale", level="grid")
-    candidates = [
-        (updates, example)
-        for updates in chosen.kept
-        if updates.primary.any() and (example := lower_median_failure(records, updates)) is not None
-    ]
+    candidates = [updates for updates in chosen.kept if (updates.primary & updates.finite_step).any()]
     if not candidates:
         return empty_figure("scale-prediction", TITLE, records, "no finite-step failure in these runs")
     settings = bootstrap or Bootstrap()
     shown = [
         Panelled(updates, example, rows_of(updates, settings, keys=("primary",))[0])
-        for updates, example in _two(candidates)
+        for updates in _two(candidates)
+        if (example := lower_median_failure(records, updates)) is not None
     ]
     with paper_style():
         figure = _draw(shown)
@@ -78,16 +75,14 @@ def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> Fi
     )
 
 
-def _two(candidates: list[tuple[Updates, Example]]) -> list[tuple[Updates, Example]]:
+def _two(candidates: list[Updates]) -> list[Updates]:
     # Mathematical sets first, as in the paper: their paths are those of the reference-token utility.
-    ranked = sorted(
-        candidates, key=lambda candidate: (candidate[0].condition.kind != "solution", -candidate[1].failures)
-    )
+    ranked = sorted(candidates, key=lambda group: (group.condition.kind != "solution", -int(group.finite_step.sum())))
     first = ranked[0]
-    here = first[0].condition
+    here = first.condition
 
-    def other(candidate: tuple[Updates, Example]) -> tuple[bool, bool, bool]:
-        there = candidate[0].condition
+    def other(group: Updates) -> tuple[bool, bool, bool]:
+        there = group.condition
         return (
             (there.run, there.model) != (here.run, here.model),
             there.evaluation_set != here.evaluation_set,
@@ -164,11 +159,11 @@ def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None
 
 
 def _unit(values: Floats) -> tuple[int, float]:
-    """The power of a thousand that makes the largest value readable."""
+    """The power of ten that makes the largest value readable."""
     largest = float(np.abs(values).max())
     if largest == 0 or 0.1 <= largest < 1000:
         return 0, 1.0
-    power = 3 * int(np.floor(np.log10(largest) / 3))
+    power = int(np.floor(np.log10(largest)))
     return power, 10.0**power
 
 
