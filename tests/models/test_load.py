@@ -267,6 +267,15 @@ def test_many_missing_tensors_are_counted(tiny):
     assert "and 8 more" in complaint(folder)
 
 
+def test_three_missing_tensors_are_all_named(tiny):
+    folder = tiny("ouro")
+    names = ["model.norm.weight", "lm_head.weight", "model.early_exit_gate.bias"]
+    edit_tensors(folder, lambda tensors: [tensors.pop(name) for name in names])
+    message = complaint(folder)
+    assert all(repr(name) in message for name in names)
+    assert "more" not in message
+
+
 def test_untied_configuration_without_a_head(tiny):
     folder = tiny("ouro")
     edit_tensors(folder, lambda tensors: tensors.pop("lm_head.weight"))

@@ -1,0 +1,67 @@
+"""Devices and dtypes by name, on machines with and without accelerators."""
+
+import pytest
+import torch
+
+from loopscope._errors import LoopscopeError
+from loopscope.models import placement
+from loopscope.models.placement import find_device, find_dtype
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def pretend(cuda=0, mps=False):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "found"), [(2, False, "cuda"), (1, True, "cuda"), (0, True, "mps"), (0, False, "cpu")]
+)
+def test_auto_takes_the_best_there_is(machine, cuda, mps, found):
+    machine(cuda, mps)
+    assert find_device("auto").type == found
+
+
+@pytest.mark.parametrize(("count", "name"), [(0, "cuda"), (0, "cuda:0"), (1, "cuda:1"), (2, "cuda:2")])
+def test_cuda_device_beyond_the_last(machine, count, name):
+    machine(count)
+    with pytest.raises(LoopscopeError, match=f"{count} CUDA devices"):
+        find_device(name)
+
+
+@pytest.mark.parametrize(("count", "name"), [(1, "cuda"), (1, "cuda:0"), (3, "cuda:2")])
+def test_cuda_device_that_is_there(machine, count, name):
+    machine(count)
+    assert find_device(name) == torch.device(name)
+
+
+def test_mps_only_where_it_is(machine):
+    machine(mps=True)
+    assert find_device("mps").type == "mps"
+    machine(mps=False)
+    with pytest.raises(LoopscopeError, match="mps"):
+        find_device("mps")
+
+
+def test_device_object_passes_through():
+    assert find_device(torch.device("cpu")) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x"])
+def test_name_that_is_no_device(name):
+    with pytest.raises(LoopscopeError, match="there is no device"):
+        find_device(name)
+
+
+def test_every_dtype_by_name_and_object():
+    for name, dtype in placement.DTYPES.items():
+        assert find_dtype(name) is find_dtype(dtype) is find_dtype(name.upper()) is dtype
+
+
+def test_integer_is_no_dtype_for_weights():
+    with pytest.raises(LoopscopeError, match="int64"):
+        find_dtype(torch.int64)
