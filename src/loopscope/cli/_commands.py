@@ -41,9 +41,7 @@ def measure(
     template: Annotated[str | None, flag("--template", "Template file instead of the tasks' own.")] = None,
     batch_size: Annotated[str, flag("--batch-size", "Questions in a batch, `auto` or `paper`.")] = "auto",
     device: Device = "auto",
-    dtype: Annotated[
-        str | None, flag("--dtype", "Dtype of weights and states; the checkpoint's by default.")
-    ] = None,
+    dtype: Annotated[str | None, flag("--dtype", "Dtype of weights and states; the checkpoint's by default.")] = None,
     readout_dtype: Annotated[str, flag("--readout-dtype", "Arithmetic of the readout.")] = "float32",
     long: Annotated[str, flag("--long", "Sequences that do not fit: error, skip or truncate-left.")] = "error",
     unit_size: Annotated[int, flag("--unit-size", "Questions stored at a time.")] = 64,
