@@ -1,10 +1,15 @@
-"""The gated activation of every feed-forward layer: silu(gate) · up, with silu(x) = x · sigmoid(x)."""
+"""The gated activation of every feed-forward layer: silu(gate) · up, with silu(x) = x · sigmoid(x).
+
+Shapes: F feed-forward width.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from loopscope.models.kernels.choice import Implementation, takes_kernel
 
 
 def gated_silu(gate: Tensor, up: Tensor, plain: bool) -> Tensor:
@@ -18,3 +23,13 @@ def gated_silu(gate: Tensor, up: Tensor, plain: bool) -> Tensor:
     wide = gate.to(torch.float32) if low else gate
     active = wide * torch.sigmoid(wide)
     return (active.to(gate.dtype) if low else active) * up
+
+
+def gated_silu_joined(both: Tensor, plain: bool, impl: Implementation | None = None) -> Tensor:
+    """The same from gate and up side by side, [..., 2F] → [..., F], gate first."""
+    if not plain and takes_kernel(both, impl):
+        from loopscope.models.kernels.gated_silu import gated_silu as kernel
+
+        return kernel(both)
+    inner = both.shape[-1] // 2
+    return gated_silu(both[..., :inner], both[..., inner:], plain)

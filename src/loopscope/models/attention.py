@@ -73,8 +73,18 @@ def cached_surroundings(positions_BS: Tensor, cache: KeyValueCache, rotary: Rota
     return Surroundings(tables, keys <= positions_BS[:, None, :, None], cache, positions_BS)
 
 
-def attend(q_BSHP: Tensor, k_BSKP: Tensor, v_BSKP: Tensor, around: Surroundings, slot: int) -> Tensor:
-    """The attended values, heads side by side: [B, S, H·P]. `slot` matters only with a cache."""
+def attend(
+    q_BSHP: Tensor,
+    k_BSKP: Tensor,
+    v_BSKP: Tensor,
+    around: Surroundings,
+    slot: int,
+    visible: Tensor | None = None,
+) -> Tensor:
+    """The attended values, heads side by side: [B, S, H·P]. `slot` matters only with a cache.
+
+    `visible` stands in for that of the surroundings where there are queries at a few positions only.
+    """
     batch, width, heads, head_width = q_BSHP.shape
     q, k, v = q_BSHP.transpose(1, 2), k_BSKP.transpose(1, 2), v_BSKP.transpose(1, 2)
     if around.cache is not None:
@@ -83,7 +93,7 @@ def attend(q_BSHP: Tensor, k_BSKP: Tensor, v_BSKP: Tensor, around: Surroundings,
         if around.visible is not None:
             k, v = held
     implementation = _attend_plain if around.plain else _attend_fused
-    mixed = implementation(q, k, v, around.visible)
+    mixed = implementation(q, k, v, around.visible if visible is None else visible)
     return mixed.transpose(1, 2).reshape(batch, width, heads * head_width)
 
 

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from loopscope.models.attention import Surroundings
 from loopscope.models.config_fields import ConfigFields
-from loopscope.models.normalisation import RMSNorm
+from loopscope.models.normalisation import RMSNorm, Stream, add_branch
+from loopscope.models.queries import Queries
 from loopscope.models.recurrent_depth import (
     JointAttention,
     JointFeedForward,
@@ -76,12 +77,20 @@ class HuginnBlock(nn.Module):
         self.mlp = JointFeedForward(config)
         self.norm_4 = RMSNorm(config.hidden_size, config.norm_eps)
 
-    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
-        """[B, S, D] → [B, S, D]."""
-        plain = around.plain
-        x_BSD = self.norm_2(self.attn(self.norm_1(x_BSD, plain), around, slot) + x_BSD, plain)
-        result: Tensor = self.norm_4(self.mlp(self.norm_3(x_BSD, plain), plain) + x_BSD, plain)
-        return result
+    @property
+    def first_norm(self) -> RMSNorm:
+        """The norm ahead of the attention."""
+        return self.norm_1
+
+    def forward(
+        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
+    ) -> Stream:
+        """The stream after both branches."""
+        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
+        mixed = self.attn(stream.normed, around, slot, queries)
+        stream = add_branch(state, mixed, sum_norm=self.norm_2, next_norm=self.norm_3, plain=plain)
+        branch = self.mlp(stream.normed, plain)
+        return add_branch(stream.state, branch, sum_norm=self.norm_4, next_norm=next_norm, plain=plain)
 
 
 class Huginn(RecurrentDepth):

@@ -16,21 +16,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.attention import Surroundings, cached_surroundings, counted_surroundings, surroundings
-from loopscope.models.base import LoopedModule, needs_elementary_operations, select
+from loopscope.models.base import LoopedModule, needs_elementary_operations
 from loopscope.models.batch import Batch
+from loopscope.models.blocks import read_blocks, run_blocks
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
-from loopscope.models.linear import Linear, linear
-from loopscope.models.normalisation import RMSNorm
+from loopscope.models.linear import Embedding, Linear, linear
+from loopscope.models.normalisation import RMSNorm, Stream, add_branch
 from loopscope.models.ouro import check_full_attention
 from loopscope.models.protocol import Context
+from loopscope.models.queries import Queries
 from loopscope.models.rope import Rotary, read_rotary
 from loopscope.models.separate_projections import AttentionSizes, SeparateAttention, SeparateFeedForward
 
@@ -107,11 +109,19 @@ class LlamaLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.attention.hidden, config.norm_eps)
         self.post_attention_layernorm = RMSNorm(config.attention.hidden, config.norm_eps)
 
-    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
-        """[B, S, D] → [B, S, D]."""
-        x_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD, around.plain), around, slot)
-        branch: Tensor = self.mlp(self.post_attention_layernorm(x_BSD, around.plain), around.plain)
-        return x_BSD + branch
+    @property
+    def first_norm(self) -> RMSNorm:
+        """The norm ahead of the attention."""
+        return self.input_layernorm
+
+    def forward(
+        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
+    ) -> Stream:
+        """The stream after both branches."""
+        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
+        mixed = self.self_attn(stream.normed, around, slot, queries)
+        stream = add_branch(state, mixed, next_norm=self.post_attention_layernorm, plain=plain)
+        return add_branch(stream.state, self.mlp(stream.normed, plain), next_norm=next_norm, plain=plain)
 
 
 class LlamaStack(nn.Module):
@@ -119,7 +129,7 @@ class LlamaStack(nn.Module):
 
     def __init__(self, config: LayerLoopConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocabulary_size, config.attention.hidden)
+        self.embed_tokens = Embedding(config.vocabulary_size, config.attention.hidden)
         self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.attention.hidden, config.norm_eps)
 
@@ -172,16 +182,17 @@ class LayerLoop(LoopedModule):
         if batch.initial_state is not None:
             return Context(batch.initial_state.to(self.dtype), batch, extra=around)
         x: Tensor = self.model.embed_tokens(batch.input_ids)
-        for index in range(self.config.start):
-            x = self.model.layers[index](x, around, index)
-        return Context(x, batch, extra=around)
+        ahead = range(self.config.start)
+        return Context(run_blocks(x, self._layers(ahead), around, ahead).state, batch, extra=around)
 
     def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
         """The span once. `loop` (from 0) chooses the cache slots, if there is a cache."""
-        around: Surroundings = context.extra
-        for index in range(self.config.start, self.config.end + 1):
-            state = self.model.layers[index](state, around, loop * self.config.layers + index)
-        return state
+        span = range(self.config.start, self.config.end + 1)
+        slots = [loop * self.config.layers + index for index in span]
+        return run_blocks(state, self._layers(span), context.extra, slots).state
+
+    def _layers(self, indices: range) -> list[nn.Module]:
+        return [self.model.layers[index] for index in indices]
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Logits through the layers after the span. Rows begin at position 0."""
@@ -206,7 +217,12 @@ class LayerLoop(LoopedModule):
         parts = self._in_dtype(live, dtype)
         assert isinstance(parts, nn.ModuleDict)
         x = state if dtype is None else state.to(dtype)
-        for index, layer in enumerate(parts["coda"].children()):
-            x = layer(x, around, self.config.end + 1 + index)
-        hidden = select(parts["norm"](x, around.plain), positions)
+        hidden = read_blocks(
+            x,
+            list(parts["coda"].children()),
+            around,
+            range(self.config.end + 1, self.config.layers),
+            cast(RMSNorm, parts["norm"]),
+            positions,
+        )
         return linear(hidden, parts["head"].weight)  # type: ignore[arg-type]

@@ -30,9 +30,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class Linear(nn.Linear):
     """`nn.Linear` by way of `linear`."""
 
+    def reset_parameters(self) -> None:
+        """Draws the usual weights, but none on the meta device, where there is nothing to hold them."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def forward(self, input: Tensor) -> Tensor:
         """[..., in] → [..., out]."""
         return linear(input, self.weight, self.bias)
+
+
+class Embedding(nn.Embedding):
+    """`nn.Embedding` that draws nothing on the meta device: torch would load its compiler for that, in seconds."""
+
+    def reset_parameters(self) -> None:
+        """Draws the usual weights where there is something to hold them."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 class Joined(NamedTuple):

@@ -21,11 +21,13 @@ from torch import Tensor, nn
 from loopscope.models.attention import Surroundings, cached_surroundings, surroundings
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
+from loopscope.models.blocks import run_blocks
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
-from loopscope.models.linear import Linear, linear
-from loopscope.models.normalisation import RMSNorm
+from loopscope.models.linear import Embedding, Linear, linear
+from loopscope.models.normalisation import RMSNorm, Stream, add_branch
 from loopscope.models.protocol import AffineHead, Context
+from loopscope.models.queries import Queries
 from loopscope.models.rope import Rotary, read_rotary
 from loopscope.models.separate_projections import AttentionSizes, SeparateAttention, SeparateFeedForward
 
@@ -104,14 +106,21 @@ class OuroLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
         self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, config.norm_eps)
 
-    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
-        """[B, S, D] → [B, S, D]."""
-        plain = around.plain
-        mixed = self.self_attn(self.input_layernorm(x_BSD, plain), around, slot)
-        x_BSD = x_BSD + self.input_layernorm_2(mixed, plain)
-        branch = self.mlp(self.post_attention_layernorm(x_BSD, plain), plain)
-        normed: Tensor = self.post_attention_layernorm_2(branch, plain)
-        return x_BSD + normed
+    @property
+    def first_norm(self) -> RMSNorm:
+        """The norm ahead of the attention."""
+        return self.input_layernorm
+
+    def forward(
+        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
+    ) -> Stream:
+        """The stream after both branches."""
+        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
+        mixed = self.self_attn(stream.normed, around, slot, queries)
+        middle = self.post_attention_layernorm
+        stream = add_branch(state, mixed, branch_norm=self.input_layernorm_2, next_norm=middle, plain=plain)
+        branch, norm = self.mlp(stream.normed, plain), self.post_attention_layernorm_2
+        return add_branch(stream.state, branch, branch_norm=norm, next_norm=next_norm, plain=plain)
 
 
 class OuroStack(nn.Module):
@@ -119,7 +128,7 @@ class OuroStack(nn.Module):
 
     def __init__(self, config: OuroConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocabulary_size, config.hidden_size)
+        self.embed_tokens = Embedding(config.vocabulary_size, config.hidden_size)
         self.layers = nn.ModuleList(OuroLayer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.early_exit_gate = Linear(config.hidden_size, 1)
@@ -154,6 +163,11 @@ class Ouro(LoopedModule):
         return {"model.rotary_emb.inv_freq"} | layers
 
     @property
+    def exit_threshold(self) -> float:
+        """The CDF at which the checkpoint's own policy stops (`early_exit_threshold`); see `exit_gate`."""
+        return self.config.exit_threshold
+
+    @property
     def head(self) -> AffineHead:
         """The logits are state · weightᵀ."""
         return AffineHead(self.lm_head.weight)
@@ -180,11 +194,9 @@ class Ouro(LoopedModule):
 
     def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
         """One loop: all layers, then the norm. `loop` (from 0) chooses the cache slots, if there is a cache."""
-        around: Surroundings = context.extra
-        for index, layer in enumerate(self.model.layers):
-            state = layer(state, around, loop * self.config.layers + index)
-        normed: Tensor = self.model.norm(state, around.plain)
-        return normed
+        first = loop * self.config.layers
+        slots = range(first, first + self.config.layers)
+        return run_blocks(state, self.model.layers, context.extra, slots, self.model.norm).normed
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """lm_head(state), affine."""

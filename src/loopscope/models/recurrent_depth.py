@@ -3,8 +3,9 @@
     e = prelude(scale · wte[ids]),   s_0 drawn,   s_{t+1} = core(adapter([s_t ; e])),   logits_t = readout(s_t)
 
 The raw output of the core is the state boundary. The readout runs the coda, which is nonlinear and attends, so
-it takes the states of all positions; only the head is limited to the positions asked for. Positions are counted
-from 0 and rows padded on the right, because a readout gets nothing but the state.
+it takes the states of all positions; the last block's queries, its feed-forward and the head are limited to the
+positions asked for (`queries`). Positions are counted from 0 and rows padded on the right, because a readout gets
+nothing but the state.
 
 Shapes: B rows, S positions, D hidden width, V vocabulary.
 """
@@ -13,23 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from loopscope._errors import LoopscopeError
-from loopscope.models.activation import gated_silu
+from loopscope.models.activation import gated_silu_joined
 from loopscope.models.attention import Surroundings, attend, cached_surroundings, counted_surroundings, surroundings
-from loopscope.models.base import LoopedModule, needs_elementary_operations, select
+from loopscope.models.base import LoopedModule, needs_elementary_operations
 from loopscope.models.batch import Batch
+from loopscope.models.blocks import read_blocks, run_blocks
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
 from loopscope.models.initial_state import InitialState
-from loopscope.models.linear import Linear, linear
+from loopscope.models.linear import Embedding, Linear, linear
 from loopscope.models.normalisation import RMSNorm
 from loopscope.models.protocol import Context
-from loopscope.models.rope import Rotary, rotate
+from loopscope.models.queries import Queries
+from loopscope.models.rope import Rotary, RotaryTables, rotate_own
 
 
 @dataclass(frozen=True)
@@ -112,24 +116,38 @@ class JointAttention(nn.Module):
         if config.qk_bias:
             self.qk_bias = nn.Parameter(torch.zeros(2, 1, self.heads, self.head_width))
 
-    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
-        """[B, S, D] → [B, S, D]."""
-        rows, width = x_BSD.shape[0], x_BSD.shape[1]
-        qkv = self.Wqkv(x_BSD)
-        q, k, v = (
-            qkv[..., : self.query],
-            qkv[..., self.query : self.query + self.shared],
-            qkv[..., self.query + self.shared :],
-        )
+    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int, queries: Queries | None = None) -> Tensor:
+        """[B, S, D] → [B, S, D], or [1, N, D] at the queries."""
+        if queries is None:
+            mixed = attend(*self._jointly(self.Wqkv(x_BSD), around), around, slot)
+        else:
+            q = linear(queries.pick(x_BSD), self.Wqkv.weight[: self.query])
+            kv = linear(x_BSD, self.Wqkv.weight[self.query :])
+            q = self._turned(q, "query", queries.rotary, around.plain)
+            k = self._turned(kv[..., : self.shared], "key", around.rotary, around.plain)
+            v = self._heads(kv[..., self.shared :])
+            mixed = queries.in_order(attend(queries.by_row(q), k, v, around, slot, queries.visible_B1MT))
+        projected: Tensor = self.proj(mixed)
+        return projected
+
+    def _jointly(self, qkv: Tensor, around: Surroundings) -> tuple[Tensor, Tensor, Tensor]:
+        both = self.query + self.shared
+        v = self._heads(qkv[..., both:])
         if self.flat_norm:
-            q, k = self.q_norm(q, around.plain), self.k_norm(k, around.plain)
-        q = q.reshape(rows, width, self.heads, self.head_width)
-        k = k.reshape(rows, width, self.key_value_heads, self.head_width)
-        v = v.reshape(rows, width, self.key_value_heads, self.head_width)
-        if self.qk_bias is not None:
-            q, k = q + self.qk_bias[0], k + self.qk_bias[1]
-        mixed: Tensor = self.proj(attend(rotate(q, around.rotary), rotate(k, around.rotary), v, around, slot))
-        return mixed
+            q = self._turned(qkv[..., : self.query], "query", around.rotary, around.plain)
+            return q, self._turned(qkv[..., self.query : both], "key", around.rotary, around.plain), v
+        bias = None if self.qk_bias is None else self.qk_bias.reshape(-1, self.head_width)
+        qk = rotate_own(self._heads(qkv[..., :both]), around.rotary, bias)
+        return qk[:, :, : self.heads], qk[:, :, self.heads :], v
+
+    def _turned(self, flat: Tensor, kind: Literal["query", "key"], rotary: RotaryTables, plain: bool) -> Tensor:
+        if self.flat_norm:
+            flat = (self.q_norm if kind == "query" else self.k_norm)(flat, plain)
+        bias = None if self.qk_bias is None else self.qk_bias[0 if kind == "query" else 1, 0]
+        return rotate_own(self._heads(flat), rotary, bias)
+
+    def _heads(self, flat: Tensor) -> Tensor:
+        return flat.reshape(flat.shape[0], flat.shape[1], -1, self.head_width)
 
 
 class JointFeedForward(nn.Module):
@@ -137,14 +155,12 @@ class JointFeedForward(nn.Module):
 
     def __init__(self, config: RecurrentDepthConfig) -> None:
         super().__init__()
-        self.inner = config.inner_size
         self.fc = Linear(config.hidden_size, 2 * config.inner_size, bias=False)
         self.proj = Linear(config.inner_size, config.hidden_size, bias=False)
 
     def forward(self, x_BSD: Tensor, plain: bool) -> Tensor:
         """[B, S, D] → [B, S, D]."""
-        both = self.fc(x_BSD)
-        result: Tensor = self.proj(gated_silu(both[..., : self.inner], both[..., self.inner :], plain))
+        result: Tensor = self.proj(gated_silu_joined(self.fc(x_BSD), plain))
         return result
 
 
@@ -166,7 +182,7 @@ class RecurrentDepth(LoopedModule):
         wide = config.hidden_size
         self.transformer = nn.ModuleDict(
             {
-                "wte": nn.Embedding(config.vocabulary_size, wide),
+                "wte": Embedding(config.vocabulary_size, wide),
                 "prelude": nn.ModuleList(self.block(config) for _ in range(config.prelude_layers)),
                 "adapter": Linear(2 * wide, wide, bias=False),
                 "core_block": nn.ModuleList(self.block(config) for _ in range(config.core_layers)),
@@ -226,19 +242,15 @@ class RecurrentDepth(LoopedModule):
         x: Tensor = self.transformer["wte"](batch.input_ids)
         if self.config.embed_scale != 1.0:
             x = x * self.config.embed_scale
-        for slot, block in enumerate(self._blocks("prelude")):
-            x = block(x, around, slot)
-        return x
+        return run_blocks(x, self._blocks("prelude"), around, range(self.config.prelude_layers)).state
 
     def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
         """One pass through the core. `loop` (from 0) chooses the cache slots, if there is a cache."""
         assert context.injection is not None
-        around: Surroundings = context.extra
         x: Tensor = self.transformer["adapter"](torch.cat([state, context.injection], dim=-1))
         first = self.config.prelude_layers + loop * self.config.core_layers
-        for index, block in enumerate(self._blocks("core_block")):
-            x = block(x, around, first + index)
-        return x
+        slots = range(first, first + self.config.core_layers)
+        return run_blocks(x, self._blocks("core_block"), context.extra, slots).state
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Logits through the coda. Rows begin at position 0; what stands after a position never reaches it."""
@@ -246,23 +258,23 @@ class RecurrentDepth(LoopedModule):
         around = counted_surroundings(
             state.shape[1], self.device, self.config.rotary, arithmetic, plain=needs_elementary_operations(state)
         )
-        hidden = self.head_hidden(state, dtype, around)
-        return self._head(select(hidden, positions), dtype)
+        return self._head(self.head_hidden(state, dtype, around, positions), dtype)
 
     def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
         """The readout of new positions, whose coda reads and writes the cache."""
-        return self._head(select(self.head_hidden(state, None, context.extra), positions), None)
+        return self._head(self.head_hidden(state, None, context.extra, positions), None)
 
-    def head_hidden(self, state: Tensor, dtype: torch.dtype | None, around: Surroundings) -> Tensor:
-        """What the head reads: the state after the coda and the last norm, [B, S, D]."""
+    def head_hidden(
+        self, state: Tensor, dtype: torch.dtype | None, around: Surroundings, positions: Tensor | None = None
+    ) -> Tensor:
+        """What the head reads: the state after the coda and the last norm, [B, S, D], or [N, D] at positions."""
         parts = self._readout_parts(dtype)
         x = state if dtype is None else state.to(dtype)
+        norm = cast(RMSNorm, parts["ln_f"])
         if self.norm_before_coda:
-            x = parts["ln_f"](x, around.plain)
-        for index, block in enumerate(parts["coda"].children()):
-            x = block(x, around, -1 - index)
-        hidden: Tensor = parts["ln_f"](x, around.plain)
-        return hidden
+            x = norm(x, around.plain)
+        coda = list(parts["coda"].children())
+        return read_blocks(x, coda, around, [-1 - index for index in range(len(coda))], norm, positions)
 
     def _head(self, hidden: Tensor, dtype: torch.dtype | None) -> Tensor:
         return linear(hidden, self._readout_parts(dtype)["head"].weight)  # type: ignore[arg-type]

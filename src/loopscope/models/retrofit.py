@@ -17,12 +17,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.attention import Surroundings
 from loopscope.models.config_fields import ConfigFields
-from loopscope.models.normalisation import RMSNorm
+from loopscope.models.normalisation import RMSNorm, Stream, add_branch
+from loopscope.models.queries import Queries
 from loopscope.models.recurrent_depth import (
     JointAttention,
     JointFeedForward,
@@ -95,11 +96,19 @@ class RetrofitLlamaBlock(nn.Module):
         self.norm_2 = RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp = JointFeedForward(config)
 
-    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
-        """[B, S, D] → [B, S, D]."""
-        x_BSD = x_BSD + self.attn(self.norm_1(x_BSD, around.plain), around, slot)
-        branch: Tensor = self.mlp(self.norm_2(x_BSD, around.plain), around.plain)
-        return x_BSD + branch
+    @property
+    def first_norm(self) -> RMSNorm:
+        """The norm ahead of the attention."""
+        return self.norm_1
+
+    def forward(
+        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
+    ) -> Stream:
+        """The stream after both branches."""
+        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
+        mixed = self.attn(stream.normed, around, slot, queries)
+        stream = add_branch(state, mixed, next_norm=self.norm_2, plain=plain)
+        return add_branch(stream.state, self.mlp(stream.normed, plain), next_norm=next_norm, plain=plain)
 
 
 class RetrofitOlmoBlock(nn.Module):
@@ -112,11 +121,20 @@ class RetrofitOlmoBlock(nn.Module):
         self.mlp = JointFeedForward(config)
         self.norm_2 = RMSNorm(config.hidden_size, config.norm_eps)
 
-    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
-        """[B, S, D] → [B, S, D]."""
-        x_BSD = x_BSD + self.norm_1(self.attn(x_BSD, around, slot), around.plain)
-        branch: Tensor = self.norm_2(self.mlp(x_BSD, around.plain), around.plain)
-        return x_BSD + branch
+    @property
+    def first_norm(self) -> None:
+        """The attention reads the stream itself."""
+        return None
+
+    def forward(
+        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
+    ) -> Stream:
+        """The stream after both branches."""
+        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
+        mixed = self.attn(stream.normed, around, slot, queries)
+        stream = add_branch(state, mixed, branch_norm=self.norm_1, plain=plain)
+        branch = self.mlp(stream.normed, plain)
+        return add_branch(stream.state, branch, branch_norm=self.norm_2, next_norm=next_norm, plain=plain)
 
 
 class RetrofitLlama(RecurrentDepth):

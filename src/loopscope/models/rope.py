@@ -23,6 +23,7 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 
 from loopscope.models.config_fields import ConfigFields
+from loopscope.models.kernels.choice import Implementation, takes_kernel
 
 Layout = Literal["half", "interleaved"]
 
@@ -114,6 +115,18 @@ def rotate(x_BSHP: Tensor, tables: RotaryTables) -> Tensor:
     if tables.layout == "half":
         return torch.cat(turned, dim=-1).to(x_BSHP.dtype)
     return torch.stack(turned, dim=-1).reshape(x_BSHP.shape).to(x_BSHP.dtype)
+
+
+def rotate_own(
+    x_BSHP: Tensor, tables: RotaryTables, bias_HP: Tensor | None = None, impl: Implementation | None = None
+) -> Tensor:
+    """`rotate` of x + bias. `x` must be the caller's own: it may be overwritten."""
+    if takes_kernel(x_BSHP, impl) and x_BSHP.stride(-1) == 1 and tables.cos.dtype in (x_BSHP.dtype, torch.float32):
+        from loopscope.models.kernels.rotation import rotate_in_place
+
+        interleaved = tables.layout == "interleaved"
+        return rotate_in_place(x_BSHP, tables.cos, tables.sin, bias_HP, interleaved=interleaved)
+    return rotate(x_BSHP if bias_HP is None else x_BSHP + bias_HP, tables)
 
 
 def read_rotary(fields: ConfigFields, head_width: int, *, rounded: bool, default_theta: float | None = None) -> Rotary:

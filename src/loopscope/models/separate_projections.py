@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loopscope.models.activation import gated_silu
+from loopscope.models.activation import gated_silu, gated_silu_joined
 from loopscope.models.attention import Surroundings, attend
 from loopscope.models.linear import Fusing, Linear, is_trained, join_linears
 from loopscope.models.normalisation import RMSNorm
-from loopscope.models.rope import rotate
+from loopscope.models.queries import Queries
+from loopscope.models.rope import RotaryTables, rotate_own
 
 
 @dataclass(frozen=True)
@@ -53,29 +54,40 @@ class SeparateAttention(Fusing):
         """Joins q, k and v."""
         self.joined = join_linears([self.q_proj, self.k_proj, self.v_proj])
 
-    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int) -> Tensor:
-        """[B, S, D] → [B, S, D]."""
+    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int, queries: Queries | None = None) -> Tensor:
+        """[B, S, D] → [B, S, D], or [1, N, D] at the queries."""
+        if queries is not None:
+            q, k, v = self._separately(x_BSD, queries.pick(x_BSD), around, queries.rotary)
+            mixed = queries.in_order(attend(queries.by_row(q), k, v, around, slot, queries.visible_B1MT))
+        elif self.joined is None or is_trained(self.q_proj):
+            mixed = attend(*self._separately(x_BSD, x_BSD, around, around.rotary), around, slot)
+        else:
+            mixed = attend(*self._jointly(self.joined(x_BSD), around), around, slot)
+        projected: Tensor = self.o_proj(mixed)
+        return projected
+
+    def _separately(
+        self, x_BSD: Tensor, asking_BSD: Tensor, around: Surroundings, asking: RotaryTables
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        q = self._heads(self.q_proj(asking_BSD))
+        k, v = self._heads(self.k_proj(x_BSD)), self._heads(self.v_proj(x_BSD))
+        if self.sizes.head_norm_eps is not None:
+            q, k = self.q_norm(q, around.plain), self.k_norm(k, around.plain)
+        return rotate_own(q, asking), rotate_own(k, around.rotary), v
+
+    def _jointly(self, qkv: Tensor, around: Surroundings) -> tuple[Tensor, Tensor, Tensor]:
         sizes = self.sizes
-        rows, width = x_BSD.shape[0], x_BSD.shape[1]
-        if self.joined is None or is_trained(self.q_proj):
-            q = self.q_proj(x_BSD).reshape(rows, width, sizes.heads, sizes.head_width)
-            k = self.k_proj(x_BSD).reshape(rows, width, sizes.key_value_heads, sizes.head_width)
-            v = self.v_proj(x_BSD).reshape(rows, width, sizes.key_value_heads, sizes.head_width)
-            if sizes.head_norm_eps is not None:
-                q, k = self.q_norm(q, around.plain), self.k_norm(k, around.plain)
-            return self._mix(rotate(q, around.rotary), rotate(k, around.rotary), v, around, slot)
         both = sizes.heads + sizes.key_value_heads
-        qkv = self.joined(x_BSD).reshape(rows, width, -1, sizes.head_width)
-        qk, v = qkv[:, :, :both], qkv[:, :, both:]
+        heads = self._heads(qkv)
+        qk, v = heads[:, :, :both], heads[:, :, both:]
         if sizes.head_norm_eps is not None:
             q, k = qk[:, :, : sizes.heads], qk[:, :, sizes.heads :]
             qk = torch.cat([self.q_norm(q, around.plain), self.k_norm(k, around.plain)], dim=2)
-        qk = rotate(qk, around.rotary)
-        return self._mix(qk[:, :, : sizes.heads], qk[:, :, sizes.heads :], v, around, slot)
+        qk = rotate_own(qk, around.rotary)
+        return qk[:, :, : sizes.heads], qk[:, :, sizes.heads :], v
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, around: Surroundings, slot: int) -> Tensor:
-        mixed: Tensor = self.o_proj(attend(q, k, v, around, slot))
-        return mixed
+    def _heads(self, flat: Tensor) -> Tensor:
+        return flat.reshape(flat.shape[0], flat.shape[1], -1, self.sizes.head_width)
 
 
 class SeparateFeedForward(Fusing):
@@ -94,10 +106,8 @@ class SeparateFeedForward(Fusing):
     def forward(self, x_BSD: Tensor, plain: bool) -> Tensor:
         """[B, S, D] → [B, S, D]."""
         if self.joined is None or is_trained(self.gate_proj):
-            gate, up = self.gate_proj(x_BSD), self.up_proj(x_BSD)
+            active = gated_silu(self.gate_proj(x_BSD), self.up_proj(x_BSD), plain)
         else:
-            both = self.joined(x_BSD)
-            inner = self.gate_proj.out_features
-            gate, up = both[..., :inner], both[..., inner:]
-        result: Tensor = self.down_proj(gated_silu(gate, up, plain))
+            active = gated_silu_joined(self.joined(x_BSD), plain)
+        result: Tensor = self.down_proj(active)
         return result

@@ -1,0 +1,86 @@
+"""Which implementation of a fused operation runs: the Triton kernel, or the plain torch code it replaces.
+
+`auto` takes the kernels on CUDA, in BF16 and FP16, where nothing is differentiated and Triton works; `reference`
+never takes them; `triton` takes them on any device (Triton's interpreter runs them on a CPU) and lets a failing
+compiler be seen. The environment variable LOOPSCOPE_KERNELS sets it for a process, `implementation` for a block
+of code, an argument for a call.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, cast, get_args
+
+import torch
+import torch.autograd.forward_ad as forward_mode
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+
+Implementation = Literal["auto", "triton", "reference"]
+
+VARIABLE = "LOOPSCOPE_KERNELS"
+_DTYPES = (torch.bfloat16, torch.float16)
+_chosen: ContextVar[Implementation | None] = ContextVar("kernels", default=None)
+
+
+@contextmanager
+def implementation(name: Implementation) -> Iterator[None]:
+    """Uses one implementation within the block.
+
+    >>> with implementation("reference"):
+    ...     takes_kernel(torch.zeros(2, dtype=torch.bfloat16))
+    False
+    """
+    token = _chosen.set(_checked(name, "implementation"))
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def takes_kernel(x: Tensor, impl: Implementation | None = None) -> bool:
+    """Whether an operation on `x` runs as a Triton kernel; `impl` overrules what was set."""
+    if type(x) is not Tensor or x.dtype not in _DTYPES or torch.is_grad_enabled() or forward_mode._current_level >= 0:
+        return False
+    how = impl or _chosen.get() or _from_environment()
+    if how == "reference" or x.numel() == 0:
+        return False
+    return how == "triton" or (x.is_cuda and _works(x.device))
+
+
+@functools.cache
+def _from_environment() -> Implementation:
+    return _checked(os.environ.get(VARIABLE, "auto"), VARIABLE)
+
+
+def _checked(name: str, source: str) -> Implementation:
+    if name not in get_args(Implementation):
+        raise LoopscopeError(f"{source} is {name!r}; choose one of {', '.join(get_args(Implementation))}")
+    return cast(Implementation, name)
+
+
+@functools.cache
+def _works(device: torch.device) -> bool:
+    """Tries one small kernel: Triton may be missing, or have no compiler to build its launchers with."""
+    try:
+        from loopscope.models.kernels.gated_silu import gated_silu
+
+        gated_silu(torch.zeros(1, 32, dtype=torch.bfloat16, device=device))
+        torch.cuda.synchronize(device)
+    except ImportError:
+        return False
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        warnings.warn(
+            f"Triton cannot compile for {device} ({type(error).__name__}: {reason}); plain torch operations run "
+            f"instead, slower. {VARIABLE}=reference says so without this message",
+            stacklevel=2,
+        )
+        return False
+    return True

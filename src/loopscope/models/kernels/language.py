@@ -1,0 +1,43 @@
+"""Triton as the kernels see it, with the types that it does not declare, and their launch."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+triton: Any = importlib.import_module("triton")
+tl: Any = importlib.import_module("triton.language")
+
+if TYPE_CHECKING:
+    Value = Any
+    constexpr = int
+else:
+    # What a kernel's signature names must be Triton's own: its compiler looks the annotations up.
+    Value = tl.tensor
+    constexpr = tl.constexpr
+
+
+def jit(kernel: Callable[..., Any]) -> Any:
+    """`triton.jit`."""
+    return triton.jit(kernel)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], on: Tensor, *arguments: Any, warps: int = 4, **constants: Any) -> None:
+    """Runs a kernel on the device of `on`.
+
+    Products are never contracted with the sums that follow them: that would be one rounding fewer than in the plain
+    code.
+    """
+    elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
+    with torch.cuda.device(on.device) if elsewhere else contextlib.nullcontext():
+        kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is not smaller."""
+    return 1 << (size - 1).bit_length()
