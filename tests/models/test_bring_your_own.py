@@ -180,6 +180,30 @@ def test_factory_without_arguments_is_moved_and_converted(install):
     assert load_model("plain", dtype="bfloat16").dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize(
+    ("signature", "received"),
+    [
+        ("device, dtype", {"device", "dtype"}),
+        ("**given", {"device", "dtype"}),
+        ("device", {"device"}),
+        ("dtype=None, other=3", {"dtype"}),
+        ("", set()),
+    ],
+)
+def test_factory_gets_what_its_signature_takes(install, signature, received):
+    code = blocks("python")[0] + (
+        f"\n\ndef picky({signature}):\n"
+        "    model = Wheel(width=16)\n"
+        "    model.received = {**locals(), **locals().get('given', {})}.keys() & {'device', 'dtype'}\n"
+        "    return model\n"
+    )
+    install("my_looped", code, {"loopscope.models": {"picky": "my_looped:picky"}})
+    model = load_model("picky", dtype="float64")
+    assert model.received == received
+    # A factory that took both is trusted with them; otherwise the model is converted for it.
+    assert model.dtype == (torch.float32 if received == {"device", "dtype"} else torch.float64)
+
+
 def test_model_that_lacks_a_part(install):
     install(
         "half_model", "class Half:\n    name = family = 'half'\n", {"loopscope.models": {"half": "half_model:Half"}}

@@ -180,16 +180,30 @@ def test_download_that_cannot_fit_is_refused_before_it_starts(single, monkeypatc
     assert not any(WEIGHTS in request for request in single.requests if request.startswith("GET"))
 
 
-def test_disk_that_fills_up_on_the_way(single, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "voll"), RuntimeError("IO error: No space left on device (os error 28)")]
+)
+def test_disk_that_fills_up_on_the_way(single, monkeypatch, error):
     import huggingface_hub
 
     def full(*arguments, **keywords):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise error
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
     message = complaint(REPO)
     assert "full" in message
     assert "HF_HOME" in message
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError()])
+def test_connection_that_breaks_on_the_way(single, monkeypatch, error):
+    import huggingface_hub
+
+    def broken(*arguments, **keywords):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", broken)
+    assert "cannot be reached" in complaint(REPO)
 
 
 def test_bug_in_transfer_keeps_its_traceback(single, monkeypatch):

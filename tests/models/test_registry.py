@@ -223,6 +223,20 @@ def test_retrofit_without_tensors_cannot_be_told_apart():
         detect_family({"model_type": "huginn_raven", "qk_bias": False}, None)
 
 
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"model_type": "gpt2"}, "gpt2"),
+        ({"architectures": ["OtherLM"]}, "OtherLM"),
+        ({"architectures": ["OtherLM"], "model_type": "other"}, "OtherLM"),
+        ({}, r"\(none named\)"),
+    ],
+)
+def test_unknown_architecture_is_named(config, named):
+    with pytest.raises(LoopscopeError, match=f"unknown architecture {named}:"):
+        detect_family(config, None)
+
+
 @pytest.mark.parametrize("config", [{}, {"architectures": []}, {"architectures": "Ouro"}, {"model_type": 7}])
 def test_configuration_that_names_nothing(config):
     with pytest.raises(LoopscopeError, match="unknown architecture"):

@@ -114,6 +114,14 @@ def test_larger_vocabulary_than_the_configuration(tmp_path):
         Tokenizer.from_folder(folder)
 
 
+def test_added_tokens_count_towards_the_vocabulary(tmp_path):
+    folder = write_tokenizer(tmp_path)
+    backend = Backend.from_file(str(folder / TOKENIZER))
+    backend.add_special_tokens(["<think>"])
+    backend.save(str(folder / TOKENIZER))
+    assert Tokenizer.from_folder(folder).vocabulary_size == 7
+
+
 @pytest.mark.parametrize("config", [{"vocab_size": 6}, {"vocab_size": 9}, {"vocab_size": 5, "padded_vocab_size": 8}])
 def test_smaller_vocabulary_is_padding(tmp_path, config):
     assert Tokenizer.from_folder(write_tokenizer(tmp_path, config=config)).vocabulary_size == 6
