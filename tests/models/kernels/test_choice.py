@@ -1,0 +1,93 @@
+"""Which implementation runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from loopscope._errors import LoopscopeError
+from loopscope.models.kernels import choice
+from loopscope.models.kernels.choice import implementation, takes_kernel
+
+X = torch.zeros(2, 4, dtype=torch.bfloat16)
+
+
+def test_kernels_are_for_inference_in_low_precision():
+    with torch.no_grad(), implementation("triton"):
+        assert takes_kernel(X)
+        assert not takes_kernel(X.float())
+        assert not takes_kernel(X[:0])
+        with torch.enable_grad():
+            assert not takes_kernel(X)
+        with torch.autograd.forward_ad.dual_level():
+            assert not takes_kernel(X)
+
+
+def test_a_cpu_takes_the_plain_code_unless_told_otherwise():
+    with torch.no_grad():
+        assert not takes_kernel(X)
+        assert takes_kernel(X, "triton")
+        with implementation("triton"):
+            assert takes_kernel(X)
+            assert not takes_kernel(X, "reference")
+        assert not takes_kernel(X)
+
+
+@pytest.fixture
+def variable(monkeypatch):
+    """Sets the environment variable as if the process had started with it."""
+
+    def start(value):
+        monkeypatch.setenv(choice.VARIABLE, value)
+        choice._from_environment.cache_clear()
+
+    yield start
+    choice._from_environment.cache_clear()
+
+
+@pytest.mark.parametrize(("value", "answer"), [("triton", True), ("reference", False), ("auto", False)])
+def test_the_environment_decides_for_a_process(variable, value, answer):
+    variable(value)
+    with torch.no_grad():
+        assert takes_kernel(X) is answer
+
+
+def test_an_unknown_value_gets_one_line(variable):
+    variable("cuda")
+    with torch.no_grad(), pytest.raises(LoopscopeError, match="LOOPSCOPE_KERNELS is 'cuda'; choose one of auto"):
+        takes_kernel(X)
+
+
+def test_an_unknown_name_gets_one_line():
+    with pytest.raises(LoopscopeError, match="'fast'; choose one of auto, triton, reference"), implementation("fast"):
+        pass
+
+
+def test_a_failing_compiler_is_reported_once_and_done_without(monkeypatch):
+    def fails(*arguments):
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
+
+    broken = SimpleNamespace(gated_silu=fails)
+    monkeypatch.setitem(sys.modules, "loopscope.models.kernels.gated_silu", broken)
+    choice._works.cache_clear()
+    with pytest.warns(UserWarning, match=r"cannot compile for cpu \(RuntimeError: Failed to find C compiler. Please"):
+        assert not choice._works(torch.device("cpu"))
+    assert not choice._works(torch.device("cpu"))
+    choice._works.cache_clear()
+
+
+def test_without_triton_the_plain_code_runs():
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch; from loopscope.models.kernels import choice\n"
+        "assert not choice._works(torch.device('cpu'))\n"
+        "from loopscope.models.load import load_model; from loopscope.models.batch import Batch\n"
+        "model = load_model('toy-ouro', dtype='bfloat16')\n"
+        "assert model.states(Batch.from_rows([[1, 2, 3]]), [1])[1].isfinite().all()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,36 @@
+"""Whole models through the kernels, against the plain code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loopscope.models.activation import gated_silu_joined
+from loopscope.models.batch import Batch
+from loopscope.models.kernels.choice import implementation
+
+ROWS = [[5, 9, 1, 60, 33, 2, 17], [7, 8, 30, 4]]
+
+
+@pytest.mark.parametrize("family", ["ouro", "huginn", "retrofit_llama", "retrofit_olmo"])
+def test_states_and_logits_of_a_model(interpreted, launches, golden_model, family):
+    model, batch = golden_model(family, dtype=torch.bfloat16), Batch.from_rows(ROWS, source_rows=[1, 2])
+    positions = torch.tensor([[1, 3], [0, 6], [0, 2]])
+    found = model.states(batch, [1, 2])
+    logits = model.readout(found[1], positions)
+    assert {"_add_branch", "_gated_silu", "_rotate"} <= set(launches)
+    with implementation("reference"):
+        expected = model.states(batch, [1, 2])
+        expected_logits = model.readout(found[1], positions)
+    for t, tolerance in ((1, 0.01), (2, 0.02)):
+        difference = (found[t] - expected[t])[batch.attention_mask].float().norm()
+        assert difference <= tolerance * expected[t][batch.attention_mask].float().norm()
+    assert (logits - expected_logits).float().norm() <= 0.01 * expected_logits.float().norm()
+
+
+def test_nothing_changes_outside_the_kernels_when_they_are_off(interpreted, launches):
+    both = torch.zeros(2, 4, dtype=torch.bfloat16)
+    with implementation("reference"):
+        gated_silu_joined(both, plain=False)
+    gated_silu_joined(both, plain=True)
+    assert launches == []
