@@ -66,9 +66,8 @@ def test_the_pointwise_bound_covers_and_is_the_smallest(paths):
 
 
 def test_maximisers_lie_within_the_diameter():
-    """φ'' = -1 + 12(a - 1/2)² - 3: two symmetric humps in φ have equal maxima."""
+    """φ = -(a - 1/2)⁴ + b(a - 1/2)² has two equal maxima at 1/2 ± √(b/2), and φ''(0) = -3 + 2b < 0."""
     nodes = np.linspace(0, 1, 1025)
-    # φ = -(a - 1/2)⁴ + b (a - 1/2)², with maxima at 1/2 ± √(b/2) and φ''(0) = -3 + 2b < 0
     for b in (0.02, 0.1, 0.3):
         curvature = -12 * (nodes - 0.5) ** 2 + 2 * b
         deviation = curvature_deviation(nodes, curvature, 12.0).upper

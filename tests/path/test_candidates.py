@@ -26,7 +26,7 @@ def test_ceilings_hold_on_every_path(paths, rounding):
 
 
 def test_a_ceiling_is_attained_by_parabolas_that_meet():
-    """φ'' = +K up to the middle of the cell, then -K... as parabolas from both ends: the top is where they meet."""
+    """Equal ends: the two parabolas meet in the middle of the cell, at φ(l) + φ'(l)/2 + K/8."""
     samples = Samples(np.array([[0.0, 1.0]]), np.array([[0.0, 0.0]]), np.array([[1.0, -1.0]]))
     assert ceilings(samples, np.array([0.0])).tolist() == [[0.5]]
     assert ceilings(samples, np.array([4.0])).tolist() == [[1.0]]
@@ -41,14 +41,14 @@ def test_the_ceiling_is_at_least_both_ends():
 
 
 def test_a_tilted_cell_meets_off_centre():
-    """Lines φ = 2x from the left and 1 - (1/2)(x - 1)·... meeting inside: K = 0, left slope 2, right slope -1."""
+    """2x from the left and 3/2 - x from the right meet at x = 1/2; K = 1 adds x²/2 to each."""
     samples = Samples(np.array([[0.0, 1.0]]), np.array([[0.0, 0.5]]), np.array([[2.0, -1.0]]))
     assert ceilings(samples, np.array([0.0]))[0, 0] == pytest.approx(1.0)
     assert ceilings(samples, np.array([1.0]))[0, 0] == pytest.approx(2 * 0.5 + 0.5 * 0.25)
 
 
 def test_a_narrow_cell_meets_within_itself():
-    """φ = 2x from the left and 1/2 - (x - 1/4) from the right meet at x = 1/4; K = 8 adds 4x² to each."""
+    """2x from the left and 3/4 - x from the right meet at x = 1/4; K = 8 adds 4x² to each."""
     samples = Samples(np.array([[0.0, 0.5]]), np.array([[0.0, 0.25]]), np.array([[2.0, -1.0]]))
     assert ceilings(samples, np.array([0.0]))[0, 0] == pytest.approx(0.5)
     assert ceilings(samples, np.array([8.0]))[0, 0] == pytest.approx(0.5 + 4 * 0.0625)
