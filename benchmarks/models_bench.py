@@ -3,14 +3,18 @@
     python benchmarks/models_bench.py --output models_bench.json
 
 Ouro: 5 loops in BF16 at 16 × 256 tokens. The bare stack is one function over the same fused matrices, written for
-speed in eager torch: no modules, norms fused with their weights, one rounding fewer in the rotation. The two take
-turns in the same run and must agree to BF16 rounding. Huginn: 20 steps in BF16, then a float32 readout of the last
-position of every row, with the peak of the memory. `--tiny` is a smoke test of the script on any machine.
+speed in eager torch: no modules, norms fused with their weights, one rounding fewer in the rotation. loopscope runs
+twice, with its Triton kernels where the device takes them and with plain torch operations alone. They take turns in
+the same run and must agree to BF16 rounding. Huginn: 20 steps in BF16, then a float32 readout of the last position
+of every row, and the coda at all positions to compare with, with the peak of the memory. `--tiny` is a smoke test
+of the script on any machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import importlib.util
 import json
 import platform
 import statistics
@@ -24,9 +28,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from loopscope.models.attention import counted_surroundings
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.huginn import Huginn, HuginnConfig
+from loopscope.models.kernels.choice import implementation, takes_kernel
 from loopscope.models.ouro import Ouro, OuroConfig
 from loopscope.models.random_weights import fill_randomly
 
@@ -168,6 +174,10 @@ def bench_ouro(config: dict[str, Any], rows: int, width: int, repeats: int, plac
             state = model.step(state, context)
         return state
 
+    def run_plain() -> Tensor:
+        with implementation("reference"):
+            return run_ours()
+
     def run_bare() -> Tensor:
         state = context.state
         for _ in range(LOOPS):
@@ -178,12 +188,14 @@ def bench_ouro(config: dict[str, Any], rows: int, width: int, repeats: int, plac
     difference = float((one - other).norm() / other.norm())
     single = float((model.step(context.state, context).double() - bare.step(context.state).double()).norm())
     single /= float(bare.step(context.state).double().norm())
+    runs = {"loopscope": run_ours, "loopscope, plain torch": run_plain, "bare": run_bare}
     for _ in range(2):
-        run_ours(), run_bare()
-    seconds: dict[str, list[float]] = {"loopscope": [], "bare": []}
+        for run in runs.values():
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
-        seconds["loopscope"].append(place.seconds(run_ours))
-        seconds["bare"].append(place.seconds(run_bare))
+        for name, run in runs.items():
+            seconds[name].append(place.seconds(run))
     tokens = rows * width
     ms = {name: statistics.median(times) * 1e6 / (LOOPS * tokens) for name, times in seconds.items()}
     return {
@@ -191,6 +203,7 @@ def bench_ouro(config: dict[str, Any], rows: int, width: int, repeats: int, plac
         "width": width,
         "loops": LOOPS,
         "repeats": repeats,
+        "kernels": takes_kernel(context.state),
         "ms_per_1000_tokens_per_loop": ms,
         "tokens_per_second_per_loop": {name: 1e6 / value for name, value in ms.items()},
         "speed_of_bare": ms["bare"] / ms["loopscope"],
@@ -203,6 +216,7 @@ def bench_ouro(config: dict[str, Any], rows: int, width: int, repeats: int, plac
 def bench_huginn(config: dict[str, Any], rows: int, width: int, repeats: int, place: Clock, dtype: torch.dtype) -> dict:
     place.reset_peak()
     model = build(Huginn, HuginnConfig.from_json(config), place.device, dtype)
+    assert isinstance(model, Huginn)
     place.synchronise()
     weights = place.peak_gib()
     ids = torch.randint(0, model.vocabulary_size, (rows, width), generator=torch.Generator().manual_seed(0))
@@ -225,6 +239,14 @@ def bench_huginn(config: dict[str, Any], rows: int, width: int, repeats: int, pl
     times = [place.seconds(run) for _ in range(repeats)]
     logits = model.readout(state, last, torch.float32)
     readout = [place.seconds(lambda: model.readout(state, last, torch.float32)) for _ in range(repeats)]
+    peak = place.peak_gib()
+
+    def read_everything() -> Tensor:
+        # The same logits by way of the whole coda at all positions.
+        around = counted_surroundings(width, place.device, model.config.rotary, torch.float32, plain=False)
+        return model.head_hidden(state, torch.float32, around)
+
+    everything = [place.seconds(read_everything) for _ in range(repeats)]
     return {
         "rows": rows,
         "width": width,
@@ -234,10 +256,11 @@ def bench_huginn(config: dict[str, Any], rows: int, width: int, repeats: int, pl
         "steps_seconds": statistics.median(times),
         "ms_per_1000_tokens_per_step": statistics.median(times) * 1e6 / (STEPS * rows * width),
         "readout_seconds": statistics.median(readout),
+        "readout_all_positions_seconds": statistics.median(everything),
         "finite": bool(logits.isfinite().all() and state.isfinite().all()),
         "gib_weights": weights,
         "gib_peak_steps": steps_peak,
-        "gib_peak_with_float32_readout": place.peak_gib(),
+        "gib_peak_with_float32_readout": peak,
     }
 
 
@@ -267,6 +290,7 @@ def machine(device: torch.device) -> dict[str, str]:
     return {
         "device": name,
         "torch": torch.__version__,
+        "triton": importlib.metadata.version("triton") if importlib.util.find_spec("triton") else "none",
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
@@ -276,7 +300,8 @@ def machine(device: torch.device) -> dict[str, str]:
 def table(report: dict[str, Any]) -> str:
     host, ouro, huginn = report["machine"], report["ouro"], report["huginn"]
     lines = [
-        f"{host['device']}, torch {host['torch']} (CUDA {host['cuda']}), Python {host['python']}, {host['date']}",
+        f"{host['device']}, torch {host['torch']} (CUDA {host['cuda']}), Triton {host['triton']}"
+        f"{'' if ouro['kernels'] else ' (not used)'}, Python {host['python']}, {host['date']}",
         "",
         f"| {report['ouro_name']}, {ouro['loops']} loops, {report['dtype']}, {ouro['rows']} × {ouro['width']} "
         "| ms / 1000 tokens / loop | tokens / s / loop |",
@@ -296,6 +321,7 @@ def table(report: dict[str, Any]) -> str:
         f"| {huginn['steps']} steps | {huginn['steps_seconds']:.3f} s |",
         f"| ms / 1000 tokens / step | {huginn['ms_per_1000_tokens_per_step']:.3f} |",
         f"| float32 readout, one position a row | {huginn['readout_seconds']:.3f} s |",
+        f"| float32 coda at all positions, no head | {huginn['readout_all_positions_seconds']:.3f} s |",
     ]
     for key, label in (
         ("gib_weights", "weights"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
+from torch import nn
 
-from loopscope.models.linear import Linear, join_linears, linear
+from loopscope.models.linear import Embedding, Linear, join_linears, linear
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 15, 16, 40])
@@ -39,3 +43,22 @@ def test_joined_layers_share_memory_and_keep_their_values(bias):
         parts[1].weight.fill_(7.0)
     assert (weight[4:] == 7.0).all()
     assert not parts[0].weight.requires_grad
+
+
+def test_loading_starts_no_compiler():
+    code = (
+        "import sys; from loopscope.models.load import load_model; load_model('toy-ouro'); load_model('toy-huginn')\n"
+        "sys.exit(', '.join(sorted({'torch._dynamo', 'torch._inductor', 'triton'} & set(sys.modules))) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_drawn_on_the_meta_device_and_the_usual_weights_elsewhere():
+    with torch.device("meta"):
+        assert Embedding(3, 4).weight.is_meta
+        assert Linear(3, 4).weight.is_meta
+    torch.manual_seed(0)
+    ours = [Embedding(300, 40).weight, Linear(30, 40).weight]
+    torch.manual_seed(0)
+    assert all(torch.equal(a, b.weight) for a, b in zip(ours, [nn.Embedding(300, 40), nn.Linear(30, 40)], strict=True))

@@ -19,5 +19,7 @@ def test_the_smoke_test_prints_a_table_and_writes_its_numbers(tmp_path):
     report = json.loads(output.read_text())
     assert report["ouro"]["relative_difference_one_loop"] < 0.02
     assert report["huginn"]["finite"]
+    assert not report["ouro"]["kernels"]
+    assert set(report["ouro"]["seconds"]) == {"loopscope", "loopscope, plain torch", "bare"}
     assert "| loopscope | " in done.stdout
     assert "| 20 steps | " in done.stdout

@@ -265,3 +265,7 @@ def test_a_foreign_token_id_gets_one_line(model):
 def test_too_long_a_text_gets_one_line(model):
     with pytest.raises(LoopscopeError, match="513 tokens are more than ouro's 512 positions"):
         model.embed(Batch.of(torch.zeros(1, 513, dtype=torch.int64)))
+
+
+def test_the_exit_threshold_is_the_checkpoints_own():
+    assert Ouro(OuroConfig.from_json(CONFIG | {"early_exit_threshold": 0.7})).exit_threshold == 0.7

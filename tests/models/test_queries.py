@@ -1,0 +1,226 @@
+"""A readout at a few positions equals the full one there, however the positions are listed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loopscope.models.attention import Surroundings, cached_surroundings, counted_surroundings
+from loopscope.models.batch import Batch
+from loopscope.models.blocks import run_blocks
+from loopscope.models.cache import KeyValueCache
+from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
+from loopscope.models.queries import queries_at
+from loopscope.models.rope import Rotary
+from loopscope.readout.taylor import Series
+
+FAMILIES = ["huginn", "retrofit_llama", "retrofit_olmo", "loop", "loop_of_qwen3", "loop_to_the_end"]
+ROWS = [[5, 9, 1, 60, 33, 2, 17], [7, 8, 30, 4], [3], [1, 2, 3, 4, 5]]
+POSITIONS = {
+    "ragged": [[0, 2], [0, 6], [1, 3], [3, 0], [3, 4], [3, 1]],
+    "out of order, repeated": [[3, 4], [0, 6], [1, 0], [0, 6], [3, 2], [0, 0]],
+    "one": [[1, 2]],
+    "from the end": [[0, -1], [-1, 4], [1, -5]],
+    "a row of its own": [[2, 0]],
+    "all": [[row, position] for row in range(4) for position in range(7)],
+    "none": [],
+}
+LLAMA = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4, "vocab_size": 256,
+    "num_key_value_heads": 2, "rope_theta": 1e4, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model_of(golden_model, randomise):
+    built = {}
+
+    def build(family, *, prepare=True):
+        if (family, prepare) not in built:
+            if family.startswith("loop"):
+                name = "Qwen3ForCausalLM" if family == "loop_of_qwen3" else "LlamaForCausalLM"
+                span = (1, 4) if family == "loop_to_the_end" else (1, 2)
+                model = randomise(LayerLoop(LayerLoopConfig.from_json(LLAMA | {"architectures": [name]}, span)))
+                if prepare:
+                    model.prepare()
+            else:
+                model = golden_model(family, prepare=prepare)
+            built[family, prepare] = model
+        return built[family, prepare]
+
+    return build
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request, model_of):
+    return model_of(request.param)
+
+
+def state_of(model, seed=0):
+    shape = (len(ROWS), 7, model.hidden_size)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def at(everything, positions):
+    where = torch.tensor(positions, dtype=torch.int64).reshape(-1, 2)
+    return everything[where[:, 0], where[:, 1]], where
+
+
+@pytest.mark.parametrize("case", POSITIONS)
+def test_equals_the_full_readout(model, case):
+    state = state_of(model)
+    with torch.no_grad():
+        expected, where = at(model.readout(state, dtype=torch.float64), POSITIONS[case])
+        found = model.readout(state, where, torch.float64)
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_the_last_block_runs_at_the_positions_asked_for(model_of):
+    model, widths = model_of("huginn"), []
+    last = model.transformer["coda"][-1]
+    hook = last.mlp.register_forward_hook(lambda module, given, result: widths.append(tuple(given[0].shape[:2])))
+    with torch.no_grad():
+        model.readout(state_of(model).float(), torch.tensor(POSITIONS["ragged"]))
+        model.readout(state_of(model).float())
+    hook.remove()
+    assert widths == [(1, 6), (4, 7)]
+
+
+def test_gradients_equal_those_of_the_full_readout(model):
+    gradients = []
+    for narrow in (True, False):
+        state = state_of(model).requires_grad_(True)
+        if narrow:
+            logits = model.readout(state, torch.tensor(POSITIONS["out of order, repeated"]), torch.float64)
+        else:
+            logits = at(model.readout(state, dtype=torch.float64), POSITIONS["out of order, repeated"])[0]
+        (slope,) = torch.autograd.grad(logits.sin().sum(), state, create_graph=True)
+        (second,) = torch.autograd.grad(slope.square().sum(), state)
+        gradients.append((logits, slope, second))
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_every_parameter_of_an_unprepared_model_gets_its_gradient(model_of):
+    for family in FAMILIES:
+        model = model_of(family, prepare=False).requires_grad_(True)
+        gradients = []
+        for narrow in (True, False):
+            model.zero_grad()
+            state = state_of(model).float()
+            everything = POSITIONS["ragged"]
+            if narrow:
+                logits = model.readout(state, torch.tensor(everything))
+            else:
+                logits = at(model.readout(state), everything)[0]
+            logits.sin().sum().backward()
+            gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        assert gradients[0].keys() == gradients[1].keys()
+        assert gradients[0]
+        for name, found in gradients[0].items():
+            torch.testing.assert_close(found, gradients[1][name], rtol=1e-3, atol=1e-4, msg=f"{family} {name}")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_nested_forward_mode_equals_the_full_readout(model):
+    state, direction = state_of(model), state_of(model, seed=1)
+    positions = POSITIONS["ragged"]
+
+    def twice(readout):
+        def once(x):
+            return torch.func.jvp(readout, (x,), (direction,))[1]
+
+        with torch.no_grad():
+            return torch.func.jvp(once, (state,), (direction,))
+
+    found = twice(lambda x: model.readout(x, torch.tensor(positions), torch.float64))
+    expected = twice(lambda x: at(model.readout(x, dtype=torch.float64), positions)[0])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", ["ragged", "out of order, repeated"])
+def test_series_equal_those_of_the_full_readout(model, case):
+    line = Series.line(state_of(model), state_of(model, seed=1), 3)
+    with torch.no_grad():
+        full = model.readout(line, dtype=torch.float64)
+        found = model.readout(line, torch.tensor(POSITIONS[case]), torch.float64)
+        where = at(state_of(model), POSITIONS[case])[1]
+        expected = full[where[:, 0], where[:, 1]]
+    torch.testing.assert_close(found.coefficients, expected.coefficients, rtol=1e-11, atol=1e-11)
+
+
+def test_company_and_padding_do_not_change_a_positions_logits(model):
+    lengths = (7, 4, 1, 5)
+    state = state_of(model).float()
+    with torch.no_grad():
+        together = model.readout(state, torch.tensor([[row, length - 1] for row, length in enumerate(lengths)]))
+        for row, length in enumerate(lengths):
+            alone = model.readout(state[row : row + 1, :length], torch.tensor([[0, length - 1]]))
+            assert (together[row] - alone[0]).abs().max() <= 1e-5
+
+
+def test_a_position_outside_the_state_is_refused(model):
+    for where in ([[0, 7]], [[4, 0]]):
+        with torch.no_grad(), pytest.raises(IndexError):
+            model.readout(state_of(model).float(), torch.tensor(where))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_new_positions_of_a_cache(model, width):
+    """A prompt, then `width` more positions, read at one position a row and at all of them."""
+    ids = torch.randint(0, 256, (2, 4 + width), generator=torch.Generator().manual_seed(1))
+    initial = torch.randn(2, 4 + width, model.hidden_size, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        found = []
+        for narrow in (True, False):
+            cache = KeyValueCache(4 + width)
+            for start, stop in ((0, 4), (4, 4 + width)):
+                part = slice(start, stop)
+                cache.used = stop
+                positions = torch.arange(start, stop).expand(2, -1)
+                batch = Batch(ids[:, part], torch.ones_like(ids[:, part]), positions, initial_state=initial[:, part])
+                context = model.embed_cached(batch, cache)
+                state = model.step(context.state, context)
+                where = torch.tensor([[1, stop - start - 1], [0, 0]])
+                if narrow:
+                    found.append(model.readout_cached(state, context, where))
+                else:
+                    found.append(model.readout_cached(state, context)[where[:, 0], where[:, 1]])
+    torch.testing.assert_close(torch.stack(found[:2]), torch.stack(found[2:]), rtol=0, atol=1e-5)
+
+
+def test_places_left_over_still_see_something():
+    around = counted_surroundings(5, torch.device("cpu"), Rotary(4, 10.0), torch.float32, plain=False)
+    queries = queries_at(torch.tensor([[2, 4], [0, 1], [2, 0], [2, 0]]), around, 3, 5)
+    assert queries.slots_N.tolist() == [0, 0, 1, 2]
+    assert queries.order_BM[2].tolist() == [0, 2, 3]
+    assert queries.visible_B1MT.shape == (3, 1, 3, 5)
+    assert queries.visible_B1MT.any(dim=-1).all()
+    assert queries.visible_B1MT[2, 0].int().tolist() == [[1, 1, 1, 1, 1], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
+    x = torch.arange(3 * 5 * 2).reshape(3, 5, 2)
+    assert torch.equal(queries.pick(x), torch.stack([x[2, 4], x[0, 1], x[2, 0], x[2, 0]])[None])
+    assert torch.equal(queries.in_order(queries.by_row(queries.pick(x)[..., None])[..., 0]), queries.pick(x))
+
+
+def test_tables_of_rows_at_their_own_positions():
+    rotary, cache = Rotary(4, 10.0), KeyValueCache(9)
+    positions = torch.tensor([[3, 4], [7, 8]])
+    cache.used = 9
+    cache.write(0, torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 1, 4), positions)
+    around = cached_surroundings(positions, cache, rotary, torch.float32)
+    queries = queries_at(torch.tensor([[1, 0], [0, 1]]), around, 2, 2)
+    assert torch.equal(queries.rotary.cos[0], torch.stack([around.rotary.cos[1, 0], around.rotary.cos[0, 1]]))
+    assert queries.visible_B1MT[:, 0, 0].sum(dim=-1).tolist() == [5, 8]
+
+
+def test_no_block_at_all_picks_and_norms(model_of):
+    model = model_of("huginn")
+    around = Surroundings(model.config.rotary.tables(torch.arange(7)[None], torch.float64))
+    queries = queries_at(torch.tensor([[1, 2]]), around, 4, 7)
+    norm = model.transformer["ln_f"]
+    with torch.no_grad():
+        stream = run_blocks(state_of(model), [], around, [], norm, queries)
+        expected = norm(state_of(model)[1:2, 2:3])
+    assert torch.equal(stream.normed, expected)
