@@ -1,0 +1,224 @@
+"""The numbers of the first view: utility over depth, outcome shares, what steps of other lengths give.
+
+Nothing is estimated here in a way of its own: tables come from `loopscope.studies`, means and their intervals from
+`loopscope.stats` with the resamples of the paper (Section 4.1), step oracles from `loopscope.path`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loopscope.path import Outcome, oracles, uniform_grid
+from loopscope.report import words
+from loopscope.report.evaluation_set import EvaluationSet
+from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.studies.records import DepthSweep, Records, Updates
+from loopscope.studies.result import Row, TableResult
+from loopscope.studies.tables.depth_coverage import running_best
+
+Tables = Mapping[str, TableResult[Row]]
+
+STEPS = {
+    "full": ("Full step", "the full step"),
+    "quarter": ("Quarter step", "a quarter of the step"),
+    "quadratic": ("Quadratic step", "the step of predicted length"),
+    "safe": ("Safe step", "the step that the curvature bound vouches for"),
+    "halt": ("Better end", "choosing the better end with the reference at hand"),
+    "oracle": ("Best of five scales", "choosing the best of five scales with the reference at hand"),
+}
+EXPLAINED = {
+    "full": "α = 1, the update as the model takes it.",
+    "quarter": "α = ¼ for every question.",
+    "quadratic": "α̂ from slope and curvature at the current state, a scale for every question.",
+    "safe": "0.9 · 2A/L_D, at most 1; over the questions with A > 0 and Q < 0.",
+    "halt": "The oracle that may only stay or take the full step.",
+    "oracle": "The oracle that may also take ¼, ½ or ¾ of it.",
+}
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Finds the estimates of a condition among finished tables, and makes the ones that no table prints."""
+
+    records: Records
+    tables: Tables
+    bootstrap: Bootstrap
+
+    def of(self, data: EvaluationSet) -> dict[str, Any]:
+        """One evaluation set."""
+        return {
+            "depth": self._depth(data),
+            "updates": [self._update(updates) for updates in data.updates],
+        }
+
+    def _depth(self, data: EvaluationSet) -> dict[str, Any] | None:
+        of_set = (data.condition.run, data.condition.task, data.condition.split)
+        for sweep in self.records.sweeps:
+            if (sweep.condition.run, sweep.condition.task, sweep.condition.split) == of_set:
+                return depth_summary(sweep, self.bootstrap)
+        return None
+
+    def _update(self, updates: Updates) -> dict[str, Any]:
+        condition = updates.condition
+        mechanism = self._row("mechanism", updates)
+        contraction = self._row("contraction", updates)
+        facts = []
+        if mechanism is not None:
+            finite, harmful = mechanism.value("finite_step"), mechanism.value("harmful")
+            assert isinstance(finite, int)
+            assert isinstance(harmful, int)
+            facts = [
+                _fact(
+                    "Finite-step failures among harmful updates",
+                    mechanism.value("share"),
+                    words.of_share(finite, harmful, condition.n),
+                    share=True,
+                ),
+                _fact(
+                    "Sign accuracy of A",
+                    mechanism.value("sign_slope"),
+                    lambda estimate: words.of_accuracy(estimate, "The slope alone"),
+                    share=True,
+                ),
+                _fact(
+                    "Sign accuracy of A + Q",
+                    mechanism.value("sign_quadratic"),
+                    lambda estimate: words.of_accuracy(estimate, "Slope and curvature together"),
+                    share=True,
+                ),
+            ]
+        if contraction is not None:
+            recovered, failures = contraction.value("recovered"), contraction.value("failures")
+            assert isinstance(recovered, int)
+            assert isinstance(failures, int)
+            facts.append(
+                _fact(
+                    "Recovered by a quarter step",
+                    contraction.value("recovery"),
+                    words.of_recovery(recovered, failures),
+                    share=True,
+                )
+            )
+        return {
+            "transition": condition.transition,
+            "update": condition.update,
+            "n": condition.n,
+            "outcomes": outcome_shares(updates, self.bootstrap),
+            "steps": self._steps(updates),
+            "facts": facts,
+        }
+
+    def _steps(self, updates: Updates) -> list[dict[str, Any]]:
+        kind = updates.condition.kind
+        found = step_gains(updates, self.bootstrap)
+        safe = self._row("bound-selected", updates, "primary")
+        population = {}
+        if safe is not None:
+            estimate = safe.value("mean_gain")
+            assert isinstance(estimate, Estimate)
+            found["safe"] = estimate
+            population["safe"] = f"{safe.value('n')} of {len(updates)} questions"
+        return [
+            {
+                "key": key,
+                "label": STEPS[key][0],
+                "rule": EXPLAINED[key],
+                "population": population.get(key),
+                **_numbers(found[key]),
+                "text": _signed(found[key]),
+                "words": words.of_gain(found[key], STEPS[key][1], kind),
+            }
+            for key in STEPS
+            if key in found
+        ]
+
+    def _row(self, table: str, updates: Updates, key: str = "") -> Row | None:
+        result = self.tables.get(table)
+        rows = result.rows if result else ()
+        return next((row for row in rows if row.condition == updates.condition and row.key == key), None)
+
+
+def step_gains(updates: Updates, bootstrap: Bootstrap) -> dict[str, Estimate]:
+    """Mean φ over all questions at the scales of simple rules and of the oracles, from shared resamples."""
+    statistics = {"full": Mean(updates.gain)}
+    if updates.has("grid_gain"):
+        chosen = oracles(uniform_grid(5), updates.action_gain)
+        statistics |= {
+            "quarter": Mean(updates.quarter_gain),
+            "halt": Mean(chosen.halt),
+            "oracle": Mean(chosen.step),
+        }
+    if updates.has("quadratic_gain"):
+        statistics["quadratic"] = Mean(updates.floats("quadratic_gain"))
+    return bootstrap.estimate(statistics)
+
+
+def outcome_shares(updates: Updates, bootstrap: Bootstrap) -> list[dict[str, Any]]:
+    """How many updates there are of every class, and their share with its interval."""
+    shares = bootstrap.estimate({outcome: Mean(updates.outcome == outcome) for outcome in Outcome})
+    return [
+        {
+            "code": int(outcome),
+            "label": outcome.label,
+            "count": int((updates.outcome == outcome).sum()),
+            **_numbers(shares[outcome]),
+            "text": _share(shares[outcome]),
+        }
+        for outcome in Outcome
+    ]
+
+
+def depth_summary(sweep: DepthSweep, bootstrap: Bootstrap) -> dict[str, Any]:
+    """Mean utility at every depth with its interval, the best depth and the first confirmed decline."""
+    means = bootstrap.estimate({depth: Mean(sweep.utility[:, at]) for at, depth in enumerate(sweep.depths)})
+    decline = next((pair for pair in running_best(sweep, bootstrap) if pair.declines), None)
+    peak = sweep.depths[int(np.argmax(sweep.utility.mean(axis=0)))]
+    summary: dict[str, Any] = {
+        "depths": list(sweep.depths),
+        "means": [_numbers(means[depth]) for depth in sweep.depths],
+        "peak": peak,
+        "decline": None,
+        "words": words.of_decline(peak, (decline.reference, decline.depth) if decline else None, sweep.depths[-1]),
+    }
+    if decline is not None:
+        summary["decline"] = {"from": decline.reference, "to": decline.depth, "text": _signed(decline.change)}
+    if sweep.correct is not None:
+        accuracy = bootstrap.estimate({depth: Mean(sweep.correct[:, at]) for at, depth in enumerate(sweep.depths)})
+        summary["accuracy"] = [_numbers(accuracy[depth]) for depth in sweep.depths]
+    return summary
+
+
+def _fact(label: str, estimate: Any, said: Any, *, share: bool) -> dict[str, Any]:
+    assert isinstance(estimate, Estimate)
+    return {
+        "label": label,
+        **_numbers(estimate),
+        "text": _share(estimate) if share else _signed(estimate),
+        "words": said if isinstance(said, str) else said(estimate),
+    }
+
+
+def _numbers(estimate: Estimate) -> dict[str, float | None]:
+    interval = estimate.interval
+    return {
+        "value": estimate.value,
+        "low": interval.low if interval else None,
+        "high": interval.high if interval else None,
+    }
+
+
+def _signed(estimate: Estimate) -> list[str]:
+    """Value and interval as text; one entry where there is no interval."""
+    if estimate.value is None:
+        return ["—"]
+    value, interval = words.number(estimate.value, sign=True), estimate.interval
+    return [value, f"{words.number(interval.low)} to {words.number(interval.high)}"] if interval else [value]
+
+
+def _share(estimate: Estimate) -> list[str]:
+    if estimate.value is None:
+        return ["—"]
+    value, interval = words.percent(estimate.value), estimate.interval
+    return [value, f"{words.percent(interval.low)} to {words.percent(interval.high)}"] if interval else [value]

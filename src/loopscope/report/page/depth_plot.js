@@ -1,0 +1,65 @@
+// Utility over recurrent depth, for a set (with intervals, best depth and decline) or for one question.
+
+const LOGARITHMIC = 16;
+
+function depthPlot({ label, depths, means, peak, decline, transition, height = 210 }) {
+  return chart(label, (width) => {
+    const left = 46;
+    const bottom = 34;
+    const top = 16;
+    const lows = means.map((mean) => mean.low ?? mean.value);
+    const highs = means.map((mean) => mean.high ?? mean.value);
+    const low = Math.min(...lows);
+    const high = Math.max(...highs);
+    const pad = (high - low || Math.abs(high) || 1) * 0.07;
+    const y = linear(low - pad, high + pad, height - bottom, top);
+    const place = depths.at(-1) > LOGARITHMIC ? Math.log : (depth) => depth;
+    const x = linear(place(depths[0]), place(depths.at(-1)), left + 10, width - 12);
+    const at = (index) => [x(place(depths[index])), y(means[index].value)];
+    const parts = ticks(low, high, 4).map((value) =>
+      s("g", {}, s("line", { x1: left, x2: width, y1: y(value), y2: y(value), stroke: "var(--line)" }), s("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, number(value))),
+    );
+    parts.push(...depthLabels(depths, (depth) => x(place(depth)), width, height - bottom + 16));
+    parts.push(s("text", { x: (left + width) / 2, y: height - 2, "text-anchor": "middle" }, "loops"));
+    if (transition !== undefined && depths.includes(transition)) {
+      const [from, to] = [transition, transition + 1].map((depth) => x(place(depth)));
+      parts.unshift(s("rect", { x: from, width: to - from, y: top - 6, height: height - bottom - top + 6, fill: "var(--accent-soft)" }));
+    }
+    if (means[0].low !== null && means[0].low !== undefined) {
+      const upper = highs.map((value, i) => `${x(place(depths[i]))},${y(value)}`);
+      const lower = lows.map((value, i) => `${x(place(depths[i]))},${y(value)}`).reverse();
+      parts.push(s("polygon", { points: [...upper, ...lower].join(" "), fill: "var(--band)" }));
+    }
+    parts.push(s("polyline", { points: depths.map((_, i) => at(i).join(",")).join(" "), fill: "none", stroke: "var(--accent)", "stroke-width": 1.8 }));
+    depths.forEach((depth, i) => {
+      const [cx, cy] = at(i);
+      parts.push(s("circle", { cx, cy, r: 3, fill: "var(--accent)" }, s("title", {}, `after ${plural(depth, "loop")}: ${number(means[i].value)} nats`)));
+    });
+    if (peak !== undefined) parts.push(...peakMark(at(depths.indexOf(peak)), peak, width));
+    if (decline) parts.push(...declineMark(at(depths.indexOf(decline.to))));
+    return s("svg", { viewBox: `0 0 ${width} ${height}`, height }, parts);
+  });
+}
+
+function depthLabels(depths, x, width, y) {
+  let last = -Infinity;
+  return depths.map((depth) => {
+    const at = x(depth);
+    if (at - last < 22) return null;
+    last = at;
+    return s("text", { x: at, y, "text-anchor": "middle" }, String(depth));
+  });
+}
+
+function peakMark([cx, cy], depth, width) {
+  const anchor = cx > width - 40 ? "end" : "middle";
+  return [
+    s("circle", { cx, cy, r: 7, fill: "none", stroke: "var(--accent)", "stroke-width": 1.4 }),
+    s("text", { x: cx, y: cy - 11, "text-anchor": anchor, class: "peak" }, "best"),
+  ];
+}
+
+const declineMark = ([cx, cy]) => [
+  s("path", { d: `M${cx - 6},${cy + 8} h12 l-6,10 z`, fill: "var(--finite)" }),
+  s("text", { x: cx - 10, y: cy + 18, "text-anchor": "end" }, "clearly lower"),
+];

@@ -1,0 +1,109 @@
+// Which updates are shown: by run, task, transition, outcome and words; read from and written to the address.
+
+const NO_FILTER = { run: "", task: "", t: "", outcome: "", q: "", sort: "gain", dir: "asc" };
+
+function filterFromAddress(params) {
+  const filter = { ...NO_FILTER };
+  for (const name of Object.keys(filter)) if (params.has(name)) filter[name] = params.get(name);
+  return filter;
+}
+
+/** What of a filter is worth writing into an address. */
+const filterValues = (filter) => Object.fromEntries(Object.entries(filter).filter(([name, value]) => value !== NO_FILTER[name]));
+
+/** The records that pass, in the order of the page. */
+function matching(filter) {
+  const outcomes = filter.outcome === "" ? null : new Set(filter.outcome.split(",").map(Number));
+  const transition = filter.t === "" ? null : Number(filter.t);
+  const words = filter.q.trim().toLowerCase();
+  const found = new Uint32Array(page.total);
+  let count = 0;
+  page.sets.forEach((set) => {
+    if ((filter.run && set.run.label !== filter.run) || (filter.task && set.task !== filter.task)) return;
+    const has = words ? Uint8Array.from(set.search ?? set.snippets, (text) => text.toLowerCase().includes(words)) : null;
+    set.transitions.forEach((t, at) => {
+      if (transition !== null && t !== transition) return;
+      const base = set.base + at * set.questions;
+      for (let row = 0; row < set.questions; row++) {
+        if ((!outcomes || outcomes.has(page.outcome[base + row])) && (!has || has[row])) found[count++] = base + row;
+      }
+    });
+  });
+  return found.subarray(0, count);
+}
+
+const SORT_KEYS = { slope: "slope", gain: "gain", scale: "scale", optimum: "optimum", outcome: "outcome", t: "transition" };
+
+/** The same records in the order of the table; missing numbers last. */
+function sorted(records, sort, direction) {
+  const sign = direction === "desc" ? -1 : 1;
+  const order = Uint32Array.from(records);
+  if (sort === "question") {
+    const place = (record) => page.sets[page.setOf[record]].snippets[page.row[record]];
+    return order.sort((a, b) => sign * (place(a) < place(b) ? -1 : place(a) > place(b) ? 1 : 0) || a - b);
+  }
+  const key = page[SORT_KEYS[sort] ?? "gain"];
+  return order.sort((a, b) => {
+    const [x, y] = [key[a], key[b]];
+    if (x === y) return a - b;
+    if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y) || a - b;
+    return sign * (x - y);
+  });
+}
+
+function select(label, value, choices, changed) {
+  const options = [["", "All"], ...choices].map(([key, text]) => h("option", { value: key }, text));
+  const box = h("select", { onchange: (event) => changed(event.target.value) }, options);
+  box.value = choices.some(([key]) => key === value) ? value : "";
+  return h("label", { class: "field" }, label, box);
+}
+
+function filterBar(filter, changed) {
+  const change = (name) => (value) => changed({ [name]: value });
+  const unique = (values) => [...new Map(values).entries()];
+  const runs = page.meta.runs.map((run) => [run.label, run.label === run.model ? run.model : `${run.model} (${run.label})`]);
+  const tasks = unique(page.sets.map((set) => [set.task, set.title]));
+  const transitions = unique(page.sets.flatMap((set) => set.transitions.map((t) => [String(t), update(t)]))).sort((a, b) => a[0] - b[0]);
+  return h(
+    "form",
+    { class: "filters", role: "search", "aria-label": "Filter the questions", onsubmit: (event) => event.preventDefault() },
+    kindBoxes(filter, changed),
+    runs.length > 1 && select("Run", filter.run, runs, change("run")),
+    tasks.length > 1 && select("Task", filter.task, tasks, change("task")),
+    transitions.length > 1 && select("Update", filter.t, transitions, change("t")),
+    searchBox(filter, change("q")),
+  );
+}
+
+function searchBox(filter, changed) {
+  const box = h("input", { type: "search", value: filter.q, placeholder: "words of the question", spellcheck: "false" });
+  box.addEventListener("focus", () => searchable());
+  box.addEventListener("input", async () => {
+    await searchable();
+    changed(box.value);
+  });
+  return h("label", { class: "field" }, "Text", box);
+}
+
+function kindBoxes(filter, changed) {
+  const on = filter.outcome === "" ? new Set([0, 1, 2, 3]) : new Set(filter.outcome.split(",").map(Number));
+  const toggle = (code, checked) => {
+    if (checked) on.add(code);
+    else on.delete(code);
+    changed({ outcome: on.size === 4 ? "" : on.size ? [...on].sort().join(",") : "none" });
+  };
+  return h(
+    "fieldset",
+    { class: "kinds" },
+    h("legend", {}, "Outcome"),
+    BAR_ORDER.map((code) =>
+      h(
+        "label",
+        { class: "kind" },
+        h("input", { type: "checkbox", value: code, checked: on.has(code), onchange: (event) => toggle(code, event.target.checked) }),
+        swatch(code),
+        OUTCOMES[code],
+      ),
+    ),
+  );
+}

@@ -1,0 +1,147 @@
+// The first view: every task, its runs side by side.
+
+function showOverview(main) {
+  const { runs, level } = page.meta;
+  const percent = Math.round(level * 100);
+  replace(
+    main,
+    h(
+      "div",
+      { class: "intro" },
+      h("h1", {}, "What one more loop does"),
+      h(
+        "p",
+        {},
+        "Every update is a direction and a length. It fails because the direction was wrong, or because the step along a good direction was too long. ",
+        `Utilities are in nats: the log probability of the reference. Ranges are ${percent}% intervals over questions.`,
+      ),
+    ),
+    [...new Set(page.sets.map((set) => set.title))].map((title) => overviewOf(title, runs.length)),
+  );
+}
+
+function overviewOf(title) {
+  const sets = page.sets.filter((set) => set.title === title);
+  const what = sets[0].kind === "options" ? "choose the right option" : "likelihood of the reference solution";
+  return h(
+    "section",
+    { class: "set" },
+    h("div", { class: "set-head" }, h("h2", {}, title), h("span", { class: "soft" }, what)),
+    h("div", { class: "side-by-side" }, sets.map((set) => setCard(set, sets.length === 1))),
+  );
+}
+
+function setCard(set, wide) {
+  const { depth, updates } = set.overview;
+  const chosen = h("div", { class: "stack" });
+  const trained = updates.findIndex((entry) => entry.transition === set.run.trained_depth);
+  const first = trained >= 0 ? trained : updates.length - 1;
+  const choose = (index) => replace(chosen, updateDetails(set, updates[index]));
+  choose(first);
+  return h(
+    "article",
+    { class: `card set-card${wide ? " wide" : ""}`, "aria-label": `${set.run.model} on ${set.title}` },
+    h(
+      "header",
+      {},
+      h("h3", {}, set.run.model),
+      set.run.random && h("span", { class: "badge loud" }, "random weights"),
+      set.run.toy && h("span", { class: "badge" }, "toy model"),
+      set.run.label !== set.run.model && h("span", { class: "soft small" }, set.run.label),
+      h("span", { class: "soft small" }, plural(set.questions, "question")),
+    ),
+    h("div", { class: "stack" }, depth && depthPart(set, depth), updatePicker(set, updates, first, choose)),
+    chosen,
+  );
+}
+
+function depthPart(set, depth) {
+  const label = `Mean utility of ${set.run.model} on ${set.title} over depths ${depth.depths.join(", ")}. ${depth.words}`;
+  return h("div", {}, h("h4", { class: "section-title" }, "Mean utility by depth"), depthPlot({ label, ...depth }), h("p", { class: "finding" }, depth.words));
+}
+
+function updatePicker(set, updates, first, choose) {
+  const name = `update-${set.name}`;
+  return h(
+    "fieldset",
+    { class: "updates" },
+    h("legend", { class: "section-title" }, "Outcomes and mean gain by update"),
+    updates.map((entry, index) =>
+      h(
+        "label",
+        { class: "update" },
+        h("input", { type: "radio", name, value: index, checked: index === first, onchange: () => choose(index) }),
+        h("span", { class: "name" }, entry.update),
+        outcomeBar(entry.outcomes),
+        h("span", { class: "number" }, entry.steps[0].text[0]),
+      ),
+    ),
+  );
+}
+
+// Failures first, at the left edge, where their lengths can be compared between rows.
+const BAR_ORDER = [3, 2, 1, 0];
+
+function outcomeBar(outcomes) {
+  const words = outcomes.filter((entry) => entry.count).map((entry) => `${entry.count} ${entry.label}`).join(", ");
+  return h(
+    "span",
+    { class: "bar", role: "img", "aria-label": words, title: words },
+    BAR_ORDER.filter((code) => outcomes[code].count).map((code) => h("span", { class: `outcome-${code}`, vars: { "flex-grow": outcomes[code].count } })),
+  );
+}
+
+function updateDetails(set, entry) {
+  const range = sharedRange(entry.steps);
+  return [
+    h(
+      "div",
+      {},
+      h("h4", { class: "section-title" }, `Outcomes of ${entry.update}`),
+      h(
+        "ul",
+        { class: "outcomes" },
+        BAR_ORDER.map((code) => {
+          const outcome = entry.outcomes[code];
+          const link = address("questions", { run: set.run.label, task: set.task, t: entry.transition, outcome: code });
+          return h(
+            "li",
+            {},
+            swatch(code),
+            h("a", { href: link }, `${outcome.count} ${outcome.label}`),
+            h("span", { class: "soft small number", title: outcome.text[1] }, outcome.text[0]),
+          );
+        }),
+      ),
+    ),
+    h(
+      "div",
+      {},
+      h("h4", { class: "section-title" }, `Mean gain of ${entry.update} by length of step, in nats`),
+      h("dl", { class: "steps" }, entry.steps.map((step) => stepLine(step, range))),
+    ),
+    h("dl", { class: "facts" }, entry.facts.map(factBlock)),
+  ];
+}
+
+function stepLine(step, range) {
+  const population = step.population ? ` Over ${step.population}.` : "";
+  return h(
+    "div",
+    { class: "step" },
+    h("dt", {}, step.label),
+    h("dd", {}, track(step, range)),
+    h("dd", { class: "value number" }, step.text[0]),
+    h("dd", { class: "words" }, `${step.rule} ${step.words}`, step.text[1] && ` (${step.text[1]})`, population),
+  );
+}
+
+function factBlock(fact) {
+  return h(
+    "div",
+    { class: "fact" },
+    h("dt", {}, fact.label),
+    h("dd", {}, h("span", { class: "value" }, fact.text[0]), fact.text[1] && h("span", { class: "soft small" }, `  ${fact.text[1]}`)),
+    h("dd", { class: "words" }, fact.words),
+  );
+}

@@ -1,0 +1,129 @@
+// One update of one question: its words, its path, its depths.
+
+async function showQuestion(main, params) {
+  await recordsReady();
+  const set = page.sets.find((candidate) => candidate.run.label === params.get("run") && candidate.task === params.get("task"));
+  const row = set ? set.ids.indexOf(params.get("id")) : -1;
+  const transition = Number(params.get("t") ?? set?.transitions.at(-1));
+  if (row < 0 || !set.transitions.includes(transition)) {
+    replace(main, h("div", { class: "intro" }, h("h1", {}, "No such question"), h("p", {}, "This page holds no update at that address. ", h("a", { href: "#/questions" }, "All questions"))));
+    return;
+  }
+  const [text, details] = await Promise.all([textOf(set, row), detailsOf(set, row, transition)]);
+  const record = recordAt(set, row, transition);
+  const given = params.has("alpha") ? Number(params.get("alpha")) : 1;
+  const alpha = given >= 0 && given <= 1 ? given : 1;
+  const marks = [];
+  const words = wordsPanel(set, details, text, transition, marks);
+  const most = details.tokens?.length ? tintRange(details.tokens) : 1;
+  if (marks.length) words.append(tintKey(most));
+  const moved = (value, report) => {
+    retint(marks, value, most);
+    if (report) note("question", { run: set.run.label, task: set.task, id: set.ids[row], t: transition, alpha: scale(value) });
+  };
+  const panel = stepPanel(record, details, alpha, moved);
+  replace(
+    main,
+    crumbs(record),
+    h(
+      "div",
+      { class: "question-head" },
+      h("h1", {}, `${set.title} · ${set.ids[row]}`),
+      h("p", { class: "verdict" }, verdict(record, details)),
+      updateChips(set, row, transition),
+      otherRuns(set, row),
+    ),
+    h("div", { class: "question" }, h("div", { class: "stack" }, words, depthPanel(set, details, transition)), panel),
+  );
+  main.repaint = () => {};
+}
+
+function wordsPanel(set, details, text, transition, marks) {
+  const parts = [h("h2", {}, "Question"), prose(text.prompt)];
+  if (text.options) parts.push(h("h3", {}, "Options"), optionCards(set, details, text, transition, marks));
+  else {
+    const shown = tokenText(text.reference ?? "", details.tokens ?? []);
+    parts.push(h("h3", {}, "Reference solution"));
+    if (shown) {
+      marks.push(...shown.marks);
+      parts.push(shown.block);
+    } else {
+      parts.push(prose(text.reference ?? ""));
+      if (details.tokens?.length) {
+        const strip = tokenStrip(details.tokens);
+        marks.push(...strip.marks);
+        parts.push(h("p", { class: "soft small" }, "Its tokens in order; the run does not say where in the text they stand."), strip.block);
+      }
+    }
+  }
+  return h("section", { class: "card panel", "aria-label": "Question and reference" }, parts);
+}
+
+/** What happened, in a sentence. */
+function verdict(record, details) {
+  const [A, gain, predicted, best] = [page.slope[record], page.gain[record], page.scale[record], namedScales(record, details)[1].value];
+  const foreseen = `The quadratic model would have stopped at ${scale(predicted)}`;
+  const measured = Number.isFinite(best) ? `; the best scale is ${scale(best)}.` : ".";
+  switch (page.outcome[record]) {
+    case 0:
+      return `Progress: the update raises the utility by ${number(gain)} nats.${best < 1 ? ` It would have gained most at scale ${scale(best)}.` : ""}`;
+    case 1:
+      return "Neutral: the utility is the same at both ends.";
+    case 2:
+      return `Directional failure: the update starts ${A < 0 ? "downhill" : "level"} and ends ${number(-gain)} nats lower. The direction was wrong from the first step.`;
+    default:
+      return `Finite-step failure: the update starts uphill and ends ${number(-gain)} nats lower. The direction was right, the step too long. ${foreseen}${measured}`;
+  }
+}
+
+function crumbs(record) {
+  const order = explorer.order;
+  const at = order ? order.indexOf(record) : -1;
+  const link = (to, name) => (at >= 0 && order[to] !== undefined ? h("a", { class: "button", href: recordAddress(order[to]) }, name) : null);
+  return h(
+    "nav",
+    { class: "crumbs", "aria-label": "Between questions" },
+    h("a", { href: address("questions", filterValues(explorer.filter)) }, "← All questions"),
+    h("span", { class: "row" }, link(at - 1, "Previous"), at >= 0 && h("span", { class: "soft small" }, `${(at + 1).toLocaleString("en")} of ${order.length.toLocaleString("en")}`), link(at + 1, "Next")),
+  );
+}
+
+function updateChips(set, row, transition) {
+  return h(
+    "nav",
+    { class: "chips", "aria-label": "Updates of this question" },
+    set.transitions.map((t) => {
+      const record = recordAt(set, row, t);
+      return h(
+        "a",
+        { class: "chip", href: questionAddress(set, row, t), "aria-current": t === transition && "page" },
+        swatch(page.outcome[record]),
+        update(t),
+        h("span", { class: "visually-hidden" }, OUTCOMES[page.outcome[record]]),
+        h("span", { class: "soft number" }, signed(page.gain[record])),
+      );
+    }),
+  );
+}
+
+/** The same question in the other runs of the page. */
+function otherRuns(set, row) {
+  const others = page.sets.filter((other) => other !== set && other.task === set.task && other.ids.includes(set.ids[row]));
+  if (!others.length) return null;
+  return h(
+    "p",
+    { class: "soft" },
+    "The same question: ",
+    others.map((other, at) => [at > 0 && ", ", h("a", { href: questionAddress(other, other.ids.indexOf(set.ids[row]), other.transitions.at(-1)) }, `${other.run.model} (${other.run.label})`)]),
+  );
+}
+
+function depthPanel(set, details, transition) {
+  const means = Array.from(details.utility, (value) => ({ value, low: null }));
+  return h(
+    "section",
+    { class: "card panel", "aria-label": "Utility over depth" },
+    h("h2", {}, "Utility over depth"),
+    depthPlot({ label: `Utility of this question after ${set.depths.join(", ")} loops`, depths: set.depths, means, transition, height: 190 }),
+  );
+}

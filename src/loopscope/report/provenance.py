@@ -1,0 +1,97 @@
+"""The manifest of a run in words, and what must be said at the top of the page."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from loopscope.store import Manifest, Run
+from loopscope.studies.conditions import Weights, conditions_of
+
+LEVELS = {
+    "quick": "quick: utilities at both ends, slope, curvature and gain",
+    "grid": "grid: also 21 scales along every update and the diagnostics of state and output",
+    "full": "full: also the FP64 analysis of every path with its bounds",
+}
+
+
+def warnings_of(run: Run) -> list[str]:
+    """What a reader must not overlook: weights that were never trained, toy models, unfinished runs."""
+    conditions = conditions_of(run)
+    name = run.manifest.model.name
+    found = []
+    if any(condition.weights is Weights.RANDOM for condition in conditions):
+        found.append(f"{name} has random weights. Its numbers describe no trained model.")
+    if any(condition.weights is Weights.TOY for condition in conditions):
+        found.append(f"{name} is a small model that ships with loopscope. It is here to show the method.")
+    if not run.finished:
+        done, all_units = len(run.unit_records), len(run.units)
+        found.append(f"{run.path.resolve().name} is unfinished: {done} of {all_units} work units are measured.")
+    return found
+
+
+def provenance(run: Run) -> list[dict[str, Any]]:
+    """Term and text, in the order in which a careful reader would ask."""
+    return [{"term": term, "text": text} for term, text in _entries(run.manifest) if text]
+
+
+def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    model, dtypes, batch = manifest.model, manifest.dtypes, manifest.batch
+    yield (
+        "Model",
+        f"{model.name}, of the {model.family} family" + (f", asked for as {model.spec}" * (model.spec != model.name)),
+    )
+    yield "Weights", _weights(manifest)
+    yield "State", f"taken at {model.boundary}"
+    yield (
+        "Readout",
+        (
+            "logits are affine in the state, so paths are concave for solutions and bounds are available"
+            if model.affine_readout
+            else "logits are a nonlinear function of the state, so there are no curvature bounds"
+        ),
+    )
+    if model.trained_depth is not None:
+        yield "Trained depth", f"{model.trained_depth} loops"
+    for task in manifest.tasks:
+        part = f"{task.rows} of {task.rows_available}" if task.rows < task.rows_available else f"all {task.rows}"
+        what = "options" if task.kind == "options" else "reference solutions"
+        skipped = f"; {len(task.skipped)} left out for their length" if task.skipped else ""
+        subset = f", subset {task.subset}" if task.subset else ""
+        yield f"Task {task.name}", f"{task.split} split{subset}: {part} questions with {what}{skipped}"
+        yield (
+            f"Data of {task.name}",
+            " ".join(
+                (f"SHA-256 {task.data_sha256}", f"at revision {task.data_revision}" if task.data_revision else "")
+            ).strip(),
+        )
+    yield "Updates", ", ".join(f"{t}→{t + 1}" for t in manifest.transitions) or "none"
+    yield "Depths", ", ".join(map(str, manifest.depths))
+    yield "Level", LEVELS[manifest.level.value]
+    extras = [name for name, kept in (("every token", manifest.tokens), ("whole FP64 paths", manifest.paths)) if kept]
+    yield "Kept besides", " and ".join(extras)
+    yield (
+        "Arithmetic",
+        (
+            f"states in {dtypes.states}, readout in {dtypes.readout}, option scores in {dtypes.options}, "
+            f"path analysis in {dtypes.analysis}, rounded interventions in {dtypes.interventions}"
+        ),
+    )
+    size = (
+        f"{batch.size} examples" if batch.size else f"{batch.token_budget} padded tokens" if batch.token_budget else ""
+    )
+    yield "Batches", f"{batch.policy}" + (f", {size}" if size else "") + f", padded on the {batch.padding}"
+    yield "Device", manifest.device
+    yield "Libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())
+    yield "Seeds", ", ".join(f"{name} {seed}" for name, seed in manifest.seeds.items())
+    yield "Settings", ", ".join(f"{name} {value}" for name, value in manifest.settings.items() if value is not None)
+    yield "Measured by", f"loopscope {manifest.loopscope_version}, code SHA-256 {manifest.code_sha256}"
+    yield "Command", " ".join(manifest.command_line)
+    yield "Manifest", f"SHA-256 {manifest.digest}"
+
+
+def _weights(manifest: Manifest) -> str:
+    model = manifest.model
+    if model.random_weights:
+        return "none were read: they are random"
+    files = ", ".join(f"{name} (SHA-256 {digest})" for name, digest in model.weights.items())
+    revision = f"revision {model.revision}; " if model.revision else ""
+    return f"{revision}{files}; read as {model.dtype}"

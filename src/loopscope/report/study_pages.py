@@ -1,0 +1,97 @@
+"""The paper's tables and figures for these runs as the page shows them, and the comparison with the paper's numbers."""
+
+import tempfile
+from base64 import b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loopscope.stats import Bootstrap
+from loopscope.studies import FIGURES, TABLES, Study
+from loopscope.studies.comparison import compare
+from loopscope.studies.records import Records
+from loopscope.studies.render.dialect import PlainDialect
+from loopscope.studies.render.sheet import Sheet, groups, sheets
+from loopscope.studies.result import Row, TableResult
+
+SVG_LIMIT = 250_000
+"""A figure of many points is smaller as pixels: larger drawings than this become PNG."""
+DPI = 200
+
+
+def compute_tables(records: Records, bootstrap: Bootstrap) -> dict[str, TableResult[Row]]:
+    """Every table of the paper."""
+    return {name: study.table(records, bootstrap) for name, study in TABLES.items()}
+
+
+def table_pages(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, Any]]:
+    """The tables that have rows, laid out."""
+    return [_page(result) | _about(TABLES[name]) for name, result in tables.items() if result.rows]
+
+
+def missing_tables(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, str]]:
+    """The tables that these runs cannot fill, and what would."""
+    return [_about(TABLES[name]) for name, result in tables.items() if not result.rows]
+
+
+def comparison_page(records: Records, bootstrap: Bootstrap) -> dict[str, Any] | None:
+    """Published cells beside the runs' own; None where nothing is comparable."""
+    found = compare(records, bootstrap)
+    if not found.rows:
+        return None
+    return _page(found.table()) | {"summary": found.summary(), "name": "compare"}
+
+
+def figure_pages(records: Records, bootstrap: Bootstrap) -> list[dict[str, Any]]:
+    """The figures that these runs can fill, as data addresses; none where matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return []
+    pages = []
+    for study in FIGURES.values():
+        result = study.figure(records, bootstrap)
+        if not result.shown:
+            continue
+        pages.append(
+            {
+                **_about(study),
+                "title": result.title,
+                "caption": result.caption,
+                "notes": list(result.notes),
+                "image": _image(result, study.name),
+            }
+        )
+    return pages
+
+
+def _image(result: Any, name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        drawing = result.save(Path(folder) / f"{name}.svg").read_bytes()
+        if len(drawing) <= SVG_LIMIT:
+            return f"data:image/svg+xml;base64,{b64encode(drawing).decode()}"
+        pixels = result.save(Path(folder) / f"{name}.png", dpi=DPI).read_bytes()
+        return f"data:image/png;base64,{b64encode(pixels).decode()}"
+
+
+def _about(study: Study) -> dict[str, str]:
+    return {"name": study.name, "summary": study.summary, "paper": study.paper, "needs": study.needs}
+
+
+def _page(result: TableResult[Row]) -> dict[str, Any]:
+    return {
+        "title": result.title,
+        "caption": result.caption,
+        "notes": list(result.notes),
+        "sheets": [_sheet(sheet) for sheet in sheets(result, PlainDialect())],
+    }
+
+
+def _sheet(sheet: Sheet) -> dict[str, Any]:
+    return {
+        "title": sheet.title,
+        "groups": [list(group) for group in groups(sheet.columns)],
+        "heads": [column.head for column in sheet.columns],
+        "left": [column.text for column in sheet.columns],
+        "lines": [list(line) for line in sheet.lines],
+    }

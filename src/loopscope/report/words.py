@@ -1,0 +1,102 @@
+"""Numbers and findings in plain words; every sentence follows from an estimate and its interval."""
+
+from loopscope.stats import Estimate
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float, *, sign: bool = False) -> str:
+    """A number with three significant digits, a true minus, and a power of ten where it is very small or large.
+
+    >>> number(-0.01234), number(0.000017, sign=True), number(0.0)
+    ('−0.0123', '+1.7×10⁻⁵', '0')
+    """
+    if value == 0:
+        return "0"
+    size = abs(value)
+    mark = "−" if value < 0 else "+" if sign else ""
+    if 1e-3 <= size < 1e4:
+        decimals = max(0, 2 - _exponent(size))
+        return f"{mark}{size:.{decimals}f}"
+    mantissa, _, power = f"{size:.2e}".partition("e")
+    shortened = mantissa.rstrip("0").rstrip(".")
+    return f"{mark}{shortened}×10{str(int(power)).translate(_SUPERSCRIPT)}"
+
+
+def _exponent(size: float) -> int:
+    return int(f"{size:.2e}".partition("e")[2])
+
+
+def percent(share: float) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.1234), percent(1.0)
+    ('12.3%', '100%')
+    """
+    return f"{100 * share:.1f}%".replace(".0%", "%")
+
+
+def clearly(estimate: Estimate) -> int:
+    """1 where the whole interval lies above zero, -1 where it lies below, 0 where it does neither."""
+    interval = estimate.interval
+    if interval is None:
+        return 0
+    return (interval.low > 0) - (interval.high < 0)
+
+
+def of_gain(estimate: Estimate, subject: str, kind: str) -> str:
+    """What a mean gain says of the reference; `subject` is the step that was taken."""
+    if estimate.value is None:
+        return f"There is no question to average {subject} over."
+    reference = "the right option" if kind == "options" else "the reference solution"
+    match clearly(estimate):
+        case 1:
+            return f"On average {subject} makes {reference} more likely."
+        case -1:
+            return f"On average {subject} makes {reference} less likely."
+    if estimate.interval is None:
+        return f"Too few questions for an interval around what {subject} does."
+    return f"The interval contains zero: what {subject} does on average is not clear from these questions."
+
+
+def of_accuracy(estimate: Estimate, rule: str) -> str:
+    """How far a sign prediction goes beyond a coin."""
+    if estimate.value is None:
+        return "No question to judge by."
+    right = percent(estimate.value)
+    low = estimate.interval.low if estimate.interval else None
+    beyond = "better than a coin" if low is not None and low > 0.5 else "not clearly better than a coin"
+    return f"{rule} tells for {right} of the questions whether the full step helps: {beyond}."
+
+
+def of_share(finite: int, harmful: int, n: int) -> str:
+    """Which of the two kinds of failure the harmful updates are."""
+    if not harmful:
+        return f"None of the {n} updates lowers the utility."
+    begin = "begins" if finite == 1 else "begin"
+    lower = "lowers" if harmful == 1 else "lower"
+    return (
+        f"{harmful} of {n} updates {lower} the utility; {finite} of these {begin} in a helpful direction, "
+        "so a shorter step along the same direction would have helped."
+    )
+
+
+def of_recovery(recovered: int, failures: int) -> str:
+    """What a quarter of the displacement does to the finite-step failures."""
+    if not failures:
+        return "There is no finite-step failure to recover."
+    one = failures == 1
+    return (
+        f"A quarter of the step turns {recovered} of {failures} finite-step {'failure' if one else 'failures'} "
+        "into a gain."
+    )
+
+
+def of_decline(peak: int, decline: tuple[int, int] | None, last: int) -> str:
+    """Where more loops stop helping."""
+    best = f"Mean utility is highest after {peak} {'loop' if peak == 1 else 'loops'}."
+    if decline is None:
+        more = " It is still the last depth measured." if peak == last else ""
+        return f"{best}{more} No depth lies clearly below the best one before it."
+    reference, depth = decline
+    return f"{best} By depth {depth} it has clearly fallen below what depth {reference} had reached."

@@ -1,0 +1,150 @@
+"""`write_report`: runs in, one HTML file out."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from loopscope._errors import LoopscopeError
+from loopscope._version import __version__
+from loopscope.report import study_pages
+from loopscope.report.assemble import document
+from loopscope.report.details import CHUNK, Details
+from loopscope.report.evaluation_set import EvaluationSet, sets_of
+from loopscope.report.index import index
+from loopscope.report.overview import Overview
+from loopscope.report.pack import pack
+from loopscope.report.provenance import provenance, warnings_of
+from loopscope.report.texts import TextChunks
+from loopscope.report.tokens import Precision, TokenTable
+from loopscope.stats import Bootstrap
+from loopscope.store import GRID, PATH_NODES, Run
+from loopscope.store.atomic import clear_write_errors, write_atomically
+from loopscope.studies.api import open_records
+from loopscope.studies.records import Records
+
+PATH_NUMBERS = 2_000_000
+"""FP64 paths go along up to this many numbers in all: about 10 MB of page."""
+
+
+def write_report(
+    runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str], bootstrap: Bootstrap | None = None
+) -> Path:
+    """Write one self-contained page about some runs.
+
+    Args:
+        runs: run directories; several are shown side by side.
+        output: the HTML file; it is replaced where it exists.
+        bootstrap: resamples, seed and level; the paper's by default.
+
+    Returns:
+        The file.
+    """
+    target = Path(output)
+    if target.is_dir():
+        raise LoopscopeError(f"{target} is a folder: name a file, such as {target / 'report.html'}")
+    records = open_records(list(runs))
+    page = Page(records, bootstrap or Bootstrap())
+    with clear_write_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, "".join(page.pieces()).encode())
+    return target
+
+
+class Page:
+    """What goes into the file."""
+
+    def __init__(self, records: Records, bootstrap: Bootstrap) -> None:
+        self.records = records
+        self.sets = [(run, sets_of(run)) for run in records.runs]
+        self.bootstrap = bootstrap
+        flat = [data for _, sets in self.sets for data in sets]
+        self.precision = Precision.of(sum(_token_rows(data) for data in flat))
+        stored = sum(len(data) * len(data.updates) * PATH_NODES for data in flat if data.run.manifest.paths)
+        self.paths = 0 < stored <= PATH_NUMBERS
+        self.late: list[tuple[str, str]] = []
+
+    def pieces(self) -> list[str]:
+        """The file in order."""
+        tables = study_pages.compute_tables(self.records, self.bootstrap)
+        overview = Overview(self.records, tables, self.bootstrap)
+        early: list[tuple[str, str]] = []
+        runs = []
+        labels = run_labels([run for run, _ in self.sets])
+        for number, (run, sets) in enumerate(self.sets):
+            described = []
+            for place, data in enumerate(sets):
+                name = f"s{number}-{place}"
+                early.append((name, index(data)))
+                described.append(self._set(name, data) | {"overview": overview.of(data)})
+            runs.append(_run(run, labels[number]) | {"sets": described})
+        studies = {
+            "tables": study_pages.table_pages(tables),
+            "missing": study_pages.missing_tables(tables),
+            "figures": study_pages.figure_pages(self.records, self.bootstrap),
+            "comparison": study_pages.comparison_page(self.records, self.bootstrap),
+        }
+        self.late.insert(0, ("studies", pack({}, studies)))
+        meta = {
+            "version": __version__,
+            "grid": list(GRID),
+            "chunk": CHUNK,
+            "precision": self.precision.value,
+            "level": self.bootstrap.level,
+            "resamples": self.bootstrap.resamples,
+            "runs": runs,
+        }
+        early.insert(0, ("meta", pack({}, meta)))
+        return list(document(_title([run for run, _ in self.sets]), early, self.late))
+
+    def _set(self, name: str, data: EvaluationSet) -> dict[str, Any]:
+        tokens = TokenTable.of(data, self.precision) if data.run.manifest.tokens else None
+        details = Details.of(data, tokens, paths=self.paths and data.run.manifest.paths)
+        texts = TextChunks(data)
+        self.late += [(f"{name}-t{at}", packed) for at, packed in enumerate(texts.packed)]
+        self.late += [(f"{name}-d{at}", packed) for at, packed in enumerate(details.chunks())]
+        condition = data.condition
+        return {
+            "name": name,
+            "task": f"{condition.task}/{condition.split}",
+            "title": condition.set_title,
+            "kind": condition.kind,
+            "affine": condition.affine,
+            "questions": len(data),
+            "transitions": list(data.transitions),
+            "depths": list(data.depths),
+            "texts": texts.starts,
+        }
+
+
+def run_labels(runs: Sequence[Run]) -> list[str]:
+    """Names that tell the runs of a page apart: the folder's, numbered where two folders have the same."""
+    names = [run.path.resolve().name for run in runs]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: at + 1].count(name)})" for at, name in enumerate(names)
+    ]
+
+
+def _run(run: Run, label: str) -> dict[str, Any]:
+    model = run.manifest.model
+    return {
+        "label": label,
+        "model": model.name,
+        "family": model.family,
+        "random": model.random_weights,
+        "toy": model.toy,
+        "trained_depth": model.trained_depth,
+        "warnings": warnings_of(run),
+        "provenance": provenance(run),
+    }
+
+
+def _token_rows(data: EvaluationSet) -> int:
+    if not data.run.manifest.tokens:
+        return 0
+    return int(data.examples["n_tokens"].sum()) * len(data.updates)
+
+
+def _title(runs: Sequence[Run]) -> str:
+    models = ", ".join(dict.fromkeys(run.manifest.model.name for run in runs))
+    return f"{models} · loopscope"
