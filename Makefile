@@ -50,7 +50,8 @@ bench: setup
 
 mutation: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS) --editable '.[dev,mutation]'
-	$(BIN)/mutmut run
+	rm -rf mutants
+	LOOPSCOPE_TEST_PROFILE=mutation OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1; $(BIN)/mutmut results
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants build dist
