@@ -1,6 +1,8 @@
 """The bodies of `loopscope tables`, `figures`, `compare` and `studies`."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -81,3 +83,27 @@ def test_studies_are_listed_with_what_they_need():
     listing = studies()
     for name in (*TABLES, *FIGURES):
         assert f"  {name} " in listing
+
+
+@pytest.mark.parametrize(
+    ("missing", "call"),
+    [
+        ("scipy", "from loopscope.cli.tables import tables; tables([{run!r}])"),
+        ("scipy", "from loopscope.cli.compare import compare; compare([{run!r}])"),
+        ("matplotlib", "from loopscope.cli.figures import figures; list(figures([{run!r}], {output!r}))"),
+    ],
+)
+def test_a_missing_library_is_one_line_with_its_remedy(run, tmp_path, missing, call):
+    program = f"import sys; sys.modules[{missing!r}] = None; {call.format(run=run, output=str(tmp_path))}"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    last = result.stderr.strip().splitlines()[-1]
+    assert last == f"loopscope._errors.LoopscopeError: studies need {missing}: pip install 'loopscope[studies]'"
+
+
+def test_listing_the_studies_imports_no_heavy_library():
+    program = (
+        "import sys; from loopscope.cli.studies import studies; studies();"
+        "print(sorted({'scipy', 'matplotlib', 'polars', 'torch'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

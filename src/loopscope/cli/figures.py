@@ -18,11 +18,10 @@ def figures(runs: Sequence[str], output: str, name: str | None = None, format: s
         format: `pdf`, `png` or `svg`.
     """
     from loopscope.studies.api import find, open_records
-    from loopscope.studies.figures.style import FORMATS
-    from loopscope.studies.registry import FIGURES
+    from loopscope.studies.registry import FIGURE_FORMATS, FIGURES
 
-    if format not in FORMATS:
-        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}")
+    if format not in FIGURE_FORMATS:
+        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FIGURE_FORMATS)}")
     chosen = list(FIGURES.values()) if name is None else [find(name, FIGURES)]
     folder = Path(output)
     if folder.exists() and not folder.is_dir():

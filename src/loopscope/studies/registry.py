@@ -1,15 +1,34 @@
 """The list of studies: names, what each shows, and where its function lives (imported when it is first used)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from loopscope._errors import LoopscopeError
 
 if TYPE_CHECKING:
     from loopscope.stats import Bootstrap
     from loopscope.studies.figures.style import FigureResult
     from loopscope.studies.records import Records
     from loopscope.studies.result import Row, TableResult
+
+FIGURE_FORMATS = ("pdf", "png", "svg")
+EXTRA = ("scipy", "matplotlib")
+"""Libraries that only studies need; measuring does without them."""
+
+
+@contextmanager
+def studies_extra() -> Iterator[None]:
+    """Imports of what comes with `loopscope[studies]`: a missing library is the user's to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in EXTRA:
+            raise
+        raise LoopscopeError(f"studies need {library}: pip install 'loopscope[studies]'") from error
 
 
 @dataclass(frozen=True)
@@ -30,7 +49,8 @@ class Study:
     def function(self) -> Callable[..., Any]:
         """The study itself."""
         module = self.name.replace("-", "_")
-        found: Callable[..., Any] = getattr(import_module(f"loopscope.studies.{self.kind}s.{module}"), module)
+        with studies_extra():
+            found: Callable[..., Any] = getattr(import_module(f"loopscope.studies.{self.kind}s.{module}"), module)
         return found
 
     def table(self, records: "Records", bootstrap: "Bootstrap | None" = None) -> "TableResult[Row]":

@@ -59,8 +59,7 @@ def _draw(rows: tuple[ContractionRow, ...]) -> Figure:
     for place, row in enumerate(rows):
         colour = PURPLE if row.condition.task == "commonsense_qa" else VERMILLION
         if not row.failures:
-            for axes, at in ((left, 0.5), (right, 0.5)):
-                axes.text(at, place, "—", ha="center", va="center", transform=axes.get_yaxis_transform(), color=GREY)
+            left.text(0.5, place, "—", ha="center", va="center", transform=left.get_yaxis_transform(), color=GREY)
             continue
         _bar(left, place, row.recovery, 100.0, colour)
         left.annotate(
@@ -76,7 +75,7 @@ def _draw(rows: tuple[ContractionRow, ...]) -> Figure:
         _bar(right, place, row.mean_gain, 1.0, colour)
     left.set_yticks(range(len(rows)), names_of([row.condition for row in rows]))
     left.set_ylim(len(rows) - 0.4, -0.6)
-    left.set_xlim(0, 104)
+    left.set_xlim(-4, 104)
     left.set_xlabel("Recovered (%)")
     panel_letter(left, "a", shared_model([row.condition for row in rows]))
     _gain_axis(right, rows)

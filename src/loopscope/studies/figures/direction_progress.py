@@ -91,11 +91,15 @@ def _draw(groups: tuple[Updates, ...]) -> Figure:
 
 
 def _columns(groups: tuple[Updates, ...]) -> int:
-    """One row per model where all have the same few conditions, as in the paper's matrix; else as many as fit."""
-    per_model = Counter(group.condition.model_title for group in groups)
-    counts = set(per_model.values())
-    if len(per_model) > 1 and len(counts) == 1 and max(counts) <= COLUMNS:
-        return counts.pop()
+    """One row per task or per model where all have equally many panels, as in the paper's matrix; else what fits."""
+    conditions = [group.condition for group in groups]
+    for rows in (
+        Counter((condition.model_title, condition.evaluation_set) for condition in conditions),
+        Counter(condition.model_title for condition in conditions),
+    ):
+        counts = set(rows.values())
+        if len(rows) > 1 and len(counts) == 1 and 1 < max(counts) <= COLUMNS + 1:
+            return counts.pop()
     return min(COLUMNS, len(groups))
 
 

@@ -150,6 +150,9 @@ def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None
         markeredgewidth=0.7,
         label=r"$\hat\alpha$",
     )
+    # The path must stay readable where the quadratic runs far away from it.
+    low, high = float(example.gain.min()) / unit, float(example.gain.max()) / unit
+    axes.set_ylim(max(min(low, float(quadratic.min()) / unit), low - 0.6 * (high - low)) - 0.06 * (high - low), None)
     axes.set_xlim(-0.02, 1.02)
     axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     axes.set_xlabel(r"Step scale $\alpha$")

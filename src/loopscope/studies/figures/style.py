@@ -22,6 +22,7 @@ from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.store import sha256_bytes
 from loopscope.studies.conditions import Condition
 from loopscope.studies.records import Floats, Records
+from loopscope.studies.registry import FIGURE_FORMATS
 
 TEXT_WIDTH = 5.5
 """Width of the paper's text block, in inches."""
@@ -78,7 +79,6 @@ RC: Any = {
     "path.simplify": True,
 }
 
-FORMATS = ("pdf", "png", "svg")
 _NO_DATE: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "loopscope"},
     "svg": {"Date": None, "Creator": "loopscope"},
@@ -120,9 +120,9 @@ class FigureResult:
         """
         target = Path(path)
         kind = target.suffix.lstrip(".").lower()
-        if kind not in FORMATS:
+        if kind not in FIGURE_FORMATS:
             raise LoopscopeError(
-                f"{target.name}: figures are saved as {', '.join(FORMATS)}; give one of these suffixes"
+                f"{target.name}: figures are saved as {', '.join(FIGURE_FORMATS)}; give one of these suffixes"
             )
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

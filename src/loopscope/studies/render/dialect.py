@@ -3,9 +3,12 @@
 import math
 import re
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 from loopscope.stats import Estimate
 from loopscope.studies.result import Style, Value
+
+MOST_DECIMALS = 8
 
 
 class Dialect(ABC):
@@ -37,6 +40,7 @@ class Dialect(ABC):
         if isinstance(value, Estimate):
             if value.value is None:
                 return self.dash
+            style = legible(value.value, style)
             written = self.number(value.value, style)
             if not style.interval or value.interval is None:
                 return written
@@ -45,7 +49,24 @@ class Dialect(ABC):
             return self.with_interval(written, *ends)
         if value is None or math.isnan(value):
             return self.dash
-        return self.number(value, style)
+        return self.number(value, legible(value, style))
+
+
+def legible(value: float, style: Style) -> Style:
+    """The style with more decimals where fewer than two digits would show; a power of ten where that is too many.
+
+    The paper does the same where a mean is far below the others of its column.
+
+    >>> legible(1.53e-7, Style(3, 1e4)).decimals, legible(0.5, Style(3)).decimals, legible(1e-15, Style(3)).scientific
+    (5, 3, True)
+    """
+    scaled = abs(value * style.factor)
+    if style.decimals is None or style.scientific or scaled == 0 or scaled >= 10.0 ** (1 - style.decimals):
+        return style
+    needed = 2 - math.floor(math.log10(scaled))
+    if needed > MOST_DECIMALS:
+        return replace(style, decimals=2, scientific=True)
+    return replace(style, decimals=needed)
 
 
 def decimal(value: float, style: Style) -> str:
