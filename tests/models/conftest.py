@@ -33,8 +33,8 @@ class LocalHub:
     requests: list[str] = field(default_factory=list)
     tokens: set[str | None] = field(default_factory=set)
 
-    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body for a path."""
+    def answer(self, path: str, query: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body for a path; sizes of files only where the query asks for them."""
         if self.broken:
             return 500, {}, b""
         parts = [unquote(part) for part in path.strip("/").split("/")]
@@ -52,9 +52,11 @@ class LocalHub:
         if commit != COMMIT:
             return 404, {"X-Error-Code": "RevisionNotFound"}, b""
         if api:
-            siblings = [
-                {"rfilename": name, "size": self.sizes.get(name, len(body))} for name, body in self.files[repo].items()
-            ]
+            siblings = [{"rfilename": name} for name in self.files[repo]]
+            if "blobs=" in query:
+                for entry in siblings:
+                    name = entry["rfilename"]
+                    entry["size"] = self.sizes.get(name, len(self.files[repo][name]))
             return 200, {}, json.dumps({"id": repo, "sha": COMMIT, "siblings": siblings}).encode()
         headers = {"X-Repo-Commit": COMMIT}
         body = self.files[repo].get("/".join(rest[2:]))
@@ -72,10 +74,10 @@ def local_hub(monkeypatch, tmp_path):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self):
-            path = urlsplit(self.path).path
+            path, query = urlsplit(self.path).path, urlsplit(self.path).query
             hub.requests.append(f"{self.command} {path}")
             hub.tokens.add(self.headers.get("Authorization"))
-            status, headers, body = hub.answer(path)
+            status, headers, body = hub.answer(path, query)
             self.send_response(status)
             for name, value in (headers | {"Content-Length": str(len(body))}).items():
                 self.send_header(name, value)

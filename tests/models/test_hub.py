@@ -77,6 +77,13 @@ def test_every_way_to_name_a_revision_ends_at_the_commit(single, revision):
     assert repository.fetch_weights().name == COMMIT
 
 
+def test_branch_is_looked_up_anew_every_time(single):
+    for _ in range(2):
+        single.requests.clear()
+        HubRepository(REPO).fetch_weights()
+        assert any("/api/models/" in request for request in single.requests)
+
+
 @pytest.mark.parametrize("revision", [None, "v1/x", COMMIT, COMMIT[:8]])
 def test_cached_model_loads_offline(single, revision):
     HubRepository(REPO, revision).fetch_weights()
