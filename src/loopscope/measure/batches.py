@@ -1,28 +1,42 @@
 """Questions into batches: every question whole, the layout a function of the unit alone.
 
 A unit's batches follow from its examples and the policy, never from what was measured before, so that a resumed run
-has the batches of an undisturbed one.
+has the batches of an undisturbed one. Only a batch that did not fit into memory changes that: see `shrunk`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from loopscope.measure.settings import BatchPolicy
 from loopscope.models.batch import Batch
 from loopscope.tasks.example import Example, Row
 
 
+class Span(NamedTuple):
+    """Where a token stands in its reference or option text, in characters."""
+
+    start: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Question:
-    """An encoded example and its place in the run."""
+    """An encoded example and its place in the run.
+
+    Attributes:
+        row: position of the example in this run's task, from 0.
+        example: its sequences.
+        text: the same as text.
+        spans: for each sequence the place of each reference token in the text; None where nobody asked.
+    """
 
     row: int
-    """Position of the example in this run's task, from 0."""
     example: Example
     text: Row
-    """The same as text."""
+    spans: tuple[tuple[Span, ...], ...] | None = None
 
     @property
     def sequences(self) -> int:
@@ -43,20 +57,27 @@ def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[lis
     batches: list[list[Question]] = []
     # Longest first: if memory does not suffice, that shows at once and not after an hour.
     for question in sorted(questions, key=lambda q: (-q.longest, q.row)):
-        if batches and _padded_tokens([*batches[-1], question]) <= policy.budget:
+        if batches and padded_tokens([*batches[-1], question]) <= policy.budget:
             batches[-1].append(question)
         else:
             batches.append([question])
     return batches
 
 
-def halves(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
-    """Two smaller batches in place of one that did not fit."""
-    middle = (len(questions) + 1) // 2
-    return list(questions[:middle]), list(questions[middle:])
+def shrunk(batches: Iterable[Sequence[Question]], ceiling: int | None) -> list[list[Question]]:
+    """The same batches, halved and halved again until each has at most `ceiling` padded tokens or one question."""
+    fitting: list[list[Question]] = []
+    for batch in batches:
+        if ceiling is None or len(batch) == 1 or padded_tokens(batch) <= ceiling:
+            fitting.append(list(batch))
+        else:
+            middle = (len(batch) + 1) // 2
+            fitting += shrunk([batch[:middle], batch[middle:]], ceiling)
+    return fitting
 
 
-def _padded_tokens(questions: Sequence[Question]) -> int:
+def padded_tokens(questions: Sequence[Question]) -> int:
+    """Tokens of a batch, padding included."""
     return max(q.longest for q in questions) * sum(q.sequences for q in questions)
 
 

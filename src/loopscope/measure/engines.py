@@ -5,40 +5,68 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from loopscope.measure.facts import ModelFacts, facts_of
 from loopscope.measure.prepare import PlannedTask, QuestionEncoder
-from loopscope.measure.worker import Tables, Worker
+from loopscope.measure.request import Request
+from loopscope.measure.trip import Tables
+from loopscope.measure.worker import Worker
 from loopscope.store.units import WorkUnit
+from loopscope.tasks.example import Row
+from loopscope.tasks.loaded import LoadedTask
+
+FindTask = Callable[[WorkUnit], PlannedTask]
 
 
 class MeasuredUnit(NamedTuple):
-    """A unit with its tables."""
+    """A unit with its tables, and what there is to say about it."""
 
     unit: WorkUnit
     tables: Tables
+    notices: list[str]
 
 
 class Engine(Protocol):
-    """Measures units, in any order."""
+    """Holds the model, wherever that is, and measures units with it in any order."""
 
-    def run(self, units: Sequence[WorkUnit]) -> Iterator[MeasuredUnit]:
+    def facts(self) -> ModelFacts:
+        """What the driver must know of the model."""
+        ...
+
+    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[MeasuredUnit]:
         """Each unit once, as it is finished."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
         ...
 
 
 class LocalEngine:
     """One model in this process, unit by unit."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        encoder: QuestionEncoder,
-        find: Callable[[WorkUnit], PlannedTask],
-    ) -> None:
-        self._worker, self._encoder, self._find = worker, encoder, find
+    def __init__(self, request: Request) -> None:
+        model = request.model.load()
+        settings = request.settings.on(model.device.type)
+        self._facts = facts_of(model)
+        self._worker = Worker(model, settings)
+        self._encoder = QuestionEncoder(
+            request.model.load_tokenizer(), self._facts.max_positions, settings.long, spans=settings.tokens
+        )
 
-    def run(self, units: Sequence[WorkUnit]) -> Iterator[MeasuredUnit]:
+    def facts(self) -> ModelFacts:
+        """Those of the model in this process."""
+        return self._facts
+
+    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[MeasuredUnit]:
         """Each unit in order."""
         for unit in units:
-            planned = self._find(unit)
-            questions = self._encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
-            yield MeasuredUnit(unit, self._worker.measure(questions))
+            planned = find(unit)
+            yield self.measure(unit, planned.task, planned.rows[unit.start : unit.stop])
+
+    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> MeasuredUnit:
+        """One unit, whose rows are these."""
+        questions = self._encoder.questions(task, rows, unit.start)
+        return MeasuredUnit(unit, self._worker.measure(questions), self._worker.notices())
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from loopscope.measure.layout import Layout
-from loopscope.measure.utility import utilities
+from loopscope.measure.utility import Reading, read
 from loopscope.models.protocol import LoopedModel
 
 
@@ -24,8 +24,13 @@ def rounded_state(h_RSD: Tensor, h_plus_RSD: Tensor, scale_B: Tensor, layout: La
 
 
 def rounded_gain(
-    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, scale_B: Tensor, layout: Layout, dtype: torch.dtype
+    model: LoopedModel,
+    h_RSD: Tensor,
+    h_plus_RSD: Tensor,
+    scale_B: Tensor,
+    layout: Layout,
+    dtype: torch.dtype,
+    before: Reading,
 ) -> Tensor:
     """U of the rounded intervention minus U(H), float64 [B]."""
-    before = utilities(model, h_RSD, layout, dtype).utility_B
-    return utilities(model, rounded_state(h_RSD, h_plus_RSD, scale_B, layout), layout, dtype).utility_B - before
+    return read(model, rounded_state(h_RSD, h_plus_RSD, scale_B, layout), layout, dtype).utility_B - before.utility_B

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from loopscope.models.batch import Batch
 
 @dataclass(frozen=True)
 class Layout:
-    """Index tensors of one batch, on the model's device.
+    """Index tensors of one batch, on the model's device; tokens and sequences stand in order.
 
     Attributes:
         questions: the questions of the batch, in order.
@@ -26,7 +27,9 @@ class Layout:
         positions_N2: (row, position) whose logits predict each reference token.
         targets_N: those tokens.
         sequence_N: the sequence that each belongs to.
+        tokens_R: reference tokens of each sequence.
         question_R: the question that each sequence belongs to.
+        sequences_B: sequences of each question.
         correct_B: index of the right sequence among a question's own; None for reference solutions.
     """
 
@@ -35,27 +38,31 @@ class Layout:
     positions_N2: Tensor
     targets_N: Tensor
     sequence_N: Tensor
+    tokens_R: Tensor
     question_R: Tensor
+    sequences_B: Tensor
     correct_B: Tensor | None
 
     @classmethod
     def of(cls, questions: Sequence[Question], batch: Batch, device: torch.device) -> Layout:
         """The layout of `batch`, which holds the sequences of `questions` in order."""
         sequences = [sequence for q in questions for sequence in q.example.sequences]
-        rows = np.repeat(np.arange(len(sequences)), [len(s.positions) for s in sequences])
+        counts = [len(s.positions) for s in sequences]
+        rows = np.repeat(np.arange(len(sequences)), counts)
         places = np.concatenate([np.asarray(s.positions) for s in sequences])
         targets = np.concatenate([np.asarray(s.targets) for s in sequences])
-        owners = np.repeat(np.arange(len(questions)), [q.sequences for q in questions])
+        shares = [q.sequences for q in questions]
         answers = [q.example.answer for q in questions]
-        correct = None if answers[0] is None else _on(np.asarray(answers), device)
         return cls(
             tuple(questions),
             batch.to(device),
             _on(np.stack([rows, places], axis=1), device),
             _on(targets, device),
             _on(rows, device),
-            _on(owners, device),
-            correct,
+            _on(counts, device),
+            _on(np.repeat(np.arange(len(questions)), shares), device),
+            _on(shares, device),
+            None if answers[0] is None else _on(answers, device),
         )
 
     @property
@@ -68,25 +75,33 @@ class Layout:
         """Padded tokens of a sequence."""
         return int(self.batch.input_ids.shape[1])
 
-    def sequence_mean(self, values_N: Tensor) -> Tensor:
-        """Mean over the reference tokens of every sequence, in the values' own dtype: [N, ...] → [R, ...]."""
-        return _segment_mean(values_N, self.sequence_N, len(self.question_R))
+    def sequence_sum(self, values_N: Tensor) -> Tensor:
+        """Sum over the reference tokens of every sequence: [N, ...] → [R, ...]."""
+        return _ordered_sum(values_N, self.tokens_R)
 
-    def question_mean(self, values_R: Tensor) -> Tensor:
-        """Mean over the sequences of every question: [R, ...] → [B, ...]."""
-        return _segment_mean(values_R, self.question_R, len(self.questions))
+    def sequence_mean(self, values_N: Tensor) -> Tensor:
+        """Mean over the reference tokens of every sequence: [N, ...] → [R, ...]."""
+        return self.sequence_sum(values_N) / _beside(self.tokens_R, values_N)
 
     def question_sum(self, values_R: Tensor) -> Tensor:
         """Sum over the sequences of every question: [R, ...] → [B, ...]."""
-        total = values_R.new_zeros(len(self.questions), *values_R.shape[1:])
-        return total.index_add_(0, self.question_R, values_R)
+        return _ordered_sum(values_R, self.sequences_B)
+
+    def question_mean(self, values_R: Tensor) -> Tensor:
+        """Mean over the sequences of every question: [R, ...] → [B, ...]."""
+        return self.question_sum(values_R) / _beside(self.sequences_B, values_R)
 
 
-def _segment_mean(values: Tensor, owner: Tensor, owners: int) -> Tensor:
-    total = values.new_zeros(owners, *values.shape[1:]).index_add_(0, owner, values)
-    count = torch.bincount(owner, minlength=owners).to(values.dtype)
-    return total / count.reshape(-1, *[1] * (values.dim() - 1))
+def _ordered_sum(values: Tensor, lengths: Tensor) -> Tensor:
+    """Sums of consecutive stretches, each added up in order: the same bits every time, on every device."""
+    flat = values.reshape(values.shape[0], -1).contiguous()
+    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0)
+    return summed.reshape(-1, *values.shape[1:])
 
 
-def _on(array: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
+def _beside(counts: Tensor, values: Tensor) -> Tensor:
+    return counts.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
+
+
+def _on(numbers: Any, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.int64)).to(device)

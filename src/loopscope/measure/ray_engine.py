@@ -1,155 +1,158 @@
 """The Ray engine: one model replica a GPU or CPU worker, units as tasks, lost workers replaced.
 
 Workers measure and hand their tables back; the driver alone writes, so a run directory needs no locking across
-machines and its records are those of the local engine. A unit whose worker died is given to another one.
+machines and its records are those of the local engine. The driver loads no weights: a worker tells it what it must
+know of the model. A unit whose worker died is given to another one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from loopscope._errors import LoopscopeError
-from loopscope.measure.engines import MeasuredUnit
-from loopscope.measure.prepare import QuestionEncoder
-from loopscope.measure.settings import LongPolicy, Settings
-from loopscope.measure.worker import Tables, Worker
+from loopscope.measure.engines import FindTask, LocalEngine, MeasuredUnit
+from loopscope.measure.facts import ModelFacts
+from loopscope.measure.prepare import PlannedTask
+from loopscope.measure.request import Request
 from loopscope.store.units import WorkUnit
 from loopscope.tasks.example import Row
 from loopscope.tasks.loaded import LoadedTask
-
-if TYPE_CHECKING:
-    from loopscope.measure.run import Pass
 
 _ATTEMPTS = 4
 """How many workers may die over one unit before the run gives up on it."""
 
 
-@dataclass(frozen=True)
-class Replica:
-    """What a worker needs to build its own model.
-
-    Attributes:
-        model: the specification.
-        loading: arguments of `load_model`.
-        tokenizer: where the tokenizer comes from.
-        long: the length policy.
-        settings: how to measure.
-        threads: CPU threads, those of the driver, since the order of a sum depends on them.
-    """
-
-    model: str
-    loading: dict[str, Any]
-    tokenizer: str
-    long: LongPolicy
-    settings: Settings
-    threads: int
-
-
 class ReplicaWorker:
     """Runs inside a Ray worker: loads the model once, then measures the units it is given."""
 
-    def __init__(self, replica: Replica) -> None:
-        from loopscope.models.load import load_model
-        from loopscope.models.tokenizer_source import load_tokenizer
+    def __init__(self, request: Request, threads: int) -> None:
+        # As many as the driver has: the order in which a product is summed depends on them.
+        torch.set_num_threads(threads)
+        self._engine = LocalEngine(request)
 
-        torch.set_num_threads(replica.threads)
-        model = load_model(replica.model, **replica.loading)
-        self._encoder = QuestionEncoder(
-            load_tokenizer(replica.tokenizer), getattr(model, "max_positions", None), replica.long
-        )
-        self._notices: list[str] = []
-        self._worker = Worker(model, replica.settings, self._notices.append)
+    def facts(self) -> ModelFacts:
+        """What the driver must know of the model."""
+        return self._engine.facts()
 
-    def measure(self, task: LoadedTask, rows: tuple[Row, ...], start: int) -> tuple[Tables, list[str]]:
-        """The tables of rows that begin at `start` in the run's task, and what there is to say about them."""
-        self._notices.clear()
-        return self._worker.measure(self._encoder.questions(task, rows, start)), list(self._notices)
+    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> MeasuredUnit:
+        """One unit, whose rows are these."""
+        return self._engine.measure(unit, task, rows)
+
+
+@dataclass
+class _Job:
+    unit: WorkUnit
+    attempt: int = 1
 
 
 class RayEngine:
     """Units on a local Ray or an existing cluster."""
 
-    def __init__(
-        self,
-        prepared: Pass,
-        model: str,
-        loading: dict[str, Any],
-        tokenizer: str,
-        long: LongPolicy,
-        workers: int | None,
-        address: str | None,
-    ) -> None:
+    def __init__(self, request: Request, workers: int | None, address: str | None) -> None:
         try:
             import ray
         except ImportError as error:
             raise LoopscopeError("--engine ray needs Ray: pip install 'loopscope[ray]'") from error
+        if workers is not None and workers < 1:
+            raise LoopscopeError(f"--workers {workers} is too few: give at least 1")
         self._ray: Any = ray
-        self._prepared = prepared
+        self._request = request
         self._started = not ray.is_initialized()
         if self._started:
             _connect(ray, address, workers)
-        self._on_gpu = prepared.model.device.type == "cuda"
+        self._on_gpu = _wants_gpu(ray, request.model.device)
         self._count = workers or _default_workers(ray, on_gpu=self._on_gpu)
-        self._replica = Replica(model, loading, tokenizer, long, prepared.settings, torch.get_num_threads())
+        needed = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
+        self._actor: Any = self._ray.remote(**needed)(ReplicaWorker)
+        self._idle: list[Any] = []
 
-    def run(self, units: Sequence[WorkUnit]) -> Iterator[MeasuredUnit]:
+    def facts(self) -> ModelFacts:
+        """Those that the first worker tells."""
+        worker = self._hire()
+        facts: ModelFacts = self._get(worker.facts.remote())
+        self._idle.append(worker)
+        return facts
+
+    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[MeasuredUnit]:
         """Each unit as a worker finishes it."""
-        try:
-            yield from self._run(deque((unit, 1) for unit in units))
-        finally:
-            if self._started:
-                self._ray.shutdown()
-
-    def _run(self, waiting: deque[tuple[WorkUnit, int]]) -> Iterator[MeasuredUnit]:
         ray = self._ray
-        resources = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
-        actor = ray.remote(**resources)(ReplicaWorker)
-        idle = [actor.remote(self._replica) for _ in range(min(self._count, len(waiting)))]
-        busy: dict[Any, tuple[Any, WorkUnit, int]] = {}
+        waiting = deque(_Job(unit) for unit in units)
+        wanted = min(self._count, len(waiting))
+        self._idle += [self._hire() for _ in range(wanted - len(self._idle))]
+        busy: dict[Any, tuple[Any, _Job]] = {}
         while waiting or busy:
-            while idle and waiting:
-                unit, attempt = waiting.popleft()
-                worker = idle.pop()
-                busy[self._submit(worker, unit)] = (worker, unit, attempt)
+            while self._idle and waiting:
+                worker, job = self._idle.pop(), waiting.popleft()
+                planned = find(job.unit)
+                reference = worker.measure.remote(job.unit, planned.task, _rows_of(job.unit, planned))
+                busy[reference] = (worker, job)
             (done, *_), _ = ray.wait(list(busy), num_returns=1)
-            worker, unit, attempt = busy.pop(done)
+            worker, job = busy.pop(done)
             try:
-                tables, _ = ray.get(done)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause if isinstance(error.cause, LoopscopeError) else error from None
+                measured: MeasuredUnit = self._get(done)
             except ray.exceptions.RayActorError as error:
-                if attempt >= _ATTEMPTS:
+                if job.attempt >= _ATTEMPTS:
                     raise LoopscopeError(
-                        f"{attempt} workers died over {unit.task} rows {unit.start}-{unit.stop - 1}: look at Ray's logs"
-                        " for the cause (often memory; try fewer --workers or a smaller --batch-size)"
+                        f"{job.attempt} workers died over {job.unit.task} rows {job.unit.start}-{job.unit.stop - 1}:"
+                        " Ray's logs say why (often memory: try fewer --workers or a smaller --batch-size)"
                     ) from error
-                waiting.appendleft((unit, attempt + 1))
-                idle.append(actor.remote(self._replica))
+                waiting.appendleft(_Job(job.unit, job.attempt + 1))
+                self._idle.append(self._hire())
                 continue
-            idle.append(worker)
-            yield MeasuredUnit(unit, tables)
+            self._idle.append(worker)
+            lost = [f"unit {job.unit.name} measured again: its worker died"] if job.attempt > 1 else []
+            yield measured._replace(notices=[*lost, *measured.notices])
 
-    def _submit(self, worker: Any, unit: WorkUnit) -> Any:
-        planned = self._prepared.task_of(unit)
-        return worker.measure.remote(planned.task.without_rows(), planned.rows[unit.start : unit.stop], unit.start)
+    def close(self) -> None:
+        """End the workers, and Ray itself where this engine started it."""
+        for worker in self._idle:
+            self._ray.kill(worker)
+        self._idle.clear()
+        if self._started:
+            self._ray.shutdown()
+
+    def _hire(self) -> Any:
+        return self._actor.remote(self._request, torch.get_num_threads())
+
+    def _get(self, reference: Any) -> Any:
+        """A result; what was a user's mistake over there is one here, too."""
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, LoopscopeError) else error from None
+
+
+def _rows_of(unit: WorkUnit, planned: PlannedTask) -> list[Row]:
+    """The rows of one unit, in a form that travels: a read-only mapping does not."""
+    return [dataclasses.replace(row, metadata=dict(row.metadata)) for row in planned.rows[unit.start : unit.stop]]
 
 
 def _connect(ray: Any, address: str | None, workers: int | None) -> None:
-    quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+    address = address or os.environ.get("RAY_ADDRESS")
     try:
-        if address is not None:
+        if address:
             ray.init(address=address, log_to_driver=False)
         else:
-            ray.init(num_cpus=max(workers or 0, os.cpu_count() or 1), **quiet)
+            ray.init(num_cpus=max(workers or 0, os.cpu_count() or 1), include_dashboard=False, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"the Ray cluster at {address}" if address else "a local Ray"
-        raise LoopscopeError(f"cannot reach {where}: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise LoopscopeError(f"cannot reach {where} ({reason}): is it running? see `ray status`") from error
+
+
+def _wants_gpu(ray: Any, device: str) -> bool:
+    """Whether a replica needs a GPU; "auto" takes them where the cluster has some."""
+    gpus = ray.cluster_resources().get("GPU", 0)
+    if device.startswith("cuda") and not gpus:
+        raise LoopscopeError("the Ray cluster has no GPU: use --device cpu, or add machines that have one")
+    return bool(gpus) and device.startswith(("cuda", "auto"))
 
 
 def _default_workers(ray: Any, *, on_gpu: bool) -> int:

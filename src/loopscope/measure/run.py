@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from loopscope._errors import LoopscopeError
 from loopscope.measure.engines import Engine, LocalEngine
+from loopscope.measure.facts import ModelFacts
 from loopscope.measure.prepare import PlannedTask, QuestionEncoder, build_manifest
 from loopscope.measure.progress import Style, progress
-from loopscope.measure.settings import BatchPolicy, LongPolicy, Settings
-from loopscope.measure.worker import Worker
-from loopscope.models.load import load_model
-from loopscope.models.protocol import LoopedModel
-from loopscope.models.tokenizer_source import load_tokenizer
+from loopscope.measure.request import DataRequest, Ids, ModelRequest, Request
+from loopscope.measure.settings import BatchPolicy, Limits, LongPolicy, Settings
 from loopscope.store.levels import Level
+from loopscope.store.manifest import Manifest
 from loopscope.store.run import Run
 from loopscope.store.units import WorkUnit
 from loopscope.store.writer import RunWriter, open_or_create
-from loopscope.tasks.load import load_task
+from loopscope.tasks.loaded import LoadedTask
 
-_CPU_BUDGET, _GPU_BUDGET = 4096, 65536
-
-
-@dataclass(frozen=True)
-class Pass:
-    """A pass made ready: nothing was written yet.
-
-    Attributes:
-        model: loaded, on its device.
-        encoder: rows to questions.
-        tasks: what is measured.
-        settings: how.
-    """
-
-    model: LoopedModel
-    encoder: QuestionEncoder
-    tasks: tuple[PlannedTask, ...]
-    settings: Settings
-
-    def task_of(self, unit: WorkUnit) -> PlannedTask:
-        """The task that a unit belongs to."""
-        return next(t for t in self.tasks if (t.task.name, t.task.split) == (unit.task, unit.split))
-
-    def local_engine(self, writer: RunWriter) -> LocalEngine:
-        """The engine that measures in this process."""
-        worker = Worker(self.model, self.settings, lambda message: writer.log("notice", message=message))
-        return LocalEngine(worker, self.encoder, self.task_of)
+Notify = Callable[[str], None]
 
 
 def measure(
@@ -63,9 +33,9 @@ def measure(
     level: Level | str = Level.GRID,
     tokens: bool = False,
     paths: bool = False,
-    limit: int | None = None,
-    ids: Iterable[int] | None = None,
-    template: str | None = None,
+    limit: Limits = None,
+    ids: Ids = None,
+    template: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     batch_size: str | int = "auto",
     device: str = "auto",
@@ -84,6 +54,7 @@ def measure(
     address: str | None = None,
     progress_style: Style = "none",
     command_line: Sequence[str] = (),
+    notify: Notify | None = None,
 ) -> Run:
     """Measure tasks with a looped model and return the finished run; the same call resumes an interrupted one.
 
@@ -96,8 +67,8 @@ def measure(
         level: "quick", "grid" or "full"; see `loopscope.store.Level`.
         tokens: store a row for every reference token.
         paths: store the nodes of the FP64 analysis.
-        limit: at most so many rows of each task.
-        ids: these source rows of each task only.
+        limit: at most so many rows of each task, or of some tasks by name.
+        ids: these source rows of each task only, or of some tasks by name.
         template: a template file instead of the tasks' own.
         data_dir: folder with local copies of the benchmarks.
         batch_size: questions in a batch, "auto" (a budget of tokens, halved when memory runs out) or "paper".
@@ -117,66 +88,97 @@ def measure(
         address: address of an existing Ray cluster.
         progress_style: "auto", "bar", "plain" or "none".
         command_line: recorded in the manifest.
+        notify: called with one line for whatever a user should know: resumed, finished already, mended, halved.
+
+    Raises:
+        LoopscopeError: one line for whatever is wrong; what was measured before stays.
     """
-    if not tasks:
-        raise LoopscopeError("no task given: name one or more, e.g. --tasks arithmetic,gsm8k")
     if engine not in ("local", "ray"):
         raise LoopscopeError(f"--engine {engine!r} is not known: choose local or ray")
-    loading: dict[str, Any] = {
-        "device": device,
-        "dtype": dtype,
-        "revision": revision,
-        "random_weights": random_weights,
-        "seed": seed,
-    }
-    loaded = load_model(model, **loading)
-    budget = _GPU_BUDGET if loaded.device.type == "cuda" else _CPU_BUDGET
     settings = Settings.of(
-        tuple(transitions),
-        tuple(depths),
-        level=Level(level),
+        transitions,
+        depths,
+        level,
         tokens=tokens,
         paths=paths,
-        batch=BatchPolicy.parse(str(batch_size), budget),
+        batch=BatchPolicy.parse(str(batch_size)),
         unit_size=unit_size,
         readout_dtype=readout_dtype,
         scalar_checks=scalar_checks,
         exit_threshold=exit_threshold,
+        long=long,
     )
-    words = load_tokenizer(tokenizer or model)
-    words.check_fits(loaded.vocabulary_size, loaded.name)
-    encoder = QuestionEncoder(words, getattr(loaded, "max_positions", None), long)
-    planned = tuple(
-        encoder.plan(load_task(spec, data_dir=_folder(data_dir), limit=limit, ids=ids, template=template))
-        for spec in tasks
+    request = Request(
+        ModelRequest(model, device, dtype, revision, random_weights, seed, tokenizer),
+        DataRequest(tuple(tasks), _text(data_dir), _text(template), limit, ids),
+        settings,
     )
-    prepared = Pass(loaded, encoder, planned, settings)
-    manifest = build_manifest(
-        loaded, words.path, planned, settings, limit=limit, extra={"long": long}, command_line=command_line
-    )
-    with open_or_create(output, manifest) as writer:
-        chosen: Engine
-        if engine == "ray":
-            from loopscope.measure.ray_engine import RayEngine
-
-            chosen = RayEngine(prepared, model, loading, tokenizer or model, long, workers, address)
-        else:
-            chosen = prepared.local_engine(writer)
-        _run(chosen, prepared, writer, progress_style)
-        return writer.finish()
+    loaded = request.data.load()
+    chosen = _engine(request, engine, workers, address)
+    try:
+        prepared = prepare(request, loaded, chosen.facts(), command_line)
+        with open_or_create(output, prepared.manifest) as writer:
+            writer.log("call", engine=engine, workers=workers, **request.as_event())
+            _run(chosen, prepared, writer, progress_style, notify or _ignore)
+            return writer.finish()
+    finally:
+        chosen.close()
 
 
-def _run(engine: Engine, prepared: Pass, writer: RunWriter, style: Style) -> None:
+@dataclass(frozen=True)
+class Prepared:
+    """A pass made ready: nothing was written yet."""
+
+    manifest: Manifest
+    tasks: tuple[PlannedTask, ...]
+
+    def task_of(self, unit: WorkUnit) -> PlannedTask:
+        """The task that a unit belongs to."""
+        return next(t for t in self.tasks if (t.task.name, t.task.split) == (unit.task, unit.split))
+
+
+def prepare(
+    request: Request, loaded: Sequence[LoadedTask], facts: ModelFacts, command_line: Sequence[str] = ()
+) -> Prepared:
+    """Choose the rows that fit and say what identifies the run."""
+    settings = request.settings.on(facts.device_type)
+    tokenizer = request.model.load_tokenizer()
+    tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
+    encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long, spans=False)
+    planned = tuple(encoder.plan(task, request.data.limit_of(task)) for task in loaded)
+    return Prepared(build_manifest(facts, tokenizer.sha256, planned, settings, command_line), planned)
+
+
+def _engine(request: Request, name: str, workers: int | None, address: str | None) -> Engine:
+    if name == "local":
+        return LocalEngine(request)
+    from loopscope.measure.ray_engine import RayEngine
+
+    return RayEngine(request, workers, address)
+
+
+def _run(engine: Engine, prepared: Prepared, writer: RunWriter, style: Style, notify: Notify) -> None:
     pending = writer.pending()
     total = sum(unit.size for unit in writer.units)
     done = total - sum(unit.size for unit in pending)
     for line in writer.discarded:
-        warnings.warn(f"{writer.path}: {line}; measured again", stacklevel=3)
-    with progress(style, prepared.model.name, total, done) as shown:
-        for unit, tables in engine.run(pending):
+        notify(f"{writer.path}: {line}; measuring it again")
+    if writer.status == "finished":
+        notify(f"{writer.path} is finished: nothing to measure")
+    elif done:
+        notify(f"{writer.path}: resuming, {done} of {total} questions are there")
+    with progress(style, prepared.manifest.model.name, total, done) as shown:
+        for unit, tables, notices in engine.run(pending, prepared.task_of):
+            for line in notices:
+                writer.log("notice", unit=unit.index, message=line)
+                notify(line)
             writer.commit(unit, tables)
             shown.advance(unit.size, int(sum(tables["examples"]["n_positions"])))
 
 
-def _folder(path: str | os.PathLike[str] | None) -> Path | None:
-    return None if path is None else Path(path)
+def _ignore(line: str) -> None:
+    """Whoever gave no `notify` reads the run's log."""
+
+
+def _text(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)

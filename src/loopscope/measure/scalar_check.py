@@ -6,9 +6,12 @@ through the same readout: it passes if it agrees with Q to 1e-6 absolute or 1e-4
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from loopscope.measure.columns import Columns
 from loopscope.measure.layout import Layout
 from loopscope.models.protocol import LoopedModel
 from loopscope.readout.autograd import chord_curvature
@@ -49,3 +52,24 @@ def agrees(quadratic: float, scalar: float) -> bool:
     """The paper's disjunctive criterion."""
     gap = abs(quadratic - scalar)
     return gap <= ABSOLUTE or gap <= RELATIVE * abs(scalar)
+
+
+def scalar_check_columns(
+    model: LoopedModel,
+    h_RSD: Tensor,
+    h_plus_RSD: Tensor,
+    layout: Layout,
+    dtype: torch.dtype,
+    quadratic_B: Sequence[float],
+    checked_B: Sequence[bool],
+) -> Columns:
+    """The second calculation of Q where it is asked for, null elsewhere."""
+    scalars = [
+        scalar_quadratic(model, h_RSD, h_plus_RSD, layout, index, dtype) if checked else None
+        for index, checked in enumerate(checked_B)
+    ]
+    passed = [
+        None if scalar is None else agrees(float(quadratic), scalar)
+        for quadratic, scalar in zip(quadratic_B, scalars, strict=True)
+    ]
+    return {"scalar_quadratic": scalars, "scalar_check_passed": passed}

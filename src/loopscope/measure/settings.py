@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from loopscope._errors import LoopscopeError
 from loopscope.store.levels import Level
 
-Engine = Literal["local", "ray"]
 LongPolicy = Literal["error", "skip", "truncate-left"]
+Limits = int | Mapping[str, int] | None
 
-DTYPES = ("bfloat16", "float16", "float32", "float64")
+READOUT_DTYPES = ("float32", "float64")
+_BUDGETS = {"cuda": 65536}
+_CPU_BUDGET = 4096
 
 
 def parse_depths(text: str, flag: str = "--depths") -> tuple[int, ...]:
@@ -32,6 +37,28 @@ def parse_depths(text: str, flag: str = "--depths") -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def parse_limits(text: str) -> Limits:
+    """`100` for every task, or a number for some of them by name.
+
+    >>> parse_limits("100"), parse_limits("gsm8k=100,piqa=50")
+    (100, {'gsm8k': 100, 'piqa': 50})
+    """
+    limits: dict[str, int] = {}
+    for part in text.replace(" ", "").split(","):
+        name, equals, number = part.rpartition("=")
+        if not number.isdecimal() or int(number) < 1 or (equals and not name):
+            raise LoopscopeError(f"--limit {text!r}: {part!r} is not a number of questions; write 100 or gsm8k=100")
+        limits[name] = int(number)
+    return limits[""] if list(limits) == [""] else limits
+
+
+def limit_of(limits: Limits, name: str, spec: str) -> int | None:
+    """The limit of one task: by its name, by what the user wrote, or the one for all."""
+    if limits is None or isinstance(limits, int):
+        return limits
+    return limits.get(spec, limits.get(name, limits.get("")))
+
+
 @dataclass(frozen=True)
 class BatchPolicy:
     """How the questions of a work unit are put into batches.
@@ -48,19 +75,25 @@ class BatchPolicy:
     budget: int | None = None
 
     @classmethod
-    def parse(cls, text: str, budget: int) -> BatchPolicy:
+    def parse(cls, text: str) -> BatchPolicy:
         """`auto`, `paper` or a number of questions.
 
-        >>> BatchPolicy.parse("8", 4096)
+        >>> BatchPolicy.parse("8")
         BatchPolicy(name='questions', size=8, budget=None)
         """
         if text == "auto":
-            return cls("tokens", budget=budget)
+            return cls("tokens", budget=_CPU_BUDGET)
         if text == "paper":
             return cls("paper", size=2)
         if text.isdecimal() and int(text) > 0:
             return cls("questions", size=int(text))
         raise LoopscopeError(f"--batch-size {text!r} is not a number of questions; write a number, `auto` or `paper`")
+
+    def on(self, device_type: str) -> BatchPolicy:
+        """The same policy with the token budget that suits a kind of device."""
+        if self.budget is None:
+            return self
+        return dataclasses.replace(self, budget=_BUDGETS.get(device_type, _CPU_BUDGET))
 
 
 @dataclass(frozen=True)
@@ -78,6 +111,7 @@ class Settings:
         readout_dtype: arithmetic of the readout, the paper's FP32 by default.
         scalar_checks: questions of each task on which Q is computed a second way.
         exit_threshold: CDF threshold of the exit gate; None takes the checkpoint's own.
+        long: what happens to sequences longer than the model allows.
     """
 
     transitions: tuple[int, ...]
@@ -85,25 +119,59 @@ class Settings:
     level: Level = Level.GRID
     tokens: bool = False
     paths: bool = False
-    batch: BatchPolicy = BatchPolicy("tokens", budget=4096)
+    batch: BatchPolicy = BatchPolicy("tokens", budget=_CPU_BUDGET)
     unit_size: int = 64
     readout_dtype: str = "float32"
     scalar_checks: int = 16
     exit_threshold: float | None = None
+    long: LongPolicy = "error"
 
     def __post_init__(self) -> None:
         if not self.depths:
             raise LoopscopeError("nothing to measure: give --transitions, --depths or both")
+        if self.depths[0] < 0:
+            raise LoopscopeError(f"depth {self.depths[0]} is before the first loop: depths and transitions begin at 0")
+        if self.tokens and not self.transitions:
+            raise LoopscopeError("--tokens stores updates token by token: name some with --transitions")
         if self.paths and self.level is not Level.FULL:
-            raise LoopscopeError("--paths stores the FP64 analysis; add --level full")
+            raise LoopscopeError("--paths stores the FP64 analysis: add --level full")
+        if self.unit_size < 1:
+            raise LoopscopeError(f"--unit-size {self.unit_size} is too small: store at least 1 question at a time")
+        if self.batch.name == "paper" and self.unit_size % 2:
+            raise LoopscopeError(
+                f"--batch-size paper pairs questions in source order: --unit-size {self.unit_size} must be even"
+            )
+        if self.readout_dtype not in READOUT_DTYPES:
+            raise LoopscopeError(f"--readout-dtype {self.readout_dtype!r} is not known: choose float32 or float64")
+        if self.scalar_checks < 0:
+            raise LoopscopeError(f"{self.scalar_checks} scalar checks cannot be made: give 0 or more")
+        if self.exit_threshold is not None and not 0.0 < self.exit_threshold <= 1.0:
+            raise LoopscopeError(f"--exit-threshold {self.exit_threshold} is no probability: give one in (0, 1]")
+        if self.long not in get_args(LongPolicy):
+            raise LoopscopeError(f"--long {self.long!r} is not known: choose {', '.join(get_args(LongPolicy))}")
 
     @classmethod
-    def of(cls, transitions: tuple[int, ...], depths: tuple[int, ...], **rest: object) -> Settings:
+    def of(cls, transitions: Iterable[int], depths: Iterable[int], level: Level | str, **rest: object) -> Settings:
         """Settings with the ends of every transition added to the depths."""
-        ends = {end for t in transitions for end in (t, t + 1)}
-        return cls(tuple(sorted(set(transitions))), tuple(sorted(set(depths) | ends)), **rest)  # type: ignore[arg-type]
+        updates = tuple(sorted(set(transitions)))
+        ends = {end for t in updates for end in (t, t + 1)}
+        return cls(updates, tuple(sorted(set(depths) | ends)), _level(level), **rest)  # type: ignore[arg-type]
+
+    def on(self, device_type: str) -> Settings:
+        """The same settings with batches that suit a kind of device."""
+        return dataclasses.replace(self, batch=self.batch.on(device_type))
 
     @property
     def deepest(self) -> int:
         """How many loops one trip takes."""
         return self.depths[-1]
+
+
+def _level(text: Level | str) -> Level:
+    try:
+        return Level(text)
+    except ValueError:
+        names = [level.value for level in Level]
+        near = difflib.get_close_matches(str(text), names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(names)}"
+        raise LoopscopeError(f"--level {text!r} is not known: {hint}") from None

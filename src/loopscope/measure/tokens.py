@@ -12,20 +12,19 @@ import torch
 from loopscope.measure.columns import Columns, array
 from loopscope.measure.gate import GateDecision
 from loopscope.measure.layout import Layout
-from loopscope.measure.paths import SequencePath
+from loopscope.measure.paths import RememberedPath
 from loopscope.measure.settings import Settings
 from loopscope.path import CONTRACTION, classify, predicted_scale
 from loopscope.store.levels import Level
 from loopscope.store.tables.grids import GRID
 
 
-def token_columns(sequences: SequencePath, layout: Layout, settings: Settings) -> Columns:
+def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> Columns:
     """The columns of `tokens` for one update, one row a reference token."""
-    path = sequences.per_token()
-    ends = path.derivatives([0.0, CONTRACTION, 1.0], 2).stack
-    slope, quadratic, gain = array(ends[1, :, 0]), array(0.5 * ends[2, :, 0]), array(ends[0, :, 2])
+    start = path.derivatives(0.0, 2).stack
+    ends = path.value([CONTRACTION, 1.0])
+    slope, quadratic, gain = array(start[1]), array(0.5 * start[2]), array(ends[:, 1])
     scale = predicted_scale(slope, quadratic)
-    chosen = path.at(torch.as_tensor(scale, device=ends.device), 0).value
     columns: Columns = {
         **_identity(layout),
         "utility_before": array(path.initial_utility),
@@ -34,17 +33,19 @@ def token_columns(sequences: SequencePath, layout: Layout, settings: Settings) -
         "quadratic": quadratic,
         "outcome": np.atleast_1d(classify(slope, gain)),
         "quadratic_scale": scale,
-        "quarter_gain": array(ends[0, :, 1]),
-        "quadratic_gain": array(chosen),
+        "quarter_gain": array(ends[:, 0]),
+        "quadratic_gain": array(path.at(torch.as_tensor(scale, device=ends.device), 0).value),
     }
     if settings.level is not Level.QUICK:
-        columns["grid_gain"] = array(path.derivatives(list(GRID), 0).stack[0]).astype(np.float32)
+        columns["grid_gain"] = array(path.value(list(GRID))).astype(np.float32)
     return columns
 
 
 def _identity(layout: Layout) -> Columns:
-    """Which token of which option of which question each row is."""
+    """Which token of which option of which question each row is, and where it stands in the text."""
     rows, ids, options, tokens, positions = [], [], [], [], []
+    starts: list[int | None] = []
+    ends: list[int | None] = []
     for question in layout.questions:
         for option, sequence in enumerate(question.example.sequences):
             count = len(sequence.positions)
@@ -53,6 +54,9 @@ def _identity(layout: Layout) -> Columns:
             options.append(np.full(count, option))
             tokens.append(np.arange(count))
             positions.append(np.asarray(sequence.positions))
+            spans = None if question.spans is None else question.spans[option]
+            starts += [None] * count if spans is None else [span.start for span in spans]
+            ends += [None] * count if spans is None else [span.end for span in spans]
     return {
         "row": np.concatenate(rows),
         "example_id": np.asarray(ids, dtype=object),
@@ -60,6 +64,8 @@ def _identity(layout: Layout) -> Columns:
         "token": np.concatenate(tokens),
         "position": np.concatenate(positions),
         "token_id": array(layout.targets_N),
+        "text_start": starts,
+        "text_end": ends,
     }
 
 

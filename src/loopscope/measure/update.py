@@ -13,71 +13,88 @@ from loopscope.measure.columns import Columns, array
 from loopscope.measure.diagnostics import state_change
 from loopscope.measure.interventions import rounded_gain
 from loopscope.measure.layout import Layout
-from loopscope.measure.paths import SequencePath, question_path, sequence_path
+from loopscope.measure.paths import SequencePath, UpdatePaths
 from loopscope.measure.settings import Settings
+from loopscope.measure.utility import Reading, logits, pieces
 from loopscope.models.protocol import LoopedModel
 from loopscope.path import CONTRACTION, classify, predicted_scale
 from loopscope.readout.affine import AffinePath, affine_path
-from loopscope.readout.endpoint import EndpointDistributions
 from loopscope.store.levels import Level
 from loopscope.store.tables.grids import CURVATURE_SCALES, GRID
 
 
 def update_columns(
-    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, settings: Settings
+    model: LoopedModel,
+    h_RSD: Tensor,
+    h_plus_RSD: Tensor,
+    layout: Layout,
+    settings: Settings,
+    paths: UpdatePaths,
+    before: Reading,
 ) -> Columns:
     """The columns of `questions` that describe one update, one row a question."""
-    dtype = getattr(torch, settings.readout_dtype)
-    sequences = sequence_path(model, h_RSD, h_plus_RSD, layout, dtype)
-    path = question_path(sequences, layout)
+    path, affine = paths.questions, model.head is not None
     if settings.level is Level.QUICK:
-        ends = path.derivatives([0.0, 1.0], 2).stack
-        gains, slope, curvature = ends[0], ends[1, :, 0], ends[2, :, 0]
+        ends = path.derivatives([0.0, 1.0] if affine else [0.0], 2).stack
+        gain = path.value(1.0)
     else:
-        grid = path.derivatives(list(GRID), 2 if model.head is not None else 0).stack
-        gains = grid[0]
-        five = grid if model.head is not None else path.derivatives(list(CURVATURE_SCALES), 2).stack
-        slope, curvature = five[1, :, 0], five[2, :, 0]
-    before = path.initial_utility
-    gain = gains[:, -1]
+        # An affine path has its derivatives almost for nothing; through a nonlinear readout they are what costs.
+        ends = path.derivatives(list(GRID) if affine else list(CURVATURE_SCALES), 2).stack
+        grid_gain = path.value(list(GRID))
+        gain = grid_gain[:, -1]
+    slope, quadratic = array(ends[1, :, 0]), array(0.5 * ends[2, :, 0])
+    scale = predicted_scale(slope, quadratic)
     columns: Columns = {
-        "utility_before": before,
-        "utility_after": before + gain,
-        "gain": gain,
+        "utility_before": array(before.utility_B),
+        "utility_after": array(before.utility_B + gain),
+        "gain": array(gain),
         "slope": slope,
-        "quadratic": 0.5 * curvature,
+        "quadratic": quadratic,
+        "outcome": np.atleast_1d(classify(slope, array(gain))),
+        "quadratic_scale": scale,
     }
-    arrays = {name: array(values) for name, values in columns.items()}
-    arrays["outcome"] = np.atleast_1d(classify(arrays["slope"], arrays["gain"]))
-    scale_B = predicted_scale(arrays["slope"], arrays["quadratic"])
-    arrays["quadratic_scale"] = scale_B
     if settings.level is Level.QUICK:
-        return arrays
-    every = (len(GRID) - 1) // (len(CURVATURE_SCALES) - 1)
-    arrays["grid_gain"] = array(gains)
-    arrays["curvature_path"] = array(five[2, :, ::every] if five.shape[-1] == len(GRID) else five[2])
-    arrays["quadratic_gain"] = array(path.at(torch.as_tensor(scale_B), 0).value)
-    if isinstance(sequences, AffinePath) and not layout.is_options:
-        arrays["kl_correction"] = array(sequences.divergence)
-        arrays["kl_residual"] = array(sequences.decomposition.residual)
+        return columns
+    dtype = getattr(torch, settings.readout_dtype)
+    scale_B = torch.as_tensor(scale, device=gain.device)
+    columns["grid_gain"] = array(grid_gain)
+    columns["curvature_path"] = array(path.derivatives(list(CURVATURE_SCALES), 2).stack[2])
+    columns["quadratic_gain"] = array(path.at(scale_B, 0).value)
+    outputs = endpoint_outputs(model, paths.sequences, h_RSD, h_plus_RSD, layout, dtype)
+    if affine and not layout.is_options:
+        correction = array(outputs.divergence_R)
+        columns["kl_correction"] = correction
+        columns["kl_residual"] = columns["gain"] - (slope - correction)
     for name, values in state_change(h_RSD, h_plus_RSD, layout)._asdict().items():
-        arrays[name] = array(values)
-    outputs = endpoint_outputs(model, sequences, h_RSD, h_plus_RSD, layout, dtype)
-    arrays["output_kl"] = array(layout.question_mean(outputs.divergence))
-    arrays["entropy_change"] = array(layout.question_mean(outputs.entropy_change))
-    scales = {"quarter": torch.full_like(gain, CONTRACTION), "quadratic": torch.as_tensor(scale_B, device=gain.device)}
-    for name, scale in scales.items():
-        arrays[f"bf16_{name}_gain"] = array(rounded_gain(model, h_RSD, h_plus_RSD, scale, layout, dtype))
-    return arrays
+        columns[name] = array(values)
+    columns["output_kl"] = array(layout.question_mean(outputs.divergence_R))
+    columns["entropy_change"] = array(layout.question_mean(outputs.entropy_change_R))
+    for name, chosen in (("quarter", torch.full_like(gain, CONTRACTION)), ("quadratic", scale_B)):
+        columns[f"bf16_{name}_gain"] = array(rounded_gain(model, h_RSD, h_plus_RSD, chosen, layout, dtype, before))
+    return columns
+
+
+class EndpointOutputs:
+    """How the output distributions of H and H⁺ differ, averaged over each sequence's prediction positions, [R]."""
+
+    def __init__(self, divergence_R: Tensor, entropy_change_R: Tensor) -> None:
+        self.divergence_R, self.entropy_change_R = divergence_R, entropy_change_R
 
 
 def endpoint_outputs(
     model: LoopedModel, path: SequencePath, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
-) -> EndpointDistributions:
-    """How the two ends' output distributions differ, averaged over each sequence's prediction positions, [R]."""
+) -> EndpointOutputs:
+    """KL(p(0)‖p(1)) and the change of entropy from H to H⁺."""
     if isinstance(path, AffinePath):
-        return path.distributions
-    z0_NV = model.readout(h_RSD, layout.positions_N2, dtype).double()
-    z1_NV = model.readout(h_plus_RSD, layout.positions_N2, dtype).double()
-    # Divergence and entropies depend on the two ends alone, so the straight line between them will do.
-    return affine_path(z0_NV, z1_NV - z0_NV, layout.targets_N, examples=layout.sequence_N).distributions
+        found = path.distributions
+        return EndpointOutputs(found.divergence, found.entropy_change)
+    parts = []
+    for piece in pieces(model, layout):
+        z0_nV = logits(model, h_RSD, layout, piece, dtype)
+        z1_nV = logits(model, h_plus_RSD, layout, piece, dtype)
+        owner_n = layout.sequence_N[piece.tokens] - piece.rows.start
+        # Divergence and entropies depend on the two ends alone, so the straight line between them will do.
+        parts.append(affine_path(z0_nV, z1_nV - z0_nV, layout.targets_N[piece.tokens], examples=owner_n).distributions)
+    return EndpointOutputs(
+        torch.cat([part.divergence for part in parts]), torch.cat([part.entropy_change for part in parts])
+    )
