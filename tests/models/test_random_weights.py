@@ -92,6 +92,19 @@ def test_retrofit_folder_is_told_apart_by_its_header_or_index(tiny):
         load_model(str(bare), random_weights=True)
 
 
+@pytest.mark.parametrize(
+    ("fields", "dtype"),
+    [
+        ({"torch_dtype": "bfloat16"}, torch.bfloat16),
+        ({"dtype": "float16"}, torch.float16),
+        ({"dtype": "float16", "torch_dtype": "bfloat16"}, torch.float16),
+        ({}, torch.float32),
+    ],
+)
+def test_dtype_that_the_configuration_states(tiny, fields, dtype):
+    assert load_model(tiny("ouro", **fields), random_weights=True).dtype == dtype
+
+
 def test_tied_weights_stay_tied(tiny):
     model = load_model(str(tiny("huginn")), random_weights=True)
     assert model.lm_head.weight is model.get_parameter("transformer.wte.weight")
