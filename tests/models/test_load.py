@@ -250,6 +250,17 @@ def test_embedded_models_are_found_by_folder_name(tiny, tmp_path, monkeypatch):
     assert (card_of(model).kind, model.name) == ("embedded", "toy-example")
 
 
+@pytest.mark.parametrize("name", ["toy-ouro", "toy-huginn"])
+def test_models_inside_the_package_load_with_their_tokenizers(name):
+    model = load_model(name)
+    tokenizer = load_tokenizer(name, vocabulary_size=model.vocabulary_size)
+    ids = tokenizer.encode("12 + 34 =")
+    assert tokenizer.decode(ids) == "12 + 34 ="
+    state = model.states(Batch.from_rows([ids]), [model.trained_depth])[model.trained_depth]
+    assert model.readout(state).isfinite().all()
+    assert card_of(model).kind == "embedded"
+
+
 # --- bad checkpoints ---
 
 

@@ -93,7 +93,8 @@ def _embedded_rows() -> list[dict[str, Any]]:
     rows = []
     for name, folder in embedded_models().items():
         checkpoint = open_checkpoint(folder)
-        family = detect_family(checkpoint.config, list(checkpoint.tensors))
+        # Told by the configuration alone, since looking at tensor names would load torch.
+        family = detect_family(checkpoint.config, None)
         tied = checkpoint.config.get("tie_embeddings") or checkpoint.config.get("tie_word_embeddings")
         uncounted = {"freqs_cis", "lm_head.weight"} if tied else {"freqs_cis"}
         rows.append(
