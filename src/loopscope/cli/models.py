@@ -36,7 +36,7 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
         line(f"{family.name}: {family.title}", style="bold")
         line(f"  state: {family.boundary}")
         for row in members:
-            size = f"{row['parameters'] / 1e9:.2f}B" if row["parameters"] >= 1e7 else f"{row['parameters'] / 1e3:.0f}K"
+            size = _size(row["parameters"])
             line(f"  {row['name']:<42} {size:>6} {row['trained_depth'] or '?':>3} loops  {_where(row)}")
         if family.name == "loop":
             line("  loop:MODEL:FIRST-LAST, e.g. loop:org/name:10-20, of any Llama, Mistral or Qwen checkpoint")
@@ -111,6 +111,13 @@ def _embedded_rows() -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _size(parameters: int) -> str:
+    for unit, scale in (("B", 1e9), ("M", 1e6)):
+        if parameters >= 0.5 * scale:
+            return f"{parameters / scale:.2f}{unit}"
+    return f"{parameters / 1e3:.0f}K"
 
 
 def _where(row: Mapping[str, Any]) -> str:
