@@ -63,7 +63,10 @@ def launches(_modules, monkeypatch):
 
 @pytest.fixture(scope="session")
 def ulps():
-    """How many representable numbers lie between the entries of two BF16 or FP16 tensors, at most."""
+    """How many representable numbers lie between the entries of two BF16 or FP16 tensors, at most.
+
+    One unit before the last product can be two after it.
+    """
 
     def ordered(x):
         bits = x.view(torch.int16).to(torch.int64)

@@ -15,7 +15,7 @@ def test_equals_the_plain_code(interpreted, launches, ulps, shape, dtype):
     found = gated_silu_joined(both, plain=False)
     assert launches == ["_gated_silu"]
     expected = gated_silu_joined(both, plain=False, impl="reference")
-    assert ulps(found, expected) <= 1
+    assert ulps(found, expected) <= 2
     assert (found == expected).float().mean() > 0.99
 
 

@@ -28,14 +28,14 @@ def norm_of(width, dtype, eps=1e-6):
 def test_equals_the_plain_code(interpreted, launches, ulps, dtype, shape):
     norm, x = norm_of(shape[-1], dtype), normal(*shape, dtype=dtype)
     found, expected = norm(x), norm(x, impl="reference")
-    assert ulps(found, expected) <= 1
+    assert ulps(found, expected) <= 2
     assert (found == expected).float().mean() > 0.99
     assert launches == ["_rms_norm"]
 
 
 def test_equals_the_plain_code_on_part_of_a_wider_tensor(interpreted, ulps, dtype):
     norm, x = norm_of(24, dtype), normal(2, 3, 60, dtype=dtype)[..., 30:54]
-    assert ulps(norm(x), norm(x, impl="reference")) <= 1
+    assert ulps(norm(x), norm(x, impl="reference")) <= 2
 
 
 def test_rounds_before_the_weight(interpreted, dtype):

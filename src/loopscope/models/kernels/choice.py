@@ -9,6 +9,7 @@ of code, an argument for a call.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
@@ -68,13 +69,13 @@ def _checked(name: str, source: str) -> Implementation:
 @functools.cache
 def _works(device: torch.device) -> bool:
     """Tries one small kernel: Triton may be missing, or have no compiler to build its launchers with."""
+    if importlib.util.find_spec("triton") is None:
+        return False
     try:
         from loopscope.models.kernels.gated_silu import gated_silu
 
         gated_silu(torch.zeros(1, 32, dtype=torch.bfloat16, device=device))
         torch.cuda.synchronize(device)
-    except ImportError:
-        return False
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         warnings.warn(

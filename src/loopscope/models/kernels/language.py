@@ -1,4 +1,7 @@
-"""Triton as the kernels see it, with the types that it does not declare, and their launch."""
+"""Triton as the kernels see it, with the types that it does not declare, and their launch.
+
+The kernels' modules can be imported without Triton; only a launch needs it.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-triton: Any = importlib.import_module("triton")
-tl: Any = importlib.import_module("triton.language")
+from loopscope._errors import LoopscopeError
+
+try:
+    triton: Any = importlib.import_module("triton")
+    tl: Any = importlib.import_module("triton.language")
+except ImportError:
+    triton = tl = None
 
 if TYPE_CHECKING:
     Value = Any
     constexpr = int
 else:
     # What a kernel's signature names must be Triton's own: its compiler looks the annotations up.
-    Value = tl.tensor
-    constexpr = tl.constexpr
+    Value = getattr(tl, "tensor", None)
+    constexpr = getattr(tl, "constexpr", None)
 
 
 def jit(kernel: Callable[..., Any]) -> Any:
-    """`triton.jit`."""
-    return triton.jit(kernel)
+    """`triton.jit` where there is Triton."""
+    return kernel if triton is None else triton.jit(kernel)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], on: Tensor, *arguments: Any, warps: int = 4, **constants: Any) -> None:
@@ -33,6 +41,8 @@ def launch(kernel: Any, grid: tuple[int, ...], on: Tensor, *arguments: Any, warp
     Products are never contracted with the sums that follow them: that would be one rounding fewer than in the plain
     code.
     """
+    if triton is None:
+        raise LoopscopeError("the kernels need Triton, which is not installed: pip install triton")
     elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
     with torch.cuda.device(on.device) if elsewhere else contextlib.nullcontext():
         kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)
