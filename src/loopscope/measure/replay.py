@@ -1,0 +1,183 @@
+"""Measuring a sample of a run again: what `loopscope verify` compares with the records.
+
+One batch of one work unit of every task, chosen by the run itself, is measured from the same sources with the same
+settings and in the same layout. Where device, code and libraries are those of the run, every column must agree; where
+they are not, the utilities and coefficients must, as far as the arithmetic lets them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loopscope._errors import LoopscopeError
+from loopscope.measure.batches import Question, plan_batches
+from loopscope.measure.columns import length
+from loopscope.measure.compare import Tolerance, compare
+from loopscope.measure.examples import example_columns
+from loopscope.measure.facts import facts_of
+from loopscope.measure.prepare import QuestionEncoder
+from loopscope.measure.request import DataRequest, ModelRequest, Request
+from loopscope.measure.run import Prepared, prepare
+from loopscope.measure.settings import BatchPolicy, Settings
+from loopscope.measure.trip import Trip
+from loopscope.models.protocol import LoopedModel
+from loopscope.store.arrow import to_arrow
+from loopscope.store.checks import constants
+from loopscope.store.differences import differences
+from loopscope.store.manifest import Manifest, TaskInfo
+from loopscope.store.run import Run
+from loopscope.store.units import WorkUnit
+from loopscope.store.verification import Finding
+
+_CIRCUMSTANCES = ("loopscope_version", "code_sha256", "device", "libraries", "model.spec", "model.revision")
+"""What may differ from the run; then rounding may differ, too."""
+
+
+def replay(
+    run: Run, *, data_dir: str | os.PathLike[str] | None = None, device: str | None = None, model: str | None = None
+) -> list[Finding]:
+    """Measure a sample of every task again and report what came out otherwise.
+
+    Args:
+        run: the run, whose records are sound.
+        data_dir: where the benchmarks are; left out, where they were.
+        device: where to measure; left out, where the run was measured.
+        model: where the model is; left out, where it was.
+    """
+    try:
+        return list(_replay(run, _request(run, data_dir, device, model)))
+    except LoopscopeError as error:
+        return [Finding("replay", str(run.path), f"cannot be measured again: {error}")]
+
+
+def _replay(run: Run, request: Request) -> Iterator[Finding]:
+    loaded = request.data.load()
+    model = request.model.load()
+    facts = facts_of(model)
+    prepared = prepare(request, loaded, facts)
+    # The batches are those of the run, whatever this device would have been given.
+    rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch})
+    found = differences(run.manifest, rebuilt)
+    refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES)]
+    if refused:
+        yield from (Finding("replay", str(run.path), f"not the sources of the run: {entry}") for entry in refused)
+        return
+    tolerance = Tolerance.of(run.manifest, same_circumstances=not found)
+    encoder = QuestionEncoder(
+        request.model.load_tokenizer(), facts.max_positions, request.settings.long, spans=request.settings.tokens
+    )
+    for unit in _sample(run):
+        yield from _replay_unit(run, unit, prepared, model, encoder, request.settings, tolerance)
+
+
+def _replay_unit(
+    run: Run,
+    unit: WorkUnit,
+    prepared: Prepared,
+    model: LoopedModel,
+    encoder: QuestionEncoder,
+    settings: Settings,
+    tolerance: Tolerance,
+) -> Iterator[Finding]:
+    planned = prepared.task_of(unit)
+    questions = encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
+    # The last batch has the shortest questions, so a sample is cheap.
+    number, batch = list(enumerate(plan_batches(questions, settings.batch)))[-1]
+    tables = {**Trip(model, settings, batch).run(), "examples": example_columns(batch)}
+    if settings.transitions:
+        tables["questions"]["batch"] = [number] * length(tables["questions"])
+    rows = sorted(question.row for question in batch)
+    fixed = constants(run.manifest, unit)
+    halved = _was_halved(run, unit, batch)
+    for table in run.manifest.tables():
+        stored = _stored_rows(run, unit, table.name, rows)
+        measured = to_arrow(table, tables[table.name], fixed)
+        for difference in compare(table, stored, measured, tolerance.relaxed() if halved else tolerance):
+            yield Finding("replay", f"unit {unit.name}", f"{table.name}.{difference}")
+
+
+def _was_halved(run: Run, unit: WorkUnit, batch: Sequence[Question]) -> bool:
+    """Whether the run measured these questions in smaller batches, because memory did not suffice."""
+    if not run.manifest.transitions:
+        return False
+    stored = _stored_rows(run, unit, "questions", sorted(question.row for question in batch))
+    widths, numbers = set(stored.column("batch_width").to_pylist()), set(stored.column("batch").to_pylist())
+    return widths != {max(question.longest for question in batch)} or len(numbers) > 1
+
+
+def _stored_rows(run: Run, unit: WorkUnit, table: str, rows: Iterable[int]) -> Any:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    data = pq.ParquetFile(run.layout.shard(table, unit)).read(use_threads=False)
+    return data.filter(pc.is_in(data.column("row"), pa.array(list(rows), pa.int32())))
+
+
+def _sample(run: Run) -> list[WorkUnit]:
+    """One unit of every task, the same for the same run."""
+    chance = random.Random(run.manifest.digest)
+    return [
+        chance.choice([unit for unit in run.units if (unit.task, unit.split) == (task.name, task.split)])
+        for task in run.manifest.tasks
+    ]
+
+
+def _request(run: Run, data_dir: str | os.PathLike[str] | None, device: str | None, model: str | None) -> Request:
+    """The call that made the run, from its manifest and, for where its sources were, from its log."""
+    manifest = run.manifest
+    called: Mapping[str, Any] = next((e for e in reversed(run.events) if e.get("event") == "call"), {})
+    return Request(
+        ModelRequest(
+            model or _found(called.get("folder"), manifest.model.spec),
+            device or ("cuda" if _on_gpu(manifest) else "cpu"),
+            manifest.dtypes.states,
+            called.get("revision") if model is None else None,
+            manifest.model.random_weights,
+            manifest.seeds.get("random_weights", 0),
+            called.get("tokenizer"),
+        ),
+        DataRequest(
+            tuple(_found(called.get("folder"), spec) for spec in called.get("tasks") or map(_spec, manifest.tasks)),
+            os.fspath(data_dir) if data_dir is not None else called.get("data_dir"),
+            called.get("template"),
+            called["limit"] if "limit" in called else {task.name: task.limit for task in manifest.tasks if task.limit},
+            called.get("ids"),
+        ),
+        _settings(manifest),
+    )
+
+
+def _settings(manifest: Manifest) -> Settings:
+    batch = manifest.batch
+    return Settings(
+        manifest.transitions,
+        manifest.depths,
+        manifest.level,
+        tokens=manifest.tokens,
+        paths=manifest.paths,
+        batch=BatchPolicy(batch.policy, batch.size, batch.token_budget),  # type: ignore[arg-type]
+        unit_size=manifest.unit_size,
+        readout_dtype=manifest.dtypes.readout,
+        **manifest.settings,  # type: ignore[arg-type]
+    )
+
+
+def _spec(task: TaskInfo) -> str:
+    return f"{task.name}:{task.subset or task.split}"
+
+
+def _found(folder: str | None, spec: str) -> str:
+    """A path as the run's own call meant it, from its own folder; any other specification as it is."""
+    name, equals, path = spec.rpartition("=")
+    if folder is None or Path(path).is_absolute() or not (Path(folder) / path).exists():
+        return spec
+    return f"{name}{equals}{Path(folder) / path}"
+
+
+def _on_gpu(manifest: Manifest) -> bool:
+    return not manifest.device.startswith("cpu")
