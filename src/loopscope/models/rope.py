@@ -121,7 +121,9 @@ def rotate_own(
     x_BSHP: Tensor, tables: RotaryTables, bias_HP: Tensor | None = None, impl: Implementation | None = None
 ) -> Tensor:
     """`rotate` of x + bias. `x` must be the caller's own: it may be overwritten."""
-    if takes_kernel(x_BSHP, impl) and x_BSHP.stride(-1) == 1 and tables.cos.dtype in (x_BSHP.dtype, torch.float32):
+    same = bias_HP is None or bias_HP.dtype == x_BSHP.dtype
+    known = tables.cos.dtype in (x_BSHP.dtype, torch.float32)
+    if same and known and takes_kernel(x_BSHP, impl) and x_BSHP.stride(-1) == 1:
         from loopscope.models.kernels.rotation import rotate_in_place
 
         interleaved = tables.layout == "interleaved"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from loopscope.models.huginn import Huginn, HuginnConfig
+from loopscope.models.normalisation import Stream
 from loopscope.models.ouro import Ouro, OuroConfig
 from loopscope.toys.muon import Muon
 from loopscope.toys.recipe import Recipe
@@ -108,9 +109,10 @@ def compile_blocks(model: Toy, backend: str = "inductor") -> None:
 
 
 def _without_slot(compiled: Any, block: nn.Module) -> Any:
-    def forward(x_BSD: Tensor, around: Any, slot: int) -> Tensor:
+    def forward(stream: Stream, around: Any, slot: int, next_norm: Any, queries: Any) -> Stream:
         # Under autocast some blocks would get BF16 and some float32, and each be compiled for: one dtype is enough.
-        result: Tensor = compiled(block, x_BSD.float(), around, 0)
+        wide = Stream(stream.state.float(), stream.normed.float())
+        result: Stream = compiled(block, wide, around, 0, next_norm, queries)
         return result
 
     return forward

@@ -39,6 +39,14 @@ def test_one_table_for_all_rows_and_any_number_of_heads(interpreted, heads):
     assert torch.equal(rotate_own(x, tables), expected)
 
 
+def test_a_wider_bias_takes_the_plain_code(interpreted, launches):
+    """As under autocast, where projections are low and parameters are not: the sum is wide, and stays so."""
+    tables = Rotary(8, 100.0).tables(torch.arange(3)[None], torch.float32)
+    x, bias = normal(2, 3, 4, 8, dtype=torch.bfloat16), normal(4, 8, dtype=torch.float32, seed=1)
+    assert torch.equal(rotate_own(x, tables, bias), rotate(x + bias, tables))
+    assert launches == []
+
+
 def test_entries_that_are_no_neighbours_take_the_plain_code(interpreted, launches):
     tables = Rotary(8, 100.0).tables(torch.arange(3)[None], torch.bfloat16)
     x = normal(2, 3, 8, 4, dtype=torch.bfloat16).transpose(2, 3)

@@ -49,6 +49,8 @@ def takes_kernel(x: Tensor, impl: Implementation | None = None) -> bool:
     """Whether an operation on `x` runs as a Triton kernel; `impl` overrules what was set."""
     if type(x) is not Tensor or x.dtype not in _DTYPES or torch.is_grad_enabled() or forward_mode._current_level >= 0:
         return False
+    if torch.compiler.is_compiling():
+        return False  # torch's compiler fuses the plain code itself
     how = impl or _chosen.get() or _from_environment()
     if how == "reference" or x.numel() == 0:
         return False
