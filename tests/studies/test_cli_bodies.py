@@ -47,6 +47,22 @@ def test_a_table_that_the_run_cannot_fill_says_what_to_do(quick_run):
         tables([quick_run], name="oracles")
 
 
+def test_a_table_about_other_tasks_says_so(run):
+    with pytest.raises(LoopscopeError, match=r"transitions: .*needs grid"):
+        tables([run], name="transitions")
+
+
+def test_a_run_without_records_says_how_to_continue(tmp_path, synthetic):
+    from loopscope.store import open_or_create
+
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})
+    open_or_create(tmp_path / "begun", synthetic.manifest([task])).close()
+    with pytest.raises(LoopscopeError, match="no records yet"):
+        tables([str(tmp_path / "begun")], name="mechanism")
+    with pytest.raises(LoopscopeError, match="no records yet"):
+        tables([str(tmp_path / "begun")])
+
+
 def test_unknown_formats_are_the_users_mistake(run, tmp_path):
     with pytest.raises(LoopscopeError, match="choose from text"):
         tables([run], format="html")

@@ -23,8 +23,11 @@ def tables(runs: Sequence[str], name: str | None = None, format: str = "text") -
     studies = list(TABLES.values()) if name is None else [find(name, TABLES)]
     records = open_records(list(runs))
     results = [study.table(records) for study in studies]
-    if name is not None and not results[0].rows and results[0].notes:
-        raise LoopscopeError(f"{studies[0].name}: {results[0].notes[-1]}")
+    if not records.updates:
+        raise LoopscopeError("these runs hold no records yet: the measuring command given again continues them")
+    if name is not None and not results[0].rows:
+        reason = results[0].notes[-1] if results[0].notes else f"nothing in these runs (needs {studies[0].needs})"
+        raise LoopscopeError(f"{studies[0].name}: {reason}")
     filled = [result for result in results if result.rows]
     if format == "json" and name is None:
         import json
