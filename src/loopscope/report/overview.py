@@ -21,20 +21,21 @@ from loopscope.studies.tables.depth_coverage import running_best
 Tables = Mapping[str, TableResult[Row]]
 
 STEPS = {
-    "full": ("Full step", "the full step"),
-    "quarter": ("Quarter step", "a quarter of the step"),
-    "quadratic": ("Quadratic step", "the step of predicted length"),
-    "safe": ("Safe step", "the step that the curvature bound vouches for"),
-    "halt": ("Better end", "choosing the better end with the reference at hand"),
-    "oracle": ("Best of five scales", "choosing the best of five scales with the reference at hand"),
+    "full": "Full step",
+    "quarter": "Quarter step",
+    "quadratic": "Quadratic step",
+    "safe": "Safe step",
+    "halt": "Better end",
+    "oracle": "Best of five",
 }
+ORACLES = ("halt", "oracle")
 EXPLAINED = {
-    "full": "α = 1, the update as the model takes it.",
-    "quarter": "α = ¼ for every question.",
-    "quadratic": "α̂ from slope and curvature at the current state, a scale for every question.",
-    "safe": "0.9 · 2A/L_D, at most 1; over the questions with A > 0 and Q < 0.",
-    "halt": "The oracle that may only stay or take the full step.",
-    "oracle": "The oracle that may also take ¼, ½ or ¾ of it.",
+    "full": "The update as the model takes it.",
+    "quarter": "A quarter of the update, for every question.",
+    "quadratic": "The length α̂ that slope and curvature at the current state predict.",
+    "safe": "The length that the curvature bound vouches for, 0.9 · 2A/L_D.",
+    "halt": "An oracle that knows the reference and may stay or take the full step.",
+    "oracle": "An oracle that may also take ¼, ½ or ¾ of it.",
 }
 
 
@@ -79,13 +80,13 @@ class Overview:
                 _fact(
                     "Sign accuracy of A",
                     mechanism.value("sign_slope"),
-                    lambda estimate: words.of_accuracy(estimate, "The slope alone"),
+                    lambda estimate: words.of_accuracy(estimate, "the slope alone"),
                     share=True,
                 ),
                 _fact(
                     "Sign accuracy of A + Q",
                     mechanism.value("sign_quadratic"),
-                    lambda estimate: words.of_accuracy(estimate, "Slope and curvature together"),
+                    lambda estimate: words.of_accuracy(estimate, "slope and curvature together"),
                     share=True,
                 ),
             ]
@@ -123,12 +124,12 @@ class Overview:
         return [
             {
                 "key": key,
-                "label": STEPS[key][0],
+                "label": STEPS[key],
                 "rule": EXPLAINED[key],
                 "population": population.get(key),
                 **_numbers(found[key]),
                 "text": _signed(found[key]),
-                "words": words.of_gain(found[key], STEPS[key][1], kind),
+                "words": words.of_oracle(found[key]) if key in ORACLES else words.of_gain(found[key], "it", kind),
             }
             for key in STEPS
             if key in found

@@ -1,6 +1,6 @@
 """The manifest of a run in words, and what must be said at the top of the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loopscope.store import Manifest, Run
@@ -13,19 +13,37 @@ LEVELS = {
 }
 
 
-def warnings_of(run: Run) -> list[str]:
+def warnings_of(runs: Sequence[Run]) -> list[str]:
     """What a reader must not overlook: weights that were never trained, toy models, unfinished runs."""
-    conditions = conditions_of(run)
-    name = run.manifest.model.name
+    random, toy = _models(runs, Weights.RANDOM), _models(runs, Weights.TOY)
     found = []
-    if any(condition.weights is Weights.RANDOM for condition in conditions):
-        found.append(f"{name} has random weights. Its numbers describe no trained model.")
-    if any(condition.weights is Weights.TOY for condition in conditions):
-        found.append(f"{name} is a small model that ships with loopscope. It is here to show the method.")
-    if not run.finished:
-        done, all_units = len(run.unit_records), len(run.units)
-        found.append(f"{run.path.resolve().name} is unfinished: {done} of {all_units} work units are measured.")
+    if random:
+        have, it = ("has", "Its numbers describe") if len(random) == 1 else ("have", "Their numbers describe")
+        found.append(f"{joined(random)} {have} random weights. {it} no trained model.")
+    if len(toy) == 1:
+        found.append(f"{toy[0]} is a small model that ships with loopscope. It is here to show the method.")
+    if len(toy) > 1:
+        found.append(f"{joined(toy)} are small models that ship with loopscope. They are here to show the method.")
+    for run in runs:
+        if not run.finished:
+            done, all_units = len(run.unit_records), len(run.units)
+            found.append(f"{run.path.resolve().name} is unfinished: {done} of {all_units} work units are measured.")
     return found
+
+
+def _models(runs: Sequence[Run], weights: Weights) -> list[str]:
+    """The models of some runs whose weights are of this origin."""
+    named = {run.manifest.model.name: None for run in runs if conditions_of(run)[0].weights is weights}
+    return list(named)
+
+
+def joined(names: Sequence[str]) -> str:
+    """A list in words.
+
+    >>> joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def provenance(run: Run) -> list[dict[str, Any]]:

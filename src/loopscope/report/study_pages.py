@@ -17,6 +17,8 @@ from loopscope.studies.result import Row, TableResult
 SVG_LIMIT = 250_000
 """A figure of many points is smaller as pixels: larger drawings than this become PNG."""
 DPI = 200
+PIXELS_PER_INCH = 140
+"""Figures are drawn for print with 8-point type; on a screen they stand half as large again."""
 
 
 def compute_tables(records: Records, bootstrap: Bootstrap) -> dict[str, TableResult[Row]]:
@@ -59,6 +61,7 @@ def figure_pages(records: Records, bootstrap: Bootstrap) -> list[dict[str, Any]]
                 "title": result.title,
                 "caption": result.caption,
                 "notes": list(result.notes),
+                "width": round(result.figure.get_size_inches()[0] * PIXELS_PER_INCH),
                 "image": _image(result, study.name),
             }
         )

@@ -55,8 +55,15 @@ def of_gain(estimate: Estimate, subject: str, kind: str) -> str:
         case -1:
             return f"On average {subject} makes {reference} less likely."
     if estimate.interval is None:
-        return f"Too few questions for an interval around what {subject} does."
-    return f"The interval contains zero: what {subject} does on average is not clear from these questions."
+        return f"Too few questions to say what {subject} does on average."
+    return f"Whether {subject} helps or harms on average is not clear: the interval contains zero."
+
+
+def of_oracle(estimate: Estimate) -> str:
+    """What a choice made with the reference at hand is worth; it can always stay, so it never loses."""
+    if not estimate.value:
+        return "No question gains: staying is best for all of them."
+    return "It never loses, since it may stay: this is what knowing the reference would be worth."
 
 
 def of_accuracy(estimate: Estimate, rule: str) -> str:
@@ -66,18 +73,19 @@ def of_accuracy(estimate: Estimate, rule: str) -> str:
     right = percent(estimate.value)
     low = estimate.interval.low if estimate.interval else None
     beyond = "better than a coin" if low is not None and low > 0.5 else "not clearly better than a coin"
-    return f"{rule} tells for {right} of the questions whether the full step helps: {beyond}."
+    return f"By {rule} it is known for {right} of the questions whether the full step helps: {beyond}."
 
 
 def of_share(finite: int, harmful: int, n: int) -> str:
     """Which of the two kinds of failure the harmful updates are."""
     if not harmful:
         return f"None of the {n} updates lowers the utility."
-    begin = "begins" if finite == 1 else "begin"
     lower = "lowers" if harmful == 1 else "lower"
+    if not finite:
+        return f"{harmful} of {n} updates {lower} the utility, and none of these starts in a helpful direction."
     return (
-        f"{harmful} of {n} updates {lower} the utility; {finite} of these {begin} in a helpful direction, "
-        "so a shorter step along the same direction would have helped."
+        f"{harmful} of {n} updates {lower} the utility; {finite} of these {'starts' if finite == 1 else 'start'} in a "
+        "helpful direction, so a short enough step would have helped."
     )
 
 

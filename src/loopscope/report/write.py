@@ -92,6 +92,7 @@ class Page:
             "precision": self.precision.value,
             "level": self.bootstrap.level,
             "resamples": self.bootstrap.resamples,
+            "warnings": warnings_of([run for run, _ in self.sets]),
             "runs": runs,
         }
         early.insert(0, ("meta", pack({}, meta)))
@@ -134,7 +135,6 @@ def _run(run: Run, label: str) -> dict[str, Any]:
         "random": model.random_weights,
         "toy": model.toy,
         "trained_depth": model.trained_depth,
-        "warnings": warnings_of(run),
         "provenance": provenance(run),
     }
 

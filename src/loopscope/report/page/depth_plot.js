@@ -5,7 +5,7 @@ const LOGARITHMIC = 16;
 function depthPlot({ label, depths, means, peak, decline, transition, height = 210 }) {
   return chart(label, (width) => {
     const left = 46;
-    const bottom = 34;
+    const bottom = 42;
     const top = 16;
     const lows = means.map((mean) => mean.low ?? mean.value);
     const highs = means.map((mean) => mean.high ?? mean.value);
@@ -17,7 +17,7 @@ function depthPlot({ label, depths, means, peak, decline, transition, height = 2
     const x = linear(place(depths[0]), place(depths.at(-1)), left + 10, width - 12);
     const at = (index) => [x(place(depths[index])), y(means[index].value)];
     const parts = ticks(low, high, 4).map((value) =>
-      s("g", {}, s("line", { x1: left, x2: width, y1: y(value), y2: y(value), stroke: "var(--line)" }), s("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, number(value))),
+      s("g", {}, s("line", { x1: left, x2: width, y1: y(value), y2: y(value), stroke: "var(--line)" }), s("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, tickText(value))),
     );
     parts.push(...depthLabels(depths, (depth) => x(place(depth)), width, height - bottom + 16));
     parts.push(s("text", { x: (left + width) / 2, y: height - 2, "text-anchor": "middle" }, "loops"));

@@ -46,7 +46,7 @@ async function start() {
     byId("views"),
     Object.entries(VIEWS).filter(([, view]) => view.title).map(([name, view]) => h("a", { href: address(name), "data-view": name }, view.title)),
   );
-  replace(byId("warnings"), page.meta.runs.flatMap((run) => run.warnings).map((text) => h("p", { class: "warning", role: "note" }, text)));
+  replace(byId("warnings"), page.meta.warnings.map((text) => h("p", { class: "warning", role: "note" }, text)));
   replace(byId("foot"), `Written by loopscope ${page.meta.version}. This file holds everything it shows and loads nothing.`);
   addEventListener("hashchange", route);
   await route();

@@ -15,6 +15,9 @@ function number(value, { sign = false, digits = 3 } = {}) {
   return `${mark}${Number(mantissa)}×10${raised(exponent)}`;
 }
 
+/** A number on an axis: the same without idle zeros. */
+const tickText = (value) => number(value).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+
 const signed = (value) => number(value, { sign: true });
 
 const scale = (value) => (Number.isFinite(value) ? String(Math.round(value * 1000) / 1000) : "—");

@@ -130,9 +130,10 @@ function stepLine(step, range) {
     "div",
     { class: "step" },
     h("dt", {}, step.label),
-    h("dd", {}, track(step, range)),
+    h("dd", { class: "strip" }, track(step, range)),
     h("dd", { class: "value number" }, step.text[0]),
-    h("dd", { class: "words" }, `${step.rule} ${step.words}`, step.text[1] && ` (${step.text[1]})`, population),
+    h("dd", { class: "words" }, `${step.rule} ${step.words}${population}`),
+    h("dd", { class: "between" }, step.text[1]),
   );
 }
 

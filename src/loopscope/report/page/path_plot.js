@@ -36,7 +36,7 @@ function drawPath(width, { A, Q, gain, record, details, alpha }) {
   if (details.L_D !== undefined && Number.isFinite(details.L_D)) inside.append(boundBand(A, details, x, y));
   for (const value of ticks(low, high, 5)) {
     plotted.push(s("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), stroke: "var(--line)" }));
-    plotted.push(s("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, number(value)));
+    plotted.push(s("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, tickText(value)));
   }
   plotted.push(s("line", { x1: left, x2: width - right, y1: y(0), y2: y(0), stroke: "var(--line-strong)", "stroke-width": 1.4 }));
   for (const value of [0, 0.25, 0.5, 0.75, 1]) plotted.push(s("text", { x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, String(value)));

@@ -6,6 +6,9 @@ const PRECISION = {
   ends: "Token paths are too many for one page: gains of the full step alone are kept.",
 };
 
+/** Digests in a narrower hand, so that they do not drown the words. */
+const hashes = (text) => text.split(/\b([0-9a-f]{64})\b/).map((part, index) => (index % 2 ? h("code", { class: "digest" }, part) : part));
+
 function showProvenance(main) {
   const { runs, version, resamples, precision } = page.meta;
   replace(
@@ -24,8 +27,7 @@ function showProvenance(main) {
           "section",
           { class: "card panel", "aria-label": run.label },
           h("h2", {}, run.label),
-          run.warnings.map((text) => h("p", { class: "finding" }, text)),
-          h("dl", { class: "facts-list" }, run.provenance.map(({ term, text }) => [h("dt", {}, term), h("dd", {}, text)])),
+          h("dl", { class: "facts-list" }, run.provenance.map(({ term, text }) => [h("dt", {}, term), h("dd", {}, hashes(text))])),
         ),
       ),
     ),

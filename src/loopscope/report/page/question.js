@@ -33,7 +33,7 @@ async function showQuestion(main, params) {
       updateChips(set, row, transition),
       otherRuns(set, row),
     ),
-    h("div", { class: "question" }, h("div", { class: "stack" }, words, depthPanel(set, details, transition)), panel),
+    h("div", { class: "question" }, words, panel, depthPanel(set, details, transition)),
   );
   main.repaint = () => {};
 }
@@ -56,7 +56,7 @@ function wordsPanel(set, details, text, transition, marks) {
       }
     }
   }
-  return h("section", { class: "card panel", "aria-label": "Question and reference" }, parts);
+  return h("section", { class: "card panel words-panel", "aria-label": "Question and reference" }, parts);
 }
 
 /** What happened, in a sentence. */
@@ -122,7 +122,7 @@ function depthPanel(set, details, transition) {
   const means = Array.from(details.utility, (value) => ({ value, low: null }));
   return h(
     "section",
-    { class: "card panel", "aria-label": "Utility over depth" },
+    { class: "card panel depth-panel", "aria-label": "Utility over depth" },
     h("h2", {}, "Utility over depth"),
     depthPlot({ label: `Utility of this question after ${set.depths.join(", ")} loops`, depths: set.depths, means, transition, height: 190 }),
   );

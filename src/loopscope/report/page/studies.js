@@ -3,9 +3,12 @@
 async function showStudies(main) {
   const { tables, figures, missing, comparison } = await late("studies");
   const all = [...figures, ...tables];
+  // A note that every study would repeat is said once.
+  const shared = (all[0]?.notes ?? []).filter((text) => all.every((study) => study.notes.includes(text)));
+  for (const study of [...all, comparison ?? { notes: [] }]) study.notes = study.notes.filter((text) => !shared.includes(text));
   replace(
     main,
-    h("div", { class: "intro" }, h("h1", {}, "Studies"), h("p", {}, "The figures and tables of the paper, made from these runs. Every one can be redone with `loopscope tables` and `loopscope figures`.")),
+    h("div", { class: "intro" }, h("h1", {}, "Studies"), h("p", {}, "The figures and tables of the paper, made from these runs. Every one can be redone with “loopscope tables” and “loopscope figures”."), notes(shared)),
     h("ul", { class: "study-index" }, all.map((study) => h("li", {}, h("button", { class: "button", type: "button", onclick: () => jump(study) }, study.title)))),
     figures.map(figureBlock),
     tables.map((study) => tableBlock(study)),
@@ -29,7 +32,7 @@ function figureBlock(study) {
     "section",
     { class: "card study", id: anchor(study), tabindex: "-1", "aria-label": study.title },
     h("h2", {}, study.title),
-    h("span", { class: "plate" }, h("img", { src: study.image, alt: `${study.title}. ${study.caption}` })),
+    h("span", { class: "plate" }, h("img", { src: study.image, width: study.width, alt: `${study.title}. ${study.caption}` })),
     h("p", { class: "caption" }, study.caption),
     notes(study.notes),
   );

@@ -1,6 +1,7 @@
 // The same updates as a table, a page of it at a time.
 
 const PAGE = 50;
+const SHORT = ["progressing", "neutral", "directional", "finite-step"];
 const COLUMNS = [
   { key: "question", title: "Question" },
   { key: "t", title: "Update" },
@@ -48,7 +49,7 @@ class Table {
       { type: "button", "data-sort": column.key, onclick: () => this.sortBy(column.key, flip) },
       column.title,
       column.name && h("span", { class: "visually-hidden" }, `, ${column.name}`),
-      h("span", { class: "arrow", "aria-hidden": "true" }, mine ? (direction === "desc" ? " ↓" : " ↑") : ""),
+      mine && h("span", { class: "arrow", "aria-hidden": "true" }, direction === "desc" ? " ↓" : " ↑"),
     );
     return h("th", { scope: "col", "aria-sort": state, class: column.numeric && "numeric" }, button);
   }
@@ -78,7 +79,7 @@ class Table {
       { onmouseenter: point, onfocusin: point },
       h("td", {}, h("a", { href: recordAddress(record) }, set.snippets[page.row[record]] || set.ids[page.row[record]]), where && h("span", { class: "soft small" }, where)),
       h("td", { class: "number" }, update(page.transition[record])),
-      h("td", {}, h("span", { class: "kind-cell" }, swatch(outcome), OUTCOMES[outcome])),
+      h("td", {}, h("span", { class: "kind-cell" }, swatch(outcome), SHORT[outcome])),
       h("td", { class: "numeric" }, signed(page.slope[record])),
       h("td", { class: "numeric" }, signed(page.gain[record])),
       h("td", { class: "numeric" }, scale(page.scale[record])),

@@ -1,0 +1,148 @@
+"""Pages of made-up runs, and a real Chromium to open them in (Debian's, driven by Playwright)."""
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from loopscope.report import write_report
+from loopscope.stats import Bootstrap
+
+FEW = Bootstrap(resamples=60)
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"report_tests_{name}", Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SYNTHETIC = _load("synthetic")
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> ModuleType:
+    """The module that writes made-up runs."""
+    return SYNTHETIC
+
+
+@pytest.fixture(scope="session")
+def riddles() -> Any:
+    """Thirty solutions at level full, with tokens and FP64 paths."""
+    questions = [
+        SYNTHETIC.Question(
+            f"Riddle {row}: what is {row} and {row + 1}?", [f"It is {2 * row + 1} apples.\nAnswer {row}"]
+        )
+        for row in range(30)
+    ]
+    return SYNTHETIC.Made(questions, level="full", paths=True)
+
+
+@pytest.fixture(scope="session")
+def choices() -> Any:
+    """Forty choices between four options at level grid, of a model with random weights."""
+    questions = [
+        SYNTHETIC.Question(
+            f"Choice {row}. She takes the", [f" red {row}", " blue one", " green 😀 one", " long way"], row % 4
+        )
+        for row in range(40)
+    ]
+    return SYNTHETIC.Made(
+        questions,
+        transitions=(2, 4),
+        name="choices",
+        seed=4,
+        model={"name": "drawn", "random_weights": True, "weights": {}},
+    )
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory, riddles: Any, choices: Any) -> Path:
+    """One page of both runs."""
+    folder = tmp_path_factory.mktemp("report")
+    SYNTHETIC.write_run(folder / "first", riddles)
+    SYNTHETIC.write_run(folder / "second", choices)
+    return write_report([folder / "first", folder / "second"], folder / "report.html", FEW)
+
+
+@pytest.fixture(scope="session")
+def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """From a made-up task to a page of its own."""
+
+    def make(made: Any) -> Path:
+        folder = tmp_path_factory.mktemp("page")
+        SYNTHETIC.write_run(folder / "run", made)
+        return write_report([folder / "run"], folder / "report.html", FEW)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """A headless browser; tests that need it are skipped, with the reason, where it cannot be had."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="browser tests need Playwright: pip install playwright"
+    )
+    program = os.environ.get("LOOPSCOPE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("browser tests need Chromium: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def expect(chromium: Any) -> Any:
+    """Playwright's assertions, which wait until they hold."""
+    from playwright.sync_api import expect
+
+    return expect
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Open a page from disk; at the end no error was logged and no request left the file."""
+    contexts: list[Any] = []
+    errors: list[str] = []
+    requests: list[str] = []
+
+    def go(path: Path, address: str = "", **settings: Any) -> Any:
+        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}} | settings)
+        contexts.append(context)
+        context.set_default_timeout(8000)
+        page = context.new_page()
+        page.on(
+            "console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri() + address)
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    go.errors = errors  # type: ignore[attr-defined]
+    yield go
+    for context in contexts:
+        context.close()
+    assert errors == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []

@@ -1,0 +1,71 @@
+import re
+import shutil
+
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.report import assemble, write_report
+from loopscope.report.write import run_labels
+from loopscope.stats import Bootstrap
+from loopscope.store import Run
+
+FEW = Bootstrap(resamples=20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, synthetic):
+    folder = tmp_path_factory.mktemp("write")
+    synthetic.write_run(folder / "run", synthetic.Made([synthetic.Question("q </script>", ["a b"])] * 3))
+    return folder
+
+
+def test_the_same_runs_give_the_same_bytes(folder):
+    first = write_report([folder / "run"], folder / "one.html", FEW).read_bytes()
+    assert write_report([folder / "run"], folder / "two.html", FEW).read_bytes() == first
+
+
+def test_the_page_refers_to_nothing_outside(folder):
+    text = write_report([folder / "run"], folder / "page.html", FEW).read_text(encoding="utf-8")
+    assert re.findall(r'(?:src|href)="(?!#)[^"]*"', text) == []
+    assert re.findall(r"https?://[^\s\"')]+", text) == ["http://www.w3.org/2000/svg"]
+    assert text.count("<script>") == 1
+
+
+def test_missing_folders_are_made(folder):
+    assert write_report([folder / "run"], folder / "deep" / "er" / "report.html", FEW).exists()
+
+
+def test_a_folder_as_output_is_a_users_mistake(folder):
+    with pytest.raises(LoopscopeError, match=r"is a folder: name a file, such as .*report\.html"):
+        write_report([folder / "run"], folder, FEW)
+
+
+def test_something_that_is_no_run_is_a_users_mistake(folder):
+    with pytest.raises(LoopscopeError, match="no manifest"):
+        write_report([folder / "nothing"], folder / "x.html", FEW)
+
+
+def test_no_run_is_a_users_mistake(folder):
+    with pytest.raises(LoopscopeError, match="no run given"):
+        write_report([], folder / "x.html", FEW)
+
+
+def test_a_run_without_any_unit_is_a_users_mistake(folder):
+    empty = folder / "empty"
+    shutil.copytree(folder / "run", empty)
+    for path in (empty / "units").iterdir():
+        path.unlink()
+    with pytest.raises(LoopscopeError, match="holds no measured question yet"):
+        write_report([empty], folder / "x.html", FEW)
+
+
+def test_runs_of_the_same_name_are_numbered(folder):
+    run = Run(folder / "run")
+    assert run_labels([run, run]) == ["run (1)", "run (2)"]
+
+
+def test_every_source_of_the_page_is_used():
+    from importlib.resources import files
+
+    names = {entry.name for entry in files("loopscope.report").joinpath("page").iterdir()}
+    assert names == {*assemble.STYLES, *assemble.SCRIPTS, "page.html"}
