@@ -40,7 +40,7 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 pytest: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not gpu" -rs
 
 test-gpu:
 	$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests
