@@ -24,6 +24,9 @@ from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path_from_state
 from loopscope.readout.options import option_path
 from loopscope.readout.utility_path import UtilityPath
 
+_GPU_BLOCK = 1 << 24
+"""Logits of a block on a GPU: 128 MiB in float64."""
+
 SequencePath: TypeAlias = "AffinePath | JoinedPath"
 
 
@@ -180,4 +183,16 @@ def sequence_path(
         layout.targets_N,
         examples=layout.sequence_N,
         dtype=dtype,
+        **block_sizes(model.head.weight_VD),
     )
+
+
+def block_sizes(weight_VD: Tensor) -> dict[str, int]:
+    """How much of the tokens and the vocabulary an affine path works on at a time.
+
+    A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones.
+    """
+    if weight_VD.device.type == "cpu":
+        return {}
+    vocabulary = int(weight_VD.shape[0])
+    return {"block_tokens": max(1, _GPU_BLOCK // vocabulary), "block_vocabulary": vocabulary}

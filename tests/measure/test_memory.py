@@ -1,0 +1,88 @@
+"""Out of memory: a refused allocation halves the batch for good, and the numbers stay what they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from loopscope._errors import LoopscopeError
+from loopscope.measure import trip
+from loopscope.measure.memory import is_out_of_memory
+from loopscope.store import Run
+
+
+def test_host_and_device_refusals_are_recognised() -> None:
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(refused.value)
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to limit the address space")
+def test_refused_allocation_halves_the_batch_for_good(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    script = Path(__file__).with_name("short_of_memory.py")
+    result = subprocess.run(
+        [sys.executable, str(script), checkpoint("huginn"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["said"], "no allocation was refused"
+    assert all("out of memory" in line for line in found["said"])
+    plenty, short = Run(tmp_path / "plenty"), Run(tmp_path / f"short-{found['megabytes']}")
+    assert plenty.records["batch"].n_unique() == 1
+    later = short.records.filter(short.records["row"] >= 24)
+    assert later["batch"].n_unique() > 1, "the second unit began with small batches"
+    first_unit = [event for event in short.events if event["event"] == "notice" and event["unit"] == 0]
+    assert first_unit, "the first refusal is on record"
+    for name in ("utility_before", "gain", "slope", "quadratic"):
+        np.testing.assert_allclose(short.records[name], plenty.records[name], rtol=1e-4, atol=1e-6)
+
+
+def test_single_question_that_does_not_fit_is_named(
+    measured: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+    monkeypatch.setattr(trip, "read", refuse)
+    with pytest.raises(LoopscopeError, match="alone does not fit into memory"):
+        measured("ouro", "arithmetic", limit=2)
+
+
+@pytest.mark.gpu
+def test_gpu_refusal_halves_the_batch(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    from loopscope.measure.run import measure
+
+    said: list[str] = []
+    torch.cuda.set_per_process_memory_fraction(0.002)
+    try:
+        run = measure(
+            checkpoint("huginn"),
+            ["arithmetic"],
+            output=tmp_path / "run",
+            transitions=[1],
+            limit=512,
+            unit_size=512,
+            batch_size="512",
+            device="cuda",
+            notify=said.append,
+        )
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert said
+    assert run.finished
