@@ -116,3 +116,9 @@ def test_it_prints(visit, report):
     assert not page.locator("nav.views").is_visible()
     assert page.locator(".set-card").first.is_visible()
     assert page.pdf()[:5] == b"%PDF-"
+
+
+def test_paper_is_white_whatever_the_screen_shows(visit, report):
+    page = visit(report, "#/overview", color_scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert background(page) == "rgb(255, 255, 255)"

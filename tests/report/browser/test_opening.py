@@ -74,3 +74,18 @@ def test_studies_show_tables_figures_and_the_comparison(visit, report):
     assert page.locator(".plate img").count() >= 4
     assert page.evaluate("[...document.querySelectorAll('.plate img')].every((image) => image.naturalWidth > 0)")
     assert "published cells have a counterpart" in page.locator("main").inner_text()
+
+
+def test_a_decline_before_the_best_depth_is_marked(visit, page_of, synthetic):
+    made = synthetic.Made([synthetic.Question("q", ["a"])] * 12, tokens=False)
+    # Down, then up to a plateau: the decline lies among the depths that the closer plot leaves out.
+    made.utility[:] = [-2.0, -3.0, -1.0, -0.5, -0.499, -0.501]
+    made.utility += 1e-3 * made.A[1][:, None]
+    for at, transition in enumerate(made.transitions):
+        here = made.depths.index(transition)
+        made.A[at] = made.utility[:, here + 1] - made.utility[:, here]
+        made.Q[at] = made.R[at] = 0.0
+    page = visit(page_of(made))
+    assert page.locator(".set-card .chart").count() == 2
+    assert page.locator(".set-card .chart").first.get_by_text("clearly lower").count() == 1
+    assert page.locator(".set-card .chart").last.get_by_text("best").count() == 1

@@ -35,10 +35,29 @@ function depthPlot({ label, depths, means, peak, decline, transition, height = 2
       const [cx, cy] = at(i);
       parts.push(s("circle", { cx, cy, r: 3, fill: "var(--accent)" }, s("title", {}, `after ${plural(depth, "loop")}: ${number(means[i].value)} nats`)));
     });
-    if (peak !== undefined) parts.push(...peakMark(at(depths.indexOf(peak)), peak, width));
-    if (decline) parts.push(...declineMark(at(depths.indexOf(decline.to))));
+    // A closer plot may leave out the depths that are marked in the whole one.
+    if (depths.includes(peak)) parts.push(...peakMark(at(depths.indexOf(peak)), peak, width));
+    if (decline && depths.includes(decline.to)) parts.push(...declineMark(at(depths.indexOf(decline.to))));
     return s("svg", { viewBox: `0 0 ${width} ${height}`, height }, parts);
   });
+}
+
+const CLOSE = 0.12;
+
+/** The plot, and a closer one of its later depths where the first ones leave no room to see them. */
+function depthPlots(properties) {
+  const { depths, means } = properties;
+  const values = means.map((mean) => mean.value);
+  const spread = (list) => Math.max(...list) - Math.min(...list);
+  const best = values.indexOf(Math.max(...values));
+  const from = Math.max(best - 1, 0);
+  const rest = values.slice(from);
+  if (from === 0 || rest.length < 3 || spread(rest) > CLOSE * spread(values)) return depthPlot(properties);
+  return [
+    depthPlot({ ...properties, peak: undefined, decline: properties.decline?.to < depths[from] ? properties.decline : null }),
+    h("p", { class: "soft small" }, `From ${plural(depths[from], "loop")} on:`),
+    depthPlot({ ...properties, depths: depths.slice(from), means: means.slice(from), height: 180 }),
+  ];
 }
 
 function depthLabels(depths, x, width, y) {

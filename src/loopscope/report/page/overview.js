@@ -34,9 +34,13 @@ function overviewOf(title) {
 function setCard(set, wide) {
   const { depth, updates } = set.overview;
   const chosen = h("div", { class: "stack" });
+  const facts = h("dl", { class: "facts" });
   const trained = updates.findIndex((entry) => entry.transition === set.run.trained_depth);
   const first = trained >= 0 ? trained : updates.length - 1;
-  const choose = (index) => replace(chosen, updateDetails(set, updates[index]));
+  const choose = (index) => {
+    replace(chosen, updateDetails(set, updates[index]));
+    replace(facts, updates[index].facts.map(factBlock));
+  };
   choose(first);
   return h(
     "article",
@@ -50,14 +54,14 @@ function setCard(set, wide) {
       set.run.label !== set.run.model && h("span", { class: "soft small" }, set.run.label),
       h("span", { class: "soft small" }, plural(set.questions, "question")),
     ),
-    h("div", { class: "stack" }, depth && depthPart(set, depth), updatePicker(set, updates, first, choose)),
+    h("div", { class: "stack" }, depth && depthPart(set, depth), updatePicker(set, updates, first, choose), facts),
     chosen,
   );
 }
 
 function depthPart(set, depth) {
   const label = `Mean utility of ${set.run.model} on ${set.title} over depths ${depth.depths.join(", ")}. ${depth.words}`;
-  return h("div", {}, h("h4", { class: "section-title" }, "Mean utility by depth"), depthPlot({ label, ...depth }), h("p", { class: "finding" }, depth.words));
+  return h("div", {}, h("h4", { class: "section-title" }, "Mean utility by depth"), depthPlots({ label, ...depth }), h("p", { class: "finding" }, depth.words));
 }
 
 function updatePicker(set, updates, first, choose) {
@@ -82,14 +86,17 @@ function updatePicker(set, updates, first, choose) {
 // Failures first, at the left edge, where their lengths can be compared between rows.
 const BAR_ORDER = [3, 2, 1, 0];
 
-function outcomeBar(outcomes) {
-  const words = outcomes.filter((entry) => entry.count).map((entry) => `${entry.count} ${entry.label}`).join(", ");
+function outcomeBar(shares) {
+  const words = shares.filter((entry) => entry.count).map((entry) => `${entry.count} ${entry.label}`).join(", ");
   return h(
     "span",
     { class: "bar", role: "img", "aria-label": words, title: words },
-    BAR_ORDER.filter((code) => outcomes[code].count).map((code) => h("span", { class: `outcome-${code}`, vars: { "flex-grow": outcomes[code].count } })),
+    BAR_ORDER.filter((code) => shares[code].count).map((code) => h("span", { class: `outcome-${code}`, vars: { "flex-grow": shares[code].count } })),
   );
 }
+
+/** "failures" for more than one; the other classes are adjectives. */
+const outcomes = (label) => label.replace(/failure$/, "failures");
 
 function updateDetails(set, entry) {
   const range = sharedRange(entry.steps);
@@ -108,7 +115,7 @@ function updateDetails(set, entry) {
             "li",
             {},
             swatch(code),
-            h("a", { href: link }, `${outcome.count} ${outcome.label}`),
+            h("a", { href: link }, plural(outcome.count, outcome.label, outcomes(outcome.label))),
             h("span", { class: "soft small number", title: outcome.text[1] }, outcome.text[0]),
           );
         }),
@@ -120,7 +127,6 @@ function updateDetails(set, entry) {
       h("h4", { class: "section-title" }, `Mean gain of ${entry.update} by length of step, in nats`),
       h("dl", { class: "steps" }, entry.steps.map((step) => stepLine(step, range))),
     ),
-    h("dl", { class: "facts" }, entry.facts.map(factBlock)),
   ];
 }
 

@@ -19,7 +19,7 @@ function sampledCurve(details, gain) {
 
 function drawPath(width, { A, Q, gain, record, details, alpha }) {
   const height = Math.min(380, Math.max(270, width * 0.62));
-  const [left, right, top, bottom] = [54, 14, 14, 62];
+  const [left, right, top, bottom] = [54, 14, 14, 66];
   const curve = sampledCurve(details, gain);
   const values = curve.map(([, value]) => value);
   const [low, high] = pathRange(values);
@@ -39,7 +39,7 @@ function drawPath(width, { A, Q, gain, record, details, alpha }) {
     plotted.push(s("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, tickText(value)));
   }
   plotted.push(s("line", { x1: left, x2: width - right, y1: y(0), y2: y(0), stroke: "var(--line-strong)", "stroke-width": 1.4 }));
-  for (const value of [0, 0.25, 0.5, 0.75, 1]) plotted.push(s("text", { x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, String(value)));
+  for (const value of [0, 0.25, 0.5, 0.75, 1]) plotted.push(s("text", { x: x(value), y: height - bottom + 21, "text-anchor": "middle" }, String(value)));
   inside.append(smooth(quadratic(A, Q), x, y, { stroke: "var(--model)", "stroke-dasharray": "6 4", "stroke-width": 1.6 }));
   inside.append(s("polyline", { points: curve.map(([a, value]) => `${x(a)},${y(value)}`).join(" "), fill: "none", stroke: "var(--curve)", "stroke-width": 2 }));
   plotted.push(inside);
@@ -87,7 +87,7 @@ function scaleMarks(record, details, x, baseline) {
     const at = x(mark.value);
     level = at - last < 26 ? (level + 1) % 2 : 0;
     last = at;
-    const y = baseline + 34 + level * 15;
+    const y = baseline + 38 + level * 15;
     return [
       s("path", { d: `M${at},${baseline + 1} l4,7 h-8 z`, fill: mark.fill }),
       s("text", { x: at, y, "text-anchor": "middle", class: "mark" }, mark.symbol, s("title", {}, `${mark.words}: ${scale(mark.value)}`)),

@@ -124,6 +124,6 @@ function depthPanel(set, details, transition) {
     "section",
     { class: "card panel depth-panel", "aria-label": "Utility over depth" },
     h("h2", {}, "Utility over depth"),
-    depthPlot({ label: `Utility of this question after ${set.depths.join(", ")} loops`, depths: set.depths, means, transition, height: 190 }),
+    depthPlots({ label: `Utility of this question after ${set.depths.join(", ")} loops`, depths: set.depths, means, transition, height: 190 }),
   );
 }

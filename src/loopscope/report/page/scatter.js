@@ -79,18 +79,16 @@ class Scatter {
     paint.fillStyle = colour("finite-soft");
     paint.fillRect(x.at(0), y.at(0), right - x.at(0), bottom - y.at(0));
     paint.fillStyle = colour("soft");
-    for (const tick of symlogTicks(x.threshold, x.limit, width > 480 ? 3 : 2)) {
+    paint.textAlign = "center";
+    for (const { tick, at } of spaced(x, 34)) {
       paint.strokeStyle = colour(tick.value === 0 ? "line-strong" : "line");
-      const at = Math.round(x.at(tick.value)) + 0.5;
       line(paint, at, EDGE.top, at, bottom);
-      paint.textAlign = "center";
       paint.fillText(tick.text, at, bottom + 16);
     }
-    for (const tick of symlogTicks(y.threshold, y.limit, 3)) {
+    paint.textAlign = "right";
+    for (const { tick, at } of spaced(y, 14)) {
       paint.strokeStyle = colour(tick.value === 0 ? "line-strong" : "line");
-      const at = Math.round(y.at(tick.value)) + 0.5;
       line(paint, EDGE.left, at, right, at);
-      paint.textAlign = "right";
       paint.fillText(tick.text, EDGE.left - 8, at + 4);
     }
     paint.textAlign = "center";
@@ -178,6 +176,16 @@ class Scatter {
     this.point(order[next]);
     announce(recordWords(this.records[order[next]]));
   }
+}
+
+/** Ticks from the largest inwards to zero, without those whose labels would touch; zero always stays. */
+function spaced({ threshold, limit, at }, distance) {
+  const ticks = symlogTicks(threshold, limit, 3).map((tick) => ({ tick, at: Math.round(at(tick.value)) + 0.5 }));
+  const kept = ticks.filter(({ tick }) => tick.value === 0);
+  for (const candidate of ticks.sort((a, b) => Math.abs(b.tick.value) - Math.abs(a.tick.value))) {
+    if (kept.every((other) => Math.abs(other.at - candidate.at) >= distance)) kept.push(candidate);
+  }
+  return kept;
 }
 
 function line(paint, x1, y1, x2, y2) {

@@ -33,7 +33,7 @@ function stepPanel(record, details, initial, moved) {
       { class: "readout now" },
       h("div", {}, h("dt", {}, h("label", { for: "alpha" }, "Scale α")), h("dd", {}, output)),
       entry("Gain φ(α)", phi),
-      entry("Utility at H + αD", utility),
+      entry("Utility", utility),
     ),
     presets(record, details, set),
     h(

@@ -3,8 +3,9 @@
 async function showStudies(main) {
   const { tables, figures, missing, comparison } = await late("studies");
   const all = [...figures, ...tables];
-  // A note that every study would repeat is said once.
-  const shared = (all[0]?.notes ?? []).filter((text) => all.every((study) => study.notes.includes(text)));
+  // A note that most studies would repeat is said once.
+  const said = (text) => all.filter((study) => study.notes.includes(text)).length;
+  const shared = [...new Set(all.flatMap((study) => study.notes))].filter((text) => said(text) > all.length / 2);
   for (const study of [...all, comparison ?? { notes: [] }]) study.notes = study.notes.filter((text) => !shared.includes(text));
   replace(
     main,

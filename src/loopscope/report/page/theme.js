@@ -33,7 +33,7 @@ function startTheme(changed) {
     setTheme(name);
     changed();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", changed);
 }
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

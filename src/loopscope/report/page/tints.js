@@ -1,6 +1,7 @@
 // Reference tokens tinted by their gain at the scale of the slider.
 
 const STRONGEST = 62;
+const FAINT = 4;
 
 /** Size of a gain that gets the strongest tint: the largest over all tokens and scales of this question. */
 function tintRange(tokens) {
@@ -9,13 +10,13 @@ function tintRange(tokens) {
   return most || 1;
 }
 
-const tokenGain = (token, alpha) => (alpha === 1 ? token.gain : token.grid ? readGrid(token.grid, alpha) : alpha * 0 + NaN);
+const tokenGain = (token, alpha) => (alpha === 1 ? token.gain : token.grid ? readGrid(token.grid, alpha) : NaN);
 
 function tint(mark, gain, most) {
   // The square root keeps small gains visible beside one large one.
   const weight = Number.isFinite(gain) ? STRONGEST * Math.sqrt(Math.min(Math.abs(gain) / most, 1)) : 0;
-  mark.classList.toggle("up", weight > 0.5 && gain > 0);
-  mark.classList.toggle("down", weight > 0.5 && gain < 0);
+  mark.classList.toggle("up", weight > FAINT && gain > 0);
+  mark.classList.toggle("down", weight > FAINT && gain < 0);
   mark.style.setProperty("--weight", `${weight.toFixed(1)}%`);
 }
 
