@@ -19,7 +19,7 @@ from loopscope.measure.columns import Columns, array, stacked
 from loopscope.measure.fp64_concave import concave_columns
 from loopscope.measure.fp64_search import searched_columns
 from loopscope.measure.layout import Layout
-from loopscope.measure.paths import block_sizes, joint_path, sequence_path
+from loopscope.measure.paths import block_size, joint_path, sequence_path
 from loopscope.measure.utility import LOGITS
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import AffineHead, LoopedModel
@@ -97,4 +97,12 @@ def _stored(head: AffineHead, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout)
     if head.bias_V is not None:
         z0_NV += head.bias_V.double()
     v_NV = (h_plus_RSD[row, place].double() - h_ND) @ weight_DV
-    return affine_path(z0_NV, v_NV, layout.targets_N, examples=layout.sequence_N, **block_sizes(head.weight_VD))
+    size = block_size(head)
+    return affine_path(
+        z0_NV,
+        v_NV,
+        layout.targets_N,
+        examples=layout.sequence_N,
+        block_tokens=size.tokens,
+        block_vocabulary=size.vocabulary,
+    )

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from loopscope.measure.layout import Layout
 from loopscope.measure.utility import Reading, correct_rows, local_positions, pieces
-from loopscope.models.protocol import LoopedModel
+from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.readout.affine import AffinePath, affine_path_from_states
 from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path_from_states
 from loopscope.readout.options import option_path
@@ -175,6 +175,7 @@ def sequence_path(
             ]
         )
     row, place = layout.positions_N2.unbind(1)
+    size = block_size(model.head)
     return affine_path_from_states(
         h_RSD[row, place],
         h_plus_RSD[row, place],
@@ -183,16 +184,21 @@ def sequence_path(
         layout.targets_N,
         examples=layout.sequence_N,
         dtype=dtype,
-        **block_sizes(model.head.weight_VD),
+        block_tokens=size.tokens,
+        block_vocabulary=size.vocabulary,
     )
 
 
-def block_sizes(weight_VD: Tensor) -> dict[str, int]:
-    """How much of the tokens and the vocabulary an affine path works on at a time.
+class BlockSize(NamedTuple):
+    """How much an affine path works on at a time; None leaves it to the path."""
 
-    A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones.
-    """
-    if weight_VD.device.type == "cpu":
-        return {}
-    vocabulary = int(weight_VD.shape[0])
-    return {"block_tokens": max(1, _GPU_BLOCK // vocabulary), "block_vocabulary": vocabulary}
+    tokens: int | None
+    vocabulary: int | None
+
+
+def block_size(head: AffineHead) -> BlockSize:
+    """A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones."""
+    if head.weight_VD.device.type == "cpu":
+        return BlockSize(None, None)
+    vocabulary = int(head.weight_VD.shape[0])
+    return BlockSize(max(1, _GPU_BLOCK // vocabulary), vocabulary)

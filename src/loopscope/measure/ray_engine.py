@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,9 +34,14 @@ class ReplicaWorker:
     """Runs inside a Ray worker: loads the model once, then measures the units it is given."""
 
     def __init__(self, request: Request, threads: int) -> None:
-        # As many as the driver has: the order in which a product is summed depends on them.
-        torch.set_num_threads(threads)
-        self._engine = LocalEngine(request)
+        self._request, self._threads = request, threads
+
+    @cached_property
+    def _engine(self) -> LocalEngine:
+        # Not when the worker is made: what fails there reaches the driver as a dead worker, not as its error.
+        # Threads as many as the driver's: the order in which a product is summed depends on them.
+        torch.set_num_threads(self._threads)
+        return LocalEngine(self._request)
 
     def facts(self) -> ModelFacts:
         """What the driver must know of the model."""

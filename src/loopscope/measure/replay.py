@@ -33,7 +33,15 @@ from loopscope.store.run import Run
 from loopscope.store.units import WorkUnit
 from loopscope.store.verification import Finding
 
-_CIRCUMSTANCES = ("loopscope_version", "code_sha256", "device", "libraries", "model.spec", "model.revision")
+_CIRCUMSTANCES = (
+    "loopscope_version",
+    "code_sha256",
+    "device",
+    "libraries",
+    "model.spec",
+    "model.name",
+    "model.revision",
+)
 """What may differ from the run; then rounding may differ, too."""
 
 
