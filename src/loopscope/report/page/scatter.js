@@ -229,6 +229,6 @@ function tipText(record) {
     h("p", {}, set.snippets[page.row[record]]),
     h("p", { class: "where" }, `${run}${set.title} · ${update(page.transition[record])}`),
     h("p", { class: "row" }, h("span", {}, swatch(outcome), ` ${OUTCOMES[outcome]}`)),
-    h("p", { class: "number" }, `A ${signed(page.slope[record])}   ΔU ${signed(page.gain[record])}`),
+    h("p", { class: "row number" }, h("span", {}, `A ${signed(page.slope[record])}`), h("span", {}, `ΔU ${signed(page.gain[record])}`)),
   ];
 }
