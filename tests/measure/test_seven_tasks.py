@@ -135,6 +135,12 @@ def test_every_level_fills_its_own_columns_only(measured: Callable[..., Run]) ->
         assert ("fp64_M" in filled) is (level == "full")
 
 
+def test_limit_by_another_name_of_the_task(measured: Callable[..., Run], data_dir: Path) -> None:
+    run = measured("ouro", "ARC-Challenge", level="quick", limit={"arc_c": 2}, data_dir=data_dir)
+    assert run.records.height == 2
+    assert run.manifest.tasks[0].limit == 2
+
+
 def test_depths_alone_need_no_transition(measured: Callable[..., Run]) -> None:
     run = measured("ouro", "arithmetic-mc", transitions=[], depths=[0, 1, 3], limit=3)
     assert run.depths["depth"].to_list() == [0, 1, 3] * 3

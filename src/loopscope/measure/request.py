@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loopscope._errors import LoopscopeError
-from loopscope.measure.settings import Limits, Settings, limit_of
+from loopscope.measure.settings import Limits, Settings
+from loopscope.tasks.benchmarks import find_benchmark
 from loopscope.tasks.load import load_task
 from loopscope.tasks.loaded import LoadedTask
 
@@ -99,25 +100,37 @@ class DataRequest:
 
     def limit_of(self, task: LoadedTask) -> int | None:
         """The limit that applies to a task."""
-        return limit_of(self.limit, task.name, task.spec)
+        return self._limit(task.name)
+
+    def _limit(self, name: str) -> int | None:
+        if isinstance(self.limit, Mapping):
+            return {canonical(task): number for task, number in self.limit.items()}.get(name)
+        return self.limit
 
     def _load(self, spec: str) -> LoadedTask:
-        name = spec.partition("=")[0] if "=" in spec else Path(spec.partition(":")[0]).name.partition(".")[0]
-        ids = self.ids.get(name) if isinstance(self.ids, Mapping) else self.ids
-        return load_task(
-            spec,
-            data_dir=self.data_dir,
-            limit=limit_of(self.limit, name, spec),
-            ids=ids,
-            template=self.template,
-        )
+        name = canonical(spec)
+        ids = self.ids
+        if isinstance(ids, Mapping):
+            ids = {canonical(task): rows for task, rows in ids.items()}.get(name)
+        return load_task(spec, data_dir=self.data_dir, limit=self._limit(name), ids=ids, template=self.template)
 
     def _refuse_strangers(self, loaded: list[LoadedTask]) -> None:
-        known = {name for spec, task in zip(self.tasks, loaded, strict=True) for name in (spec, task.name, task.spec)}
+        known = {task.name for task in loaded}
         for flag, given in (("--limit", self.limit), ("--ids", self.ids)):
-            strange = [name for name in given if name and name not in known] if isinstance(given, Mapping) else []
+            strange = [name for name in given if canonical(name) not in known] if isinstance(given, Mapping) else []
             if strange:
                 raise LoopscopeError(f"{flag} names {strange[0]}, which is not among the tasks {', '.join(self.tasks)}")
+
+
+def canonical(spec: str) -> str:
+    """The name of the task that a specification means, as its records will call it.
+
+    >>> canonical("ARC-Challenge:test"), canonical("mine=data/my.jsonl"), canonical("data/my.jsonl")
+    ('arc_challenge', 'mine', 'my')
+    """
+    name = spec.partition("=")[0] if "=" in spec else Path(spec.partition(":")[0]).name.partition(".")[0]
+    benchmark = find_benchmark(name)
+    return name if benchmark is None else benchmark.name
 
 
 @dataclass(frozen=True)

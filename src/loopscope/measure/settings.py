@@ -46,17 +46,12 @@ def parse_limits(text: str) -> Limits:
     limits: dict[str, int] = {}
     for part in text.replace(" ", "").split(","):
         name, equals, number = part.rpartition("=")
-        if not number.isdecimal() or int(number) < 1 or (equals and not name):
+        if not number.isdecimal() or int(number) < 1 or bool(name) is not bool(equals) or "" in limits:
             raise LoopscopeError(f"--limit {text!r}: {part!r} is not a number of questions; write 100 or gsm8k=100")
         limits[name] = int(number)
-    return limits[""] if list(limits) == [""] else limits
-
-
-def limit_of(limits: Limits, name: str, spec: str) -> int | None:
-    """The limit of one task: by its name, by what the user wrote, or the one for all."""
-    if limits is None or isinstance(limits, int):
-        return limits
-    return limits.get(spec, limits.get(name, limits.get("")))
+    if "" in limits and len(limits) > 1:
+        raise LoopscopeError(f"--limit {text!r}: give one number for all tasks, or one for each by name")
+    return limits.get("", limits)
 
 
 @dataclass(frozen=True)
