@@ -20,7 +20,7 @@ from loopscope.toys.recipe import get_recipe
 FOLDER = Path(loopscope.models.__file__).parent / "embedded"
 DEPTHS = {"toy-ouro": 4, "toy-huginn": 8}
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-SAMPLE, SHORT = 13, 9
+SAMPLE, SHORT = 8, 6
 """The first rows of the test split, and how many of them have up to four operations."""
 
 
