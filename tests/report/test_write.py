@@ -1,10 +1,12 @@
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 from loopscope._errors import LoopscopeError
 from loopscope.report import assemble, write_report
+from loopscope.report.pack import unpack
 from loopscope.report.write import run_labels
 from loopscope.stats import Bootstrap
 from loopscope.store import Run
@@ -69,3 +71,18 @@ def test_every_source_of_the_page_is_used():
 
     names = {entry.name for entry in files("loopscope.report").joinpath("page").iterdir()}
     assert names == {*assemble.STYLES, *assemble.SCRIPTS, "page.html"}
+
+
+def test_runs_that_are_alike_keep_their_own_numbers(tmp_path, synthetic):
+    made = [synthetic.Made([synthetic.Question("q", ["a"])] * 8, tokens=False, seed=seed) for seed in (1, 2)]
+    runs = [synthetic.write_run(tmp_path / name / "run", each) for name, each in zip("ab", made, strict=True)]
+    page = write_report([run.path for run in runs], tmp_path / "report.html", FEW).read_text(encoding="utf-8")
+    packed = re.search(r'id="meta">([^<]+)<', page)
+    assert packed is not None
+    _, meta = unpack(packed[1])
+    for run, each in zip(meta["runs"], made, strict=True):
+        facts = run["sets"][0]["overview"]["updates"][1]["facts"]
+        agree = (np.sign(each.A[1]) == np.sign(each.path(1, 1.0))).mean()
+        assert next(fact for fact in facts if fact["label"] == "Sign accuracy of A")["value"] == agree
+        means = [entry["value"] for entry in run["sets"][0]["overview"]["depth"]["means"]]
+        np.testing.assert_allclose(means, each.utility.mean(axis=0))

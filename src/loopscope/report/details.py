@@ -77,7 +77,7 @@ class Details:
         """Packed chunks of `CHUNK` questions, in order."""
         total = len(self.data)
         for start in range(0, total, CHUNK):
-            yield pack(self._arrays(slice(start, min(start + CHUNK, total))))
+            yield pack(self._arrays(slice(start, min(start + CHUNK, total))), {"scalars": list(self.scalars)})
 
     def _arrays(self, rows: slice) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {name: values[:, rows] for name, values in self.scalars.items()}

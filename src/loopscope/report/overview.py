@@ -20,6 +20,8 @@ from loopscope.studies.tables.depth_coverage import running_best
 
 Tables = Mapping[str, TableResult[Row]]
 
+NEEDED_TABLES = ("mechanism", "contraction", "bound-selected")
+
 STEPS = {
     "full": "Full step",
     "quarter": "Quarter step",

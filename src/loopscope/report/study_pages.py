@@ -2,7 +2,7 @@
 
 import tempfile
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ PIXELS_PER_INCH = 140
 """Figures are drawn for print with 8-point type; on a screen they stand half as large again."""
 
 
-def compute_tables(records: Records, bootstrap: Bootstrap) -> dict[str, TableResult[Row]]:
-    """Every table of the paper."""
-    return {name: study.table(records, bootstrap) for name, study in TABLES.items()}
+def compute_tables(
+    records: Records, bootstrap: Bootstrap, names: Iterable[str] = tuple(TABLES)
+) -> dict[str, TableResult[Row]]:
+    """Tables of the paper, all or some."""
+    return {name: TABLES[name].table(records, bootstrap) for name in names}
 
 
 def table_pages(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from loopscope.report.assemble import document
 from loopscope.report.details import CHUNK, Details
 from loopscope.report.evaluation_set import EvaluationSet, sets_of
 from loopscope.report.index import index
-from loopscope.report.overview import Overview
+from loopscope.report.overview import NEEDED_TABLES, Overview, Tables
 from loopscope.report.pack import pack
 from loopscope.report.provenance import provenance, warnings_of
 from loopscope.report.texts import TextChunks
@@ -67,11 +67,11 @@ class Page:
     def pieces(self) -> list[str]:
         """The file in order."""
         tables = study_pages.compute_tables(self.records, self.bootstrap)
-        overview = Overview(self.records, tables, self.bootstrap)
         early: list[tuple[str, str]] = []
         runs = []
         labels = run_labels([run for run, _ in self.sets])
         for number, (run, sets) in enumerate(self.sets):
+            overview = self._overview(run, tables)
             described = []
             for place, data in enumerate(sets):
                 name = f"s{number}-{place}"
@@ -97,6 +97,13 @@ class Page:
         }
         early.insert(0, ("meta", pack({}, meta)))
         return list(document(_title([run for run, _ in self.sets]), early, self.late))
+
+    def _overview(self, run: Run, tables: Tables) -> Overview:
+        """One run's numbers; two runs may be alike in everything a condition names, so each is looked up alone."""
+        if len(self.sets) == 1:
+            return Overview(self.records, tables, self.bootstrap)
+        alone = Records([run])
+        return Overview(alone, study_pages.compute_tables(alone, self.bootstrap, NEEDED_TABLES), self.bootstrap)
 
     def _set(self, name: str, data: EvaluationSet) -> dict[str, Any]:
         tokens = TokenTable.of(data, self.precision) if data.run.manifest.tokens else None

@@ -87,9 +87,7 @@ async function detailsOf(set, row, transition) {
   const at = row - chunk * size;
   const t = set.transitions.indexOf(transition);
   const found = { utility: cut(pack.utility, at, set.depths.length) };
-  for (const [name, values] of Object.entries(pack)) {
-    if (values.length === set.transitions.length * count && !name.includes("_counts")) found[name] = values[t * count + at];
-  }
+  for (const name of pack.scalars) found[name] = pack[name][t * count + at];
   if (pack.grid) found.grid = cut(pack.grid, t * count + at, page.meta.grid.length);
   if (pack.path) found.path = cut(pack.path, t * count + at, pack.path.length / (count * set.transitions.length));
   if (pack.option_counts) found.optionScores = optionScores(pack, at, set.depths.length);
