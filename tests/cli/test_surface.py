@@ -1,0 +1,31 @@
+"""The command line is a contract: a flag that vanishes or changes its name must be meant."""
+
+import typer
+
+from loopscope.cli import _commands  # noqa: F401 - registers the commands
+from loopscope.cli._app import app
+
+SURFACE = {
+    "compare": "--format --name runs",
+    "demo": "--output --progress --questions",
+    "figures": "--format --name --output runs",
+    "measure": "--address --batch-size --config --data-dir --depths --device --dtype --engine --exit-threshold --ids "
+    "--level --limit --long --model --output --paths --progress --random-weights --readout-dtype --revision "
+    "--seed --tasks --template --tokenizer --tokens --transitions --unit-size --workers",
+    "models": "--json",
+    "report": "--output runs",
+    "studies": "",
+    "tables": "--format --name runs",
+    "tasks": "--json",
+    "train-toy": "--device --minutes --output --seed name",
+    "verify": "--replay run",
+}
+
+
+def test_commands_and_flags_are_those_agreed():
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    found = {
+        name: " ".join(sorted(option for parameter in command.params for option in parameter.opts))
+        for name, command in commands.items()
+    }
+    assert found == SURFACE
