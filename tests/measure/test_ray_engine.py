@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from loopscope._errors import LoopscopeError
+from loopscope.measure.ray_engine import connect
 from loopscope.measure.run import measure
 from loopscope.store import Run, verify
 
@@ -76,6 +80,40 @@ def test_killed_worker_changes_nothing(
     assert any("its worker died" in line for line in said)
     assert verify(run).ok
     assert contents(run.path) == contents(local.path)
+
+
+SCRIPT = """
+import sys
+from loopscope.measure.ray_engine import connect
+from loopscope.measure.run import measure
+
+model, output, address = sys.argv[1:]
+measure(model, ["arithmetic"], output=output, limit=2, unit_size=1, level="quick", transitions=[1], device="cpu",
+        engine="ray", workers=1, address=address)
+"""
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_existing_cluster_by_address(
+    measured: Callable[..., Run],
+    checkpoint: Callable[[str], str],
+    contents: Callable[[Path], dict[str, bytes]],
+    tmp_path: Path,
+) -> None:
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", SCRIPT, checkpoint("ouro"), str(tmp_path / "ray"), address]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    local = measured("ouro", "arithmetic", limit=2, unit_size=1, level="quick", transitions=[1], depths=[])
+    assert contents(tmp_path / "ray") == contents(local.path)
+
+
+def test_cluster_that_is_not_there() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    with pytest.raises(LoopscopeError, match=f"cannot reach the Ray cluster at {address}"):
+        connect(ray, address, 1)
 
 
 @pytest.mark.usefixtures("local_ray")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from loopscope.store.units import WorkUnit
 from loopscope.tasks.example import Row
 from loopscope.tasks.loaded import LoadedTask
 
+_SECONDS_TO_ANSWER = 10.0
 _ATTEMPTS = 4
 """How many workers may die over one unit before the run gives up on it."""
 
@@ -72,7 +74,7 @@ class RayEngine:
         self._request = request
         self._started = not ray.is_initialized()
         if self._started:
-            _connect(ray, address, workers)
+            connect(ray, address, workers)
         self._on_gpu = _wants_gpu(ray, request.model.device)
         self._count = workers or _default_workers(ray, on_gpu=self._on_gpu)
         needed = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
@@ -140,17 +142,26 @@ def _rows_of(unit: WorkUnit, planned: PlannedTask) -> list[Row]:
     return [dataclasses.replace(row, metadata=dict(row.metadata)) for row in planned.rows[unit.start : unit.stop]]
 
 
-def _connect(ray: Any, address: str | None, workers: int | None) -> None:
+def connect(ray: Any, address: str | None, workers: int | None) -> None:
+    """Join the cluster at `address` or that of `RAY_ADDRESS`; without either, start a Ray on this machine."""
     address = address or os.environ.get("RAY_ADDRESS")
     try:
         if address:
+            _require_reachable(address)
             ray.init(address=address, log_to_driver=False)
         else:
             ray.init(num_cpus=max(workers or 0, os.cpu_count() or 1), include_dashboard=False, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         where = f"the Ray cluster at {address}" if address else "a local Ray"
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise LoopscopeError(f"cannot reach {where} ({reason}): is it running? see `ray status`") from error
+
+
+def _require_reachable(address: str) -> None:
+    """Ask the port itself: Ray answers an address where nobody listens by ending the process."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
 
 
 def _wants_gpu(ray: Any, device: str) -> bool:
