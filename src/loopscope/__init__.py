@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_run": ("Run", "measure"),
+    "_run": ("Run",),
     "models": ("load_model", "load_tokenizer"),
     "path": ("Outcome", "classify", "predict"),
     "readout": ("affine_path", "affine_path_from_states", "nonlinear_path", "option_path"),
@@ -53,6 +53,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "measure":
+        return import_module(f"{__name__}.measure")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,0 +1,41 @@
+"""The top of the package: light to import, and its names mean what the documentation says."""
+
+import subprocess
+import sys
+
+import pytest
+
+import loopscope as ls
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, loopscope; sys.exit(bool({'torch', 'numpy', 'polars'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ls.__all__)
+def test_every_public_name_is_there(name: str):
+    assert getattr(ls, name) is not None
+
+
+def test_measure_can_be_called_again_after_its_room_was_imported(tmp_path):
+    import loopscope.measure.run
+
+    assert callable(loopscope.measure.run.measure)
+    for turn in ("first", "second"):
+        run = ls.measure(
+            "toy-ouro",
+            tasks=["arithmetic"],
+            depths=[1, 2],
+            output=tmp_path / turn,
+            limit=2,
+            level="quick",
+            device="cpu",
+        )
+        assert run.finished
+        assert isinstance(run, ls.Run)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        ls.no_such_name  # noqa: B018
