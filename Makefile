@@ -47,6 +47,8 @@ test-gpu:
 
 bench: setup
 	$(BIN)/python benchmarks/path_bench.py
+	$(BIN)/python benchmarks/studies_bench.py
+	$(BIN)/python benchmarks/models_bench.py --tiny --output /dev/null
 
 mutation: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS) --editable '.[dev,mutation]'

@@ -18,7 +18,7 @@ SURFACE = {
     "tables": "--format --name runs",
     "tasks": "--json",
     "train-toy": "--device --minutes --output --seed name",
-    "verify": "--replay run",
+    "verify": "--data-dir --device --model --replay run",
 }
 
 

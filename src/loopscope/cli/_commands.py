@@ -35,7 +35,7 @@ def measure(
     level: Annotated[str, flag("--level", "How much to compute: quick, grid or full.")] = "grid",
     tokens: Annotated[bool, flag("--tokens", "Store a row for every reference token.")] = False,
     paths: Annotated[bool, flag("--paths", "Store the 257 nodes of the FP64 analysis (level full).")] = False,
-    limit: Annotated[int | None, flag("--limit", "At most so many questions of each task.")] = None,
+    limit: Annotated[str, flag("--limit", "At most so many questions: 100, or gsm8k=100,piqa=50.")] = "",
     ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,
     template: Annotated[str | None, flag("--template", "Template file instead of the tasks' own.")] = None,
@@ -146,9 +146,12 @@ def train_toy(
 def verify(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
     replay: Annotated[bool, typer.Option("--replay/--no-replay", help="Measure a sample again.")] = True,
+    data_dir: Annotated[str | None, flag("--data-dir", "Where the benchmarks are, if they have moved.")] = None,
+    model: Annotated[str | None, flag("--model", "Where the model is, if it has moved.")] = None,
+    device: Annotated[str | None, flag("--device", "Where to measure again; the run's own by default.")] = None,
 ) -> None:
     """Check hashes, schema and counts of a run, and measure a sample of it again."""
     from loopscope.cli.verify import verify_run
 
-    if not verify_run(run, replay=replay):
+    if not verify_run(run, replay=replay, data_dir=data_dir, model=model, device=device):
         raise LoopscopeError(f"{run} does not hold what it should; measure it again into another folder")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 
-def run_measure(*, tasks: str, transitions: str, depths: str, ids: str, progress: str, **rest: Any) -> None:
+def run_measure(*, tasks: str, transitions: str, depths: str, ids: str, limit: str, progress: str, **rest: Any) -> None:
     """Measure, then say where the run is and what to do with it."""
     from loopscope.measure.run import measure
-    from loopscope.measure.settings import parse_depths
+    from loopscope.measure.settings import parse_depths, parse_limits
     from loopscope.tasks.selection import parse_ids
 
     run = measure(
@@ -18,6 +19,8 @@ def run_measure(*, tasks: str, transitions: str, depths: str, ids: str, progress
         transitions=parse_depths(transitions, "--transitions") if transitions else (),
         depths=parse_depths(depths) if depths else (),
         ids=parse_ids(ids) if ids else None,
+        limit=parse_limits(limit) if limit else None,
+        notify=lambda line: print(f"loopscope: {line}", file=sys.stderr),
         progress_style=progress,  # type: ignore[arg-type]
         **rest,
     )

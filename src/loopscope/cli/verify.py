@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 
-def verify_run(path: str, *, replay: bool) -> bool:
+def verify_run(path: str, *, replay: bool, **where: str | None) -> bool:
     """Print the findings; whether there are none."""
     from loopscope.store import verify
 
     if replay:
+        from functools import partial
+
         from loopscope.measure.replay import replay as measure_again
 
-        result = verify(path, measure_again)
+        result = verify(path, partial(measure_again, **where))
     else:
         result = verify(path)
     for finding in result.findings:
