@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 
-def verify_run(path: str, *, replay: bool, **where: str | None) -> bool:
+def verify_run(
+    path: str, *, replay: bool, data_dir: str | None = None, model: str | None = None, device: str | None = None
+) -> bool:
     """Print the findings; whether there are none."""
     from loopscope.store import verify
 
@@ -12,7 +14,7 @@ def verify_run(path: str, *, replay: bool, **where: str | None) -> bool:
 
         from loopscope.measure.replay import replay as measure_again
 
-        result = verify(path, partial(measure_again, **where))
+        result = verify(path, partial(measure_again, data_dir=data_dir, model=model, device=device))
     else:
         result = verify(path)
     for finding in result.findings:
