@@ -43,3 +43,29 @@ def test_a_second_call_measures_nothing_again(demo: Path, capsys: pytest.Capture
     printed = capsys.readouterr().out
     assert "best depth" in printed
     assert "report.html" in printed
+
+
+FROZEN = {
+    "toy-huginn-arithmetic": {"utility_before": -0.04012, "gain": 0.003714, "slope": 0.022254, "quadratic": -0.044519},
+    "toy-huginn-arithmetic-mc": {
+        "utility_before": -0.92247,
+        "gain": 0.264993,
+        "slope": 0.173749,
+        "quadratic": 0.012245,
+    },
+    "toy-ouro-arithmetic": {"utility_before": -0.038797, "gain": -0.007681, "slope": -0.005826, "quadratic": -0.001516},
+    "toy-ouro-arithmetic-mc": {
+        "utility_before": -0.778364,
+        "gain": 0.011229,
+        "slope": 0.015464,
+        "quadratic": -0.004922,
+    },
+}
+"""Means over the two questions and all their updates, as one machine printed them."""
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_the_numbers_are_the_same_on_every_machine(demo: Path, name: str):
+    records = Run(demo / name).records
+    found = {column: float(records[column].mean()) for column in FROZEN[name]}
+    assert found == pytest.approx(FROZEN[name], abs=1e-4)

@@ -30,7 +30,7 @@ class Plan:
 
 
 PLANS = (
-    Plan("toy-ouro", (3, 4, 5, 6), tuple(range(1, 9)), (100, 32)),
+    Plan("toy-ouro", (3, 4, 5, 6), tuple(range(1, 9)), (120, 40)),
     Plan("toy-huginn", (1, 4, 8), (1, 2, 3, 4, 5, 6, 8, 9, 12), (48, 16)),
 )
 TASKS = ("arithmetic", "arithmetic-mc")

@@ -48,7 +48,7 @@ class Summary:
             f"best depth: {self.best_depth} loops"
             + (f" (trained for {self.trained_depth})" if self.trained_depth else "")
             + (
-                f"; the trained depth is worth {_signed(self.depth_gain)} nats a token over depth {self.first_depth}"
+                f"; the trained depth is worth {_signed(self.depth_gain)} nats over depth {self.first_depth}"
                 if self.depth_gain.value is not None
                 else ""
             ),
