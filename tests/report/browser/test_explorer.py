@@ -37,6 +37,14 @@ def test_filters_by_run_task_and_update(visit, report, riddles):
     assert page.locator(".empty").is_visible()
 
 
+def test_filter_by_depth_keeps_the_deeper_updates(visit, report):
+    page = visit(report, "#/questions?run=first")
+    assert count(page).endswith("of 60 updates")
+    field(page, "Depth").select_option("4")
+    assert count(page) == "30 updates"
+    assert "depth=4" in page.url
+
+
 def test_text_filter_reads_the_whole_question(visit, expect, report):
     page = visit(report, "#/questions")
     field(page, "Text").fill("59 APPLES")

@@ -1,6 +1,6 @@
-// Which updates are shown: by run, task, transition, outcome and words; read from and written to the address.
+// Which updates are shown: by run, task, transition, depth, outcome and words; read from and written to the address.
 
-const NO_FILTER = { run: "", task: "", t: "", outcome: "", q: "", sort: "gain", dir: "asc" };
+const NO_FILTER = { run: "", task: "", t: "", depth: "", outcome: "", q: "", sort: "gain", dir: "asc" };
 
 function filterFromAddress(params) {
   const filter = { ...NO_FILTER };
@@ -15,6 +15,7 @@ const filterValues = (filter) => Object.fromEntries(Object.entries(filter).filte
 function matching(filter) {
   const outcomes = filter.outcome === "" ? null : new Set(filter.outcome.split(",").map(Number));
   const transition = filter.t === "" ? null : Number(filter.t);
+  const shallowest = filter.depth === "" ? 0 : Number(filter.depth);
   const words = filter.q.trim().toLowerCase();
   const found = new Uint32Array(page.total);
   let count = 0;
@@ -22,7 +23,7 @@ function matching(filter) {
     if ((filter.run && set.run.label !== filter.run) || (filter.task && set.task !== filter.task)) return;
     const has = words ? Uint8Array.from(set.search ?? set.snippets, (text) => text.toLowerCase().includes(words)) : null;
     set.transitions.forEach((t, at) => {
-      if (transition !== null && t !== transition) return;
+      if ((transition !== null && t !== transition) || t < shallowest) return;
       const base = set.base + at * set.questions;
       for (let row = 0; row < set.questions; row++) {
         if ((!outcomes || outcomes.has(page.outcome[base + row])) && (!has || has[row])) found[count++] = base + row;
@@ -71,6 +72,7 @@ function filterBar(filter, changed) {
     runs.length > 1 && select("Run", filter.run, runs, change("run")),
     tasks.length > 1 && select("Task", filter.task, tasks, change("task")),
     transitions.length > 1 && select("Update", filter.t, transitions, change("t")),
+    transitions.length > 1 && select("Depth", filter.depth, transitions.slice(1).map(([t]) => [t, `from ${t} loops on`]), change("depth")),
     searchBox(filter, change("q")),
   );
 }
