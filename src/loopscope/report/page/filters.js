@@ -72,7 +72,7 @@ function filterBar(filter, changed) {
     runs.length > 1 && select("Run", filter.run, runs, change("run")),
     tasks.length > 1 && select("Task", filter.task, tasks, change("task")),
     transitions.length > 1 && select("Update", filter.t, transitions, change("t")),
-    transitions.length > 1 && select("Depth", filter.depth, transitions.slice(1).map(([t]) => [t, `from ${t} loops on`]), change("depth")),
+    transitions.length > 1 && select("Depth", filter.depth, transitions.slice(1).map(([t]) => [t, `≥ ${t}`]), change("depth")),
     searchBox(filter, change("q")),
   );
 }
