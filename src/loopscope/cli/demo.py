@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from loopscope._errors import LoopscopeError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,6 +49,10 @@ def run_demo(output: Path, *, questions: int | None = None, progress_style: Any 
     """
     from rich.console import Console
 
+    # Said before a minute of measuring, not after it.
+    for library in ("scipy", "matplotlib"):
+        if find_spec(library) is None:
+            raise LoopscopeError(f"the demo's summary and report need {library}: pip install 'loopscope[studies]'")
     console = Console()
     began = time.monotonic()
     console.print(
