@@ -47,8 +47,9 @@ def test_refused_allocation_halves_the_batch_for_good(checkpoint: Callable[[str]
     assert plenty.records["batch"].n_unique() == 1
     later = short.records.filter(short.records["row"] >= 24)
     assert later["batch"].n_unique() > 1, "the second unit began with small batches"
-    first_unit = [event for event in short.events if event["event"] == "notice" and event["unit"] == 0]
-    assert first_unit, "the first refusal is on record"
+    # Whether the limit is met in the first unit or in the second depends on the allocator; that it was met must be told.
+    told = [event["message"] for event in short.events if event["event"] == "notice"]
+    assert told == found["said"], "every refusal is on record"
     for name in ("utility_before", "gain", "slope", "quadratic"):
         np.testing.assert_allclose(short.records[name], plenty.records[name], rtol=1e-4, atol=1e-6)
 
