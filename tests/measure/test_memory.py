@@ -47,7 +47,7 @@ def test_refused_allocation_halves_the_batch_for_good(checkpoint: Callable[[str]
     assert plenty.records["batch"].n_unique() == 1
     later = short.records.filter(short.records["row"] >= 24)
     assert later["batch"].n_unique() > 1, "the second unit began with small batches"
-    # Whether the limit is met in the first unit or in the second depends on the allocator; that it was met must be told.
+    # Whether the first unit meets the limit or the second depends on the allocator; that it was met must be told.
     told = [event["message"] for event in short.events if event["event"] == "notice"]
     assert told == found["said"], "every refusal is on record"
     for name in ("utility_before", "gain", "slope", "quadratic"):
@@ -66,6 +66,7 @@ def test_single_question_that_does_not_fit_is_named(
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_gpu_refusal_halves_the_batch(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
     from loopscope.measure.run import measure
 
