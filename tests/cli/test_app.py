@@ -62,3 +62,15 @@ def test_help_answers_in_a_blink():
         return time.perf_counter() - start
 
     assert min(seconds() for _ in range(5)) < 0.3
+
+
+def test_ctrl_c_is_130_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    import loopscope.cli.studies
+    from loopscope.cli import _commands  # noqa: F401 - registers the commands
+
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loopscope.cli.studies, "studies", interrupted)
+    assert exit_code(["studies"]) == 130
+    assert "the same command continues" in capsys.readouterr().err

@@ -65,7 +65,7 @@ FROZEN = {
 
 
 @pytest.mark.parametrize("name", FROZEN)
-def test_the_numbers_are_the_same_on_every_machine(demo: Path, name: str):
+def test_the_numbers_are_those_on_record(demo: Path, name: str):
     records = Run(demo / name).records
     found = {column: float(records[column].mean()) for column in FROZEN[name]}
     assert found == pytest.approx(FROZEN[name], abs=1e-4)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Newer typer carries its own copy of click, older typer uses the package: both agree on typer.BadParameter's ancestors.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _ClickException: type[Exception] = _UsageError.__bases__[0]
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="loopscope",
@@ -103,12 +104,14 @@ def exit_code(arguments: list[str]) -> int:
         # The reader (`| head`) has what it wanted; point stdout away so that the interpreter's flush stays silent.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    if result == _INTERRUPTED:  # newer typer answers Ctrl-C itself, with this code and without a word
+        return _interrupted()
     return result if isinstance(result, int) else 0
 
 
 def _interrupted() -> int:
     print("loopscope: interrupted; the same command continues where this one stopped", file=sys.stderr)
-    return 130
+    return _INTERRUPTED
 
 
 def _complain(message: str) -> int:
