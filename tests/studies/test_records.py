@@ -63,6 +63,11 @@ def test_missing_columns_are_known(records, synthetic):
             Weights.RANDOM,
             "Ouro-1.4B (random weights)",
         ),
+        (
+            {"name": "toy-ouro (random weights)", "toy": False, "random_weights": True},
+            Weights.RANDOM,
+            "toy-ouro (random weights)",
+        ),
     ],
 )
 def test_where_weights_come_from(records, synthetic, model, weights, title):

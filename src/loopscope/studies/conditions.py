@@ -23,6 +23,9 @@ class Weights(StrEnum):
     """No weights at all."""
 
 
+_RANDOM = " (random weights)"
+
+
 @dataclass(frozen=True)
 class Condition:
     """One model, evaluation set and update (no update where a study is about depths)."""
@@ -52,7 +55,8 @@ class Condition:
         """The model as tables print it; random weights are never left unsaid."""
         published = model_names().get(bare_name(self.model))
         title = published if published and self.weights is Weights.PUBLISHED else self.model
-        return f"{title} (random weights)" if self.weights is Weights.RANDOM else title
+        # A loaded model's own name says it already; a name from elsewhere may not.
+        return title.removesuffix(_RANDOM) + _RANDOM if self.weights is Weights.RANDOM else title
 
     @property
     def evaluation_set(self) -> str:
