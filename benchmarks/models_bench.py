@@ -32,9 +32,9 @@ from loopscope.models.attention import counted_surroundings
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.huginn import Huginn, HuginnConfig
-from loopscope.models.kernels.choice import implementation, takes_kernel
 from loopscope.models.ouro import Ouro, OuroConfig
 from loopscope.models.random_weights import fill_randomly
+from loopscope.triton_kernels.choice import implementation, takes_kernel
 
 OURO = {
     "vocab_size": 49152,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from loopscope.models.kernels.choice import Implementation, takes_kernel
+from loopscope.triton_kernels.choice import Implementation, takes_kernel
 
 
 def gated_silu(gate: Tensor, up: Tensor, plain: bool) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from loopscope.models.kernels.choice import Implementation, takes_kernel
+from loopscope.triton_kernels.choice import Implementation, takes_kernel
 
 
 class RMSNorm(nn.Module):

@@ -23,7 +23,7 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 
 from loopscope.models.config_fields import ConfigFields
-from loopscope.models.kernels.choice import Implementation, takes_kernel
+from loopscope.triton_kernels.choice import Implementation, takes_kernel
 
 Layout = Literal["half", "interleaved"]
 

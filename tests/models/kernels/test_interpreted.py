@@ -25,8 +25,6 @@ def test_every_kernel_through_the_interpreter():
             "no:cacheprovider",
             "-p",
             "no:xdist",
-            "--ignore",
-            HERE / "test_choice.py",
             HERE,
         ],
         cwd=HERE.parents[2],

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from loopscope._errors import LoopscopeError
-from loopscope.models.kernels import choice
-from loopscope.models.kernels.choice import implementation, takes_kernel
+from loopscope.triton_kernels import choice
+from loopscope.triton_kernels.choice import implementation, takes_kernel
 
 X = torch.zeros(2, 4, dtype=torch.bfloat16)
 
@@ -73,8 +73,8 @@ def test_a_failing_compiler_is_reported_once_and_done_without(monkeypatch):
     def fails(*arguments):
         raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
 
-    broken = SimpleNamespace(gated_silu=fails)
-    monkeypatch.setitem(sys.modules, "loopscope.models.kernels.gated_silu", broken)
+    broken = SimpleNamespace(probe=fails)
+    monkeypatch.setitem(sys.modules, "loopscope.triton_kernels.probe", broken)
     choice._works.cache_clear()
     with pytest.warns(UserWarning, match=r"cannot compile for cpu \(RuntimeError: Failed to find C compiler. Please"):
         assert not choice._works(torch.device("cpu"))
@@ -86,7 +86,8 @@ def test_without_triton_the_plain_code_runs(tmp_path):
     """As on a machine without it: everything imports, `auto` goes on, only a forced kernel says what is missing."""
     (tmp_path / "triton.py").write_text("raise ImportError('none for this platform')")
     code = (
-        "import torch; from loopscope.models.kernels import add_branch, choice, gated_silu, rms_norm, rotation\n"
+        "import torch; from loopscope.models.kernels import add_branch, gated_silu, rms_norm, rotation\n"
+        "from loopscope.triton_kernels import choice\n"
         "from loopscope.models.load import load_model; from loopscope.models.batch import Batch\n"
         "model = load_model('toy-ouro', dtype='bfloat16')\n"
         "assert model.states(Batch.from_rows([[1, 2, 3]]), [1])[1].isfinite().all()\n"

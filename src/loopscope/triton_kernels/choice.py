@@ -74,10 +74,9 @@ def _works(device: torch.device) -> bool:
     if importlib.util.find_spec("triton") is None:
         return False
     try:
-        from loopscope.models.kernels.gated_silu import gated_silu
+        from loopscope.triton_kernels.probe import probe
 
-        gated_silu(torch.zeros(1, 32, dtype=torch.bfloat16, device=device))
-        torch.cuda.synchronize(device)
+        probe(device)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         warnings.warn(

@@ -35,17 +35,25 @@ def jit(kernel: Callable[..., Any]) -> Any:
     return kernel if triton is None else triton.jit(kernel)
 
 
-def launch(kernel: Any, grid: tuple[int, ...], on: Tensor, *arguments: Any, warps: int = 4, **constants: Any) -> None:
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    on: Tensor,
+    *arguments: Any,
+    warps: int = 4,
+    fusion: bool = False,
+    **constants: Any,
+) -> None:
     """Runs a kernel on the device of `on`.
 
-    Products are never contracted with the sums that follow them: that would be one rounding fewer than in the plain
-    code.
+    Without `fusion` products are never contracted with the sums that follow them: that would be one rounding fewer
+    than in the plain code.
     """
     if triton is None:
         raise LoopscopeError("the kernels need Triton, which is not installed: pip install triton")
     elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
     with torch.cuda.device(on.device) if elsewhere else contextlib.nullcontext():
-        kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)
+        kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **constants)
 
 
 def power_of_two(size: int) -> int:

@@ -1,0 +1,1 @@
+"""Triton for the rooms that have kernels: its language with types, the launch, and the choice of implementation."""
