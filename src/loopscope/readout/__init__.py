@@ -6,6 +6,7 @@ from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributi
 from loopscope.readout.envelope import Envelope
 from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path, nonlinear_path_from_states
 from loopscope.readout.options import OptionPath, joint_option_utility, option_path
+from loopscope.readout.survey import Survey
 from loopscope.readout.taylor import Series
 from loopscope.readout.utility_path import Derivatives, UtilityPath
 
@@ -19,6 +20,7 @@ __all__ = [
     "NonlinearPath",
     "OptionPath",
     "Series",
+    "Survey",
     "UtilityPath",
     "affine_path",
     "affine_path_from_states",

@@ -5,6 +5,7 @@ Shapes: T reference tokens, V vocabulary entries, D hidden width, N examples, K 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,7 @@ from loopscope._errors import LoopscopeError
 from loopscope.readout import reference
 from loopscope.readout._checks import (
     as_block,
+    as_order,
     as_readout_dtype,
     as_targets,
     require_choice,
@@ -30,6 +32,7 @@ from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributi
 from loopscope.readout.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
 from loopscope.readout.moments import Swept, sweep
 from loopscope.readout.sources import HeadLogits, LogitSource, ScaledDisplacement, StoredLogits, blocks
+from loopscope.readout.survey import EvenScales, Survey
 from loopscope.readout.utility_path import Derivatives, UtilityPath
 
 IMPLEMENTATIONS = ("blocked", "reference", "autograd")
@@ -175,6 +178,53 @@ class AffinePath(UtilityPath):
         """ΔU = A − C with its residual (Prop. linear-endpoint)."""
         residual = self.gain - (self.slope - self.divergence)
         return EndpointDecomposition(self.gain, self.slope, self.divergence, residual)
+
+    def survey(self, count: int = 21, moments_at: Sequence[float] = (0.0,), order: int = 2) -> Survey:
+        """φ at `count` even scales, derivatives at some of them and the endpoint distributions: see `Survey`.
+
+        Args:
+            count: evenly spaced scales from 0 to 1.
+            moments_at: those among them where derivatives are wanted.
+            order: highest derivative, at most 4.
+        """
+        even = EvenScales.of(count, moments_at)
+        order = as_order(order, self.max_order)
+        gains, derivatives, initial = (SegmentMean(self._segments) for _ in range(3))
+        spread_T = torch.empty(self.tokens, dtype=torch.float64, device=self._source.device)
+        for rows in self._rows():
+            swept = self._sweep(rows, even.scales, 0)
+            gains.add(rows, swept.derivatives[0])
+            initial.add(rows, swept.initial)
+            spread_T[rows] = swept.spread
+            derivatives.add(rows, self._sweep(rows, even.with_derivatives, order).derivatives.transpose(0, 1))
+        return self._surveyed(
+            even, gains.result(), derivatives.result().transpose(0, 1), initial.result(), self._distributions, spread_T
+        )
+
+    def _surveyed(
+        self,
+        even: EvenScales,
+        gains: Tensor,
+        derivatives: Tensor,
+        initial: Tensor,
+        distributions: EndpointDistributions,
+        spread_T: Tensor,
+    ) -> Survey:
+        def at(scales: list[float]) -> Tensor:
+            return torch.tensor(scales, dtype=torch.float64, device=self._source.device)
+
+        spread = torch.zeros(self.examples, dtype=torch.float64, device=spread_T.device)
+        spread.scatter_reduce_(0, self._segments.index, spread_T, "amax")
+        one = self.single
+        return Survey(
+            at(even.scales),
+            gains[0] if one else gains,
+            at(even.with_derivatives),
+            derivatives[:, 0] if one else derivatives,
+            self._drop(initial),
+            distributions,
+            self._drop(spread),
+        )
 
     def envelope(self, cells: int = 256) -> Envelope:
         """Bounds of −φ'' and |φ'''| that hold on the whole of each of `cells` equal cells of [0, 1].

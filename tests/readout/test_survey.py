@@ -1,0 +1,52 @@
+"""One sweep that answers everything, against the questions asked one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loopscope._errors import LoopscopeError
+from loopscope.readout import affine_path
+
+CURVATURE = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@pytest.fixture
+def path():
+    generator = torch.Generator().manual_seed(7)
+    z0 = 3.0 * torch.randn(11, 37, generator=generator, dtype=torch.float64)
+    v = torch.randn(11, 37, generator=generator, dtype=torch.float64)
+    targets = torch.randint(37, (11,), generator=generator)
+    return affine_path(z0, v, targets, examples=[0, 0, 0, 1, 1, 2, 2, 2, 2, 2, 2])
+
+
+def test_a_survey_is_the_questions_asked_one_by_one(path):
+    found = path.survey(21, CURVATURE, order=3)
+    torch.testing.assert_close(found.gains, path.value(found.alpha.tolist()), rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(found.derivatives, path.derivatives(list(CURVATURE), 3).stack, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(found.initial, path.initial_utility, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(found.distributions.stacked(), path.distributions.stacked(), rtol=1e-11, atol=1e-13)
+
+
+def test_the_spread_of_an_example_is_its_tokens_largest(path):
+    found = path.survey()
+    per_token = path.per_token().survey().spread
+    assert found.spread.tolist() == [per_token[:3].max(), per_token[3:5].max(), per_token[5:].max()]
+
+
+def test_a_single_example_has_no_example_axis():
+    found = affine_path(torch.zeros(2, 3), torch.eye(2, 3), [0, 1]).survey(5, [0.0, 1.0])
+    assert found.gains.shape == (5,)
+    assert found.derivatives.shape == (3, 2)
+    assert found.spread.shape == ()
+
+
+@pytest.mark.parametrize("scale", [0.26, -0.05, 1.05])
+def test_derivatives_are_on_the_grid(path, scale):
+    with pytest.raises(LoopscopeError, match="is not one of the 21 evenly spaced"):
+        path.survey(21, [scale])
+
+
+def test_a_grid_has_two_ends(path):
+    with pytest.raises(LoopscopeError, match="at least 2"):
+        path.survey(1)
