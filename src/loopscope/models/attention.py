@@ -3,7 +3,8 @@
     attention(q, k, v) = softmax(q kᵀ / √P) v
 
 over the keys a query may see. Query head h reads key-value head h // (H / K). With no padding, or padding on
-the right, causality alone hides the padding from every valid position and no mask is built.
+the right, causality alone hides the padding from every valid position and no mask is built. Sequences packed into
+one row (`packing`) see what they share and themselves.
 
 Shapes: B rows, S query positions, T key positions, H heads, K key-value heads, G = H/K, P head width.
 """
@@ -41,14 +42,15 @@ class Surroundings:
 
 
 def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype) -> Surroundings:
-    """The surroundings of a whole batch, padded on either side."""
+    """The surroundings of a whole batch, padded on either side, packed or not."""
     if batch.position_ids is not None:
         positions = batch.position_ids
     elif batch.padding == "left":
         positions = (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     else:
         positions = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
-    visible = _visible(batch.attention_mask) if batch.padding == "left" else None
+    masked = batch.padding == "left" or batch.segments is not None
+    visible = _visible(batch.attention_mask, batch.segments) if masked else None
     return Surroundings(rotary.tables(positions, dtype), visible)
 
 
@@ -131,9 +133,13 @@ def _attend_plain(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Te
     return mixed.reshape(batch, heads, width, head_width) if shared != heads else mixed
 
 
-def _visible(mask_BS: Tensor) -> Tensor:
-    """[B, 1, S, S]: earlier and valid, or itself, so that no query at a pad sees nothing (a NaN)."""
+def _visible(mask_BS: Tensor, segments_BS: Tensor | None) -> Tensor:
+    """[B, 1, S, S]: earlier, valid and not another segment's, or itself, so that no pad sees nothing (a NaN)."""
     width = mask_BS.shape[1]
     earlier = torch.ones(width, width, dtype=torch.bool, device=mask_BS.device).tril()
     itself = torch.eye(width, dtype=torch.bool, device=mask_BS.device)
-    return (earlier & mask_BS[:, None, None, :]) | itself
+    seen = earlier & mask_BS[:, None, None, :]
+    if segments_BS is not None:
+        theirs, own = segments_BS[:, None, None, :], segments_BS[:, None, :, None]
+        seen = seen & ((theirs == 0) | (theirs == own))
+    return seen | itself

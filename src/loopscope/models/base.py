@@ -30,6 +30,8 @@ class LoopedModule(nn.Module):
     vocabulary_size: int
     trained_depth: int
     max_positions: int | None = None
+    shares_context: bool = False
+    """Whether `embed` and `step` heed `Batch.segments` and `Batch.position_ids`; `attention.surroundings` does."""
     eos_ids: tuple[int, ...] = ()
 
     def __init__(self) -> None:
@@ -133,11 +135,13 @@ class LoopedModule(nn.Module):
                 f"token id {batch.highest_id} is outside {self.name}'s vocabulary of {self.vocabulary_size}; "
                 "is this the model's own tokenizer?"
             )
-        if self.max_positions is not None and batch.input_ids.shape[1] > self.max_positions:
+        assert batch.reach is not None
+        if self.max_positions is not None and batch.reach > self.max_positions:
             raise LoopscopeError(
-                f"{batch.input_ids.shape[1]} tokens are more than {self.name}'s {self.max_positions} positions; "
-                "shorten the text"
+                f"{batch.reach} tokens are more than {self.name}'s {self.max_positions} positions; shorten the text"
             )
+        if batch.segments is not None and not self.shares_context:
+            raise LoopscopeError(f"{self.name} reads every row as one sequence; leave segments out")
         state = batch.initial_state
         if state is not None and state.shape[-1] != self.hidden_size:
             raise LoopscopeError(

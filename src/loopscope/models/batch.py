@@ -30,10 +30,14 @@ class Batch:
         attention_mask: [B, S] bool, True where a token is valid.
         position_ids: [B, S] int64. Left out, every row's valid tokens are counted from 0, so that a row's
             numbers do not depend on how it is padded.
+        segments: [B, S] int64 where a row holds several sequences that begin alike (`packing`): 0 for what they
+            share, k for what is the k-th one's own. A position sees what came before in segment 0 and its own.
+            Only models with `shares_context` read it.
         source_rows: the benchmark row each sequence comes from; it seeds a drawn initial state.
         initial_state: [B, S, D]: start the recurrence here instead of at the family's own H_0.
         padding: "none"; "right" (every row's valid tokens come first); "left" (any other arrangement).
         highest_id: the largest token id.
+        reach: one more than the largest position.
 
     >>> Batch.from_rows([[5, 6, 7], [8]]).attention_mask.int().tolist()
     [[1, 1, 1], [1, 0, 0]]
@@ -46,6 +50,8 @@ class Batch:
     initial_state: Tensor | None = None
     padding: Padding | None = None
     highest_id: int | None = None
+    segments: Tensor | None = None
+    reach: int | None = None
 
     def __post_init__(self) -> None:
         ids = self.input_ids
@@ -53,7 +59,8 @@ class Batch:
             raise LoopscopeError(
                 f"input_ids must be int64 of shape [rows, positions], not {ids.dtype} {list(ids.shape)}"
             )
-        for name, given in (("attention_mask", self.attention_mask), ("position_ids", self.position_ids)):
+        shaped = (self.attention_mask, self.position_ids, self.segments)
+        for name, given in zip(("attention_mask", "position_ids", "segments"), shaped, strict=True):
             if given is not None and given.shape != ids.shape:
                 raise LoopscopeError(
                     f"{name} has shape {list(given.shape)} but input_ids {list(ids.shape)}; give them one shape"
@@ -67,6 +74,8 @@ class Batch:
                 f"initial_state has shape {list(self.initial_state.shape)} but input_ids {list(ids.shape)}; "
                 "give one state a position"
             )
+        if self.segments is not None and self.position_ids is None:
+            raise LoopscopeError("segments begin again at a position of their own; give position_ids along with them")
         if self.attention_mask.dtype != torch.bool:
             object.__setattr__(self, "attention_mask", self.attention_mask != 0)
         if self.padding is None:
@@ -75,6 +84,9 @@ class Batch:
             if int(ids.min()) < 0:
                 raise LoopscopeError("input_ids has a negative id; pad with a token of the vocabulary")
             object.__setattr__(self, "highest_id", int(ids.max()))
+        if self.reach is None:
+            reach = ids.shape[1] if self.position_ids is None else int(self.position_ids.max()) + 1
+            object.__setattr__(self, "reach", reach)
 
     @classmethod
     def of(cls, input_ids: Tensor) -> Batch:
@@ -114,6 +126,7 @@ class Batch:
             attention_mask=self.attention_mask.to(device, non_blocking=True),
             position_ids=move(self.position_ids),
             initial_state=move(self.initial_state),
+            segments=move(self.segments),
         )
 
 

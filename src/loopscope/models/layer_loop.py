@@ -5,7 +5,8 @@
 
 Layers are counted from 0 and the span includes both ends: `10-20` loops eleven layers. Depth 1 is the ordinary
 model, exactly; depth 0 skips the span. The output of the span is the state boundary, and the readout, which runs
-the layers after it, is nonlinear. Rows are padded on the right, because a readout gets nothing but the state.
+the layers after it, is nonlinear. Rows are padded on the right, because a readout gets nothing but the state; the
+states of packed rows are separated before it (`packing`).
 
 Supported: Llama; Mistral without a sliding window; Qwen2 (biases on q, k, v); Qwen3 (norms on the heads of q, k).
 
@@ -140,6 +141,7 @@ class LayerLoop(LoopedModule):
     family = "loop"
     name = "loop"
     trained_depth = 1
+    shares_context = True
 
     def __init__(self, config: LayerLoopConfig) -> None:
         super().__init__()
@@ -167,7 +169,7 @@ class LayerLoop(LoopedModule):
         self._check(batch)
         if batch.padding == "left":
             raise LoopscopeError(f"{self.name} needs padding on the right (Batch.from_rows pads so)")
-        if batch.position_ids is not None:
+        if batch.position_ids is not None and batch.segments is None:
             raise LoopscopeError(f"{self.name} counts positions from 0; leave position_ids out")
         batch = batch.to(self.device)
         return self._context(batch, surroundings(batch, self.config.rotary, self.dtype))

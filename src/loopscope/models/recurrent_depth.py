@@ -5,7 +5,7 @@
 The raw output of the core is the state boundary. The readout runs the coda, which is nonlinear and attends, so
 it takes the states of all positions; the last block's queries, its feed-forward and the head are limited to the
 positions asked for (`queries`). Positions are counted from 0 and rows padded on the right, because a readout gets
-nothing but the state.
+nothing but the state; the states of packed rows are separated before it (`packing`).
 
 Shapes: B rows, S positions, D hidden width, V vocabulary.
 """
@@ -168,6 +168,7 @@ class RecurrentDepth(LoopedModule):
     """The skeleton; a family says what a block is and whether the coda's input is normed."""
 
     boundary = "the recurrent core's raw output, before the coda"
+    shares_context = True
     norm_before_coda: bool
 
     def __init__(self, config: RecurrentDepthConfig) -> None:
@@ -213,17 +214,25 @@ class RecurrentDepth(LoopedModule):
             raise LoopscopeError(
                 f"{self.name} reads padding as text when it comes first; pad on the right (Batch.from_rows does)"
             )
-        if batch.position_ids is not None:
+        if batch.position_ids is not None and batch.segments is None:
             raise LoopscopeError(f"{self.name} counts positions from 0; leave position_ids out")
-        lengths = batch.attention_mask.sum(dim=1).tolist() if batch.initial_state is None else []
+        state = self._drawn(batch) if batch.initial_state is None else batch.initial_state.to(self.device, self.dtype)
         batch = batch.to(self.device)
         around = surroundings(batch, self.config.rotary, self.dtype)
-        if batch.initial_state is None:
-            rows = batch.source_rows if batch.source_rows is not None else [0] * len(lengths)
-            state = self.draw_initial_state(rows, lengths, batch.input_ids.shape[1])
-        else:
-            state = batch.initial_state.to(self.dtype)
         return Context(state, batch, self._prelude(batch, around), around)
+
+    def _drawn(self, batch: Batch) -> Tensor:
+        rows = batch.source_rows if batch.source_rows is not None else [0] * batch.input_ids.shape[0]
+        if batch.segments is None:
+            return self.draw_initial_state(rows, batch.attention_mask.sum(dim=1).tolist(), batch.input_ids.shape[1])
+        if self.initial_state.rule == "official":
+            raise LoopscopeError('the rule "official" draws a sequence by its length; run sequences one to a row')
+        assert batch.position_ids is not None
+        assert batch.reach is not None
+        counted = self.initial_state.draw(rows, [batch.reach] * len(rows))
+        positions, mask = batch.position_ids.to(counted.device), batch.attention_mask.to(counted.device)
+        placed = counted[torch.arange(len(rows))[:, None], positions] * mask[..., None]
+        return placed.to(self.device, self.dtype)
 
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
         """H_0 for rows of the given lengths, [B, width, D] on the model's device; zero at padding."""
