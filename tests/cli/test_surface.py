@@ -11,7 +11,7 @@ SURFACE = {
     "figures": "--format --name --output runs",
     "measure": "--address --batch-size --config --data-dir --depths --device --dtype --engine --exit-threshold --ids "
     "--level --limit --long --model --output --paths --progress --random-weights --readout-dtype --revision "
-    "--seed --tasks --template --tokenizer --tokens --transitions --unit-size --workers",
+    "--seed --share-context --tasks --template --tokenizer --tokens --transitions --unit-size --workers",
     "models": "--json",
     "report": "--output runs",
     "studies": "",

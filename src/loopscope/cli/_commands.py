@@ -44,6 +44,7 @@ def measure(
     dtype: Annotated[str | None, flag("--dtype", "Dtype of weights and states; the checkpoint's by default.")] = None,
     readout_dtype: Annotated[str, flag("--readout-dtype", "Arithmetic of the readout.")] = "float32",
     long: Annotated[str, flag("--long", "Sequences that do not fit: error, skip or truncate-left.")] = "error",
+    share_context: Annotated[bool, flag("--share-context", "Run what a question's options share once.")] = False,
     unit_size: Annotated[int, flag("--unit-size", "Questions stored at a time.")] = 64,
     exit_threshold: Annotated[float | None, flag("--exit-threshold", "CDF threshold of the exit gate.")] = None,
     random_weights: Annotated[bool, flag("--random-weights", "No checkpoint: random weights, marked as such.")] = False,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from loopscope.measure.settings import BatchPolicy
-from loopscope.models.batch import Batch
+from loopscope.models.packing import Group, Packing, pack
 from loopscope.tasks.example import Example, Row
 
 
@@ -31,12 +31,14 @@ class Question:
         example: its sequences.
         text: the same as text.
         spans: for each sequence the place of each reference token in the text; None where nobody asked.
+        shared: leading tokens that its options have in common and that run once; 0 where each runs its own.
     """
 
     row: int
     example: Example
     text: Row
     spans: tuple[tuple[Span, ...], ...] | None = None
+    shared: int = 0
 
     @property
     def sequences(self) -> int:
@@ -44,9 +46,14 @@ class Question:
         return len(self.example.sequences)
 
     @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return max(len(sequence.token_ids) for sequence in self.example.sequences)
+    def group(self) -> Group:
+        """Its sequences as they go into a batch."""
+        return Group([s.token_ids for s in self.example.sequences], self.shared, self.example.source_row)
+
+    @property
+    def width(self) -> int:
+        """Tokens of its longest row in a batch."""
+        return self.group.width
 
 
 def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[list[Question]]:
@@ -56,7 +63,7 @@ def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[lis
     assert policy.budget is not None
     batches: list[list[Question]] = []
     # Longest first: if memory does not suffice, that shows at once and not after an hour.
-    for question in sorted(questions, key=lambda q: (-q.longest, q.row)):
+    for question in sorted(questions, key=lambda q: (-q.width, q.row)):
         if batches and padded_tokens([*batches[-1], question]) <= policy.budget:
             batches[-1].append(question)
         else:
@@ -78,11 +85,9 @@ def shrunk(batches: Iterable[Sequence[Question]], ceiling: int | None) -> list[l
 
 def padded_tokens(questions: Sequence[Question]) -> int:
     """Tokens of a batch, padding included."""
-    return max(q.longest for q in questions) * sum(q.sequences for q in questions)
+    return max(q.width for q in questions) * sum(q.group.rows for q in questions)
 
 
-def collate(questions: Sequence[Question]) -> Batch:
-    """The sequences of the questions, one after the other, padded on the right."""
-    rows = [sequence.token_ids for q in questions for sequence in q.example.sequences]
-    sources = [q.example.source_row for q in questions for _ in q.example.sequences]
-    return Batch.from_rows(rows, source_rows=sources)
+def collate(questions: Sequence[Question]) -> Packing:
+    """The sequences of the questions, one after the other, padded on the right; what options share stands once."""
+    return pack([q.group for q in questions])

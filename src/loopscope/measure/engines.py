@@ -50,7 +50,11 @@ class LocalEngine:
         self._facts = facts_of(model)
         self._worker = Worker(model, settings)
         self._encoder = QuestionEncoder(
-            request.model.load_tokenizer(), self._facts.max_positions, settings.long, spans=settings.tokens
+            request.model.load_tokenizer(),
+            self._facts.max_positions,
+            settings.long,
+            spans=settings.tokens,
+            share=settings.share_context,
         )
 
     def facts(self) -> ModelFacts:

@@ -24,6 +24,7 @@ class ModelFacts:
         device_type: "cpu", "cuda".
         device_name: the device as its maker calls it.
         seed: what random weights were drawn from; None for a checkpoint.
+        shares_context: whether it runs options that share a row.
     """
 
     info: ModelInfo
@@ -33,6 +34,7 @@ class ModelFacts:
     device_type: str
     device_name: str
     seed: int | None
+    shares_context: bool
 
 
 def facts_of(model: LoopedModel) -> ModelFacts:
@@ -60,6 +62,7 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         model.device.type,
         _device_name(model.device),
         card.seed if card.random else None,
+        bool(getattr(model, "shares_context", False)),
     )
 
 

@@ -1,6 +1,8 @@
 """Where in a batch the scored tokens are, and which question they belong to.
 
-Shapes: N reference tokens of the batch, R sequences (rows of the batch), B questions.
+Everything here is about sequences in rows of their own; what a model ran may have been packed (`models.packing`).
+
+Shapes: N reference tokens of the batch, R sequences, B questions.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class Layout:
 
     Attributes:
         questions: the questions of the batch, in order.
-        batch: their sequences.
+        batch: their sequences, one to a row.
         positions_N2: (row, position) whose logits predict each reference token.
         targets_N: those tokens.
         sequence_N: the sequence that each belongs to.
@@ -72,8 +74,8 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Padded tokens of a sequence."""
-        return int(self.batch.input_ids.shape[1])
+        """Padded tokens of a row of the batch that the model ran."""
+        return max(question.width for question in self.questions)
 
     def sequence_sum(self, values_N: Tensor) -> Tensor:
         """Sum over the reference tokens of every sequence: [N, ...] → [R, ...]."""

@@ -15,6 +15,7 @@ from loopscope.measure.facts import ModelFacts
 from loopscope.measure.settings import LongPolicy, Settings
 from loopscope.measure.spans import token_spans
 from loopscope.models.initial_state import SEED
+from loopscope.models.packing import common_prefix
 from loopscope.store.hashing import code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo
 from loopscope.tasks.encoding import Encoder, encode_row
@@ -43,10 +44,16 @@ class PlannedTask:
 
 
 class QuestionEncoder:
-    """Rows to questions: the task's wording and split, the tokenizer, the length policy."""
+    """Rows to questions: the task's wording and split, the tokenizer, the length policy.
 
-    def __init__(self, tokenizer: Encoder, allowed: int | None, policy: LongPolicy, *, spans: bool) -> None:
-        self._tokenizer, self._allowed, self._policy, self._spans = tokenizer, allowed, policy, spans
+    `spans` asks for the tokens' places in the text, `share` for what the options of a question have in common.
+    """
+
+    def __init__(
+        self, tokenizer: Encoder, allowed: int | None, policy: LongPolicy, *, spans: bool = False, share: bool = False
+    ) -> None:
+        self._tokenizer, self._allowed, self._policy = tokenizer, allowed, policy
+        self._spans, self._share = spans, share
 
     def questions(self, task: LoadedTask, rows: Sequence[Row], first: int) -> list[Question]:
         """Rows of a task, encoded and fitted; `first` is the place of the first of them in the run."""
@@ -57,7 +64,8 @@ class QuestionEncoder:
         fitted = example if self._allowed is None else fit_length(example, self._allowed, self._policy)
         assert fitted is not None, "skipped rows are not planned"
         spans = token_spans(self._tokenizer, row, fitted, task.encoding) if self._spans else None
-        return Question(place, fitted, row, spans)
+        shared = common_prefix([sequence.token_ids for sequence in fitted.sequences]) if self._share else 0
+        return Question(place, fitted, row, spans, shared)
 
     def _encode(self, task: LoadedTask, row: Row) -> Example:
         try:
@@ -83,6 +91,15 @@ class QuestionEncoder:
             raise LoopscopeError(f"{task.spec}: no question is left; {survey.describe()}")
         left_out = tuple(row.id for row in task.rows if row.id in skipped)
         return PlannedTask(task.without_rows(), kept, left_out, limit)
+
+
+def check_sharing(settings: Settings, facts: ModelFacts) -> None:
+    """Refuse to pack options into a row for a model that would read it as one text."""
+    if settings.share_context and not facts.shares_context:
+        raise LoopscopeError(
+            f"{facts.info.name} does not say that it runs options side by side (`shares_context`):"
+            " leave out --share-context"
+        )
 
 
 def build_manifest(
@@ -115,6 +132,8 @@ def build_manifest(
             "scalar_checks": settings.scalar_checks,
             "exit_threshold": settings.exit_threshold,
             "long": settings.long,
+            # Only where it was chosen: a run from before there was a choice then still replays.
+            **({"share_context": True} if settings.share_context else {}),
         },
         command_line=tuple(command_line),
     )

@@ -76,7 +76,11 @@ def _replay(run: Run, request: Request) -> Iterator[Finding]:
         return
     tolerance = Tolerance.of(run.manifest, same_circumstances=not found)
     encoder = QuestionEncoder(
-        request.model.load_tokenizer(), facts.max_positions, request.settings.long, spans=request.settings.tokens
+        request.model.load_tokenizer(),
+        facts.max_positions,
+        request.settings.long,
+        spans=request.settings.tokens,
+        share=request.settings.share_context,
     )
     for unit in _sample(run):
         yield from _replay_unit(run, unit, prepared, model, encoder, request.settings, tolerance)
@@ -114,7 +118,7 @@ def _was_halved(run: Run, unit: WorkUnit, batch: Sequence[Question]) -> bool:
         return False
     stored = _stored_rows(run, unit, "questions", sorted(question.row for question in batch))
     widths, numbers = set(stored.column("batch_width").to_pylist()), set(stored.column("batch").to_pylist())
-    return widths != {max(question.longest for question in batch)} or len(numbers) > 1
+    return widths != {max(question.width for question in batch)} or len(numbers) > 1
 
 
 def _stored_rows(run: Run, unit: WorkUnit, table: str, rows: Iterable[int]) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from loopscope._errors import LoopscopeError
 from loopscope.measure.engines import Engine, LocalEngine
 from loopscope.measure.facts import ModelFacts
-from loopscope.measure.prepare import PlannedTask, QuestionEncoder, build_manifest
+from loopscope.measure.prepare import PlannedTask, QuestionEncoder, build_manifest, check_sharing
 from loopscope.measure.progress import Style, progress
 from loopscope.measure.request import DataRequest, Ids, ModelRequest, Request
 from loopscope.measure.settings import BatchPolicy, Limits, LongPolicy, Settings
@@ -42,6 +42,7 @@ def measure(
     dtype: str | None = None,
     readout_dtype: str = "float32",
     long: LongPolicy = "error",
+    share_context: bool = False,
     unit_size: int = 64,
     scalar_checks: int = 16,
     exit_threshold: float | None = None,
@@ -76,6 +77,7 @@ def measure(
         dtype: dtype of weights and states; None keeps the checkpoint's own.
         readout_dtype: arithmetic of the readout, "float32" or "float64".
         long: what to do with sequences longer than the model allows.
+        share_context: run what the options of a question have in common once, instead of once an option.
         unit_size: questions measured and stored at a time.
         scalar_checks: questions of each task on which Q is computed a second way.
         exit_threshold: the exit gate's CDF threshold; None takes the checkpoint's.
@@ -107,6 +109,7 @@ def measure(
         scalar_checks=scalar_checks,
         exit_threshold=exit_threshold,
         long=long,
+        share_context=share_context,
     )
     request = Request(
         ModelRequest(model, device, dtype, revision, random_weights, seed, tokenizer),
@@ -142,9 +145,10 @@ def prepare(
 ) -> Prepared:
     """Choose the rows that fit and say what identifies the run."""
     settings = request.settings.on(facts.device_type)
+    check_sharing(settings, facts)
     tokenizer = request.model.load_tokenizer()
     tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
-    encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long, spans=False)
+    encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long)
     planned = tuple(encoder.plan(task, request.data.limit_of(task)) for task in loaded)
     return Prepared(build_manifest(facts, tokenizer.sha256, planned, settings, command_line), planned)
 

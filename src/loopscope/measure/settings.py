@@ -107,6 +107,7 @@ class Settings:
         scalar_checks: questions of each task on which Q is computed a second way.
         exit_threshold: CDF threshold of the exit gate; None takes the checkpoint's own.
         long: what happens to sequences longer than the model allows.
+        share_context: whether what the options of a question have in common runs once.
     """
 
     transitions: tuple[int, ...]
@@ -120,6 +121,7 @@ class Settings:
     scalar_checks: int = 16
     exit_threshold: float | None = None
     long: LongPolicy = "error"
+    share_context: bool = False
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -135,6 +137,11 @@ class Settings:
         if self.batch.name == "paper" and self.unit_size % 2:
             raise LoopscopeError(
                 f"--batch-size paper pairs questions in source order: --unit-size {self.unit_size} must be even"
+            )
+        if self.batch.name == "paper" and self.share_context:
+            raise LoopscopeError(
+                "--batch-size paper runs every option with its whole context, as the paper does:"
+                " leave out --share-context, or choose another --batch-size"
             )
         if self.readout_dtype not in READOUT_DTYPES:
             raise LoopscopeError(f"--readout-dtype {self.readout_dtype!r} is not known: choose float32 or float64")

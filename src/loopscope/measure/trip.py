@@ -38,7 +38,8 @@ class Trip:
     def __init__(self, model: LoopedModel, settings: Settings, questions: Sequence[Question]) -> None:
         self._model, self._settings = model, settings
         self._dtype: torch.dtype = getattr(torch, settings.readout_dtype)
-        self._layout = Layout.of(questions, collate(questions), model.device)
+        self._packing = collate(questions).to(model.device)
+        self._layout = Layout.of(questions, self._packing.sequences, model.device)
 
     @torch.no_grad()
     def run(self) -> Tables:
@@ -50,10 +51,11 @@ class Trip:
             deepest = max(deepest, model.trained_depth)
         updates: dict[int, Tables] = {}
         depths: list[Columns] = []
-        context = model.embed(layout.batch)
-        state, before = context.state, None
+        context = model.embed(self._packing.batch)
+        state, before, running = context.state, None, context.state
         for depth in range(deepest + 1):
-            proposed = state if depth == 0 else model.step(state, context)
+            running = running if depth == 0 else model.step(running, context)
+            proposed = self._packing.separate(running)
             if depth - 1 in settings.transitions:
                 assert before is not None, "both ends of a transition are among the depths"
                 self._check_finite(proposed, depth)

@@ -47,17 +47,21 @@ class Packing:
 
     Attributes:
         batch: what the model runs.
+        sequences: the same with every sequence in a row of its own, which is how `separate` arranges states.
         place_RS: [R, S], which of the B·T positions is position s of sequence r (beyond a sequence's end, some
             position of its row); None where every sequence has a row of its own.
     """
 
     batch: Batch
+    sequences: Batch
     place_RS: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Packing:
         """The same packing on another device."""
-        place = None if self.place_RS is None else self.place_RS.to(device, non_blocking=True)
-        return Packing(self.batch.to(device), place)
+        batch = self.batch.to(device)
+        if self.place_RS is None:
+            return Packing(batch, batch)
+        return Packing(batch, self.sequences.to(device), self.place_RS.to(device, non_blocking=True))
 
     def separate(self, packed_BTD: Tensor) -> Tensor:
         """What stands at the positions of each sequence, [R, S, D]."""
@@ -90,15 +94,17 @@ def pack(groups: Sequence[Group]) -> Packing:
     >>> packing.batch.input_ids.tolist(), packing.place_RS.tolist()
     ([[5, 6, 7, 8, 9], [3, 4, 0, 0, 0]], [[0, 1, 2, 0], [0, 1, 3, 4], [5, 6, 5, 5]])
     """
+    sequences = Batch.from_rows(
+        [sequence for group in groups for sequence in group.sequences],
+        source_rows=[group.source_row for group in groups for _ in group.sequences],
+    )
     if not any(group.shared for group in groups):
-        rows = [sequence for group in groups for sequence in group.sequences]
-        sources = [group.source_row for group in groups for _ in group.sequences]
-        return Packing(Batch.from_rows(rows, source_rows=sources))
+        return Packing(sequences, sequences)
     laid = [row for group in groups for row in _rows(group)]
     plain = Batch.from_rows([row.ids for row in laid])
     positions, segments = torch.zeros_like(plain.input_ids), torch.zeros_like(plain.input_ids)
     width = plain.input_ids.shape[1]
-    longest = max(len(place) for row in laid for place in row.places)
+    longest = sequences.input_ids.shape[1]
     place_RS: list[list[int]] = []
     for index, row in enumerate(laid):
         positions[index, : len(row.ids)] = torch.tensor(row.positions)
@@ -107,7 +113,7 @@ def pack(groups: Sequence[Group]) -> Packing:
         place_RS += [[start + at for at in place] + [start] * (longest - len(place)) for place in row.places]
     sources = [group.source_row for group in groups for _ in range(group.rows)]
     batch = Batch(plain.input_ids, plain.attention_mask, positions, sources, segments=segments)
-    return Packing(batch, torch.tensor(place_RS))
+    return Packing(batch, sequences, torch.tensor(place_RS))
 
 
 class _Row(NamedTuple):
