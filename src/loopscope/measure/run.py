@@ -120,6 +120,8 @@ def measure(
     chosen = _engine(request, engine, workers, address)
     try:
         prepared = prepare(request, loaded, chosen.facts(), command_line)
+        if share_context and not any(task.kind == "options" for task in loaded):
+            (notify or _ignore)("--share-context changes nothing here: no task has options")
         with open_or_create(output, prepared.manifest) as writer:
             writer.log("call", engine=engine, workers=workers, **request.as_event())
             _run(chosen, prepared, writer, progress_style, notify or _ignore)
