@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -52,3 +54,26 @@ def test_a_wrong_index_is_refused(index, message):
 def test_no_tokens_at_all_are_refused():
     with pytest.raises(LoopscopeError, match="reference set is empty"):
         as_segments(None, 0, CPU)
+
+
+def test_tokens_side_by_side_are_added_up_as_any_others():
+    g = torch.Generator().manual_seed(1)
+    rows = torch.randn(23, 2, generator=g, dtype=torch.float64)
+    index = torch.sort(torch.randint(0, 5, (23,), generator=g)).values
+    segments = as_segments(index, 23, CPU)
+    assert segments.ends is not None
+    scattered = dataclasses.replace(segments, ends=None)
+    for size in (1, 2, 5, 23):
+        means = SegmentMean(segments), SegmentMean(scattered)
+        for mean in means:
+            for start in range(0, 23, size):
+                mean.add(slice(start, min(start + size, 23)), rows[start : start + size])
+        assert torch.equal(means[0].result(), means[1].result())
+
+
+def test_tokens_of_their_own_stay_as_they_are():
+    rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    mean = SegmentMean(as_segments(None, 7, CPU).per_token())
+    for start in (0, 4):
+        mean.add(slice(start, min(start + 4, 7)), rows[start : start + 4])
+    assert torch.equal(mean.result(), rows)

@@ -50,3 +50,9 @@ def test_derivatives_are_on_the_grid(path, scale):
 def test_a_grid_has_two_ends(path):
     with pytest.raises(LoopscopeError, match="at least 2"):
         path.survey(1)
+
+
+def test_both_ends_alone(path):
+    found = path.survey(2, [], 0)
+    assert found.derivatives.shape == (1, 3, 0)
+    torch.testing.assert_close(found.gains[:, -1], path.gain, rtol=1e-11, atol=1e-13)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -20,11 +22,16 @@ class Segments:
         index: example of each token, int64 [T].
         counts: tokens of each example, int64 [N], all positive.
         single: True where the caller gave no index, so that results drop the example axis.
+        each: every token is an example of its own, in order.
+        ends: one past each example's last token where the tokens of an example stand side by side and the examples
+            in order; None otherwise. Kept on the host, so that nothing waits for the device to say it.
     """
 
     index: Tensor
     counts: Tensor
     single: bool
+    each: bool = False
+    ends: tuple[int, ...] | None = None
 
     @property
     def examples(self) -> int:
@@ -34,7 +41,7 @@ class Segments:
     def per_token(self) -> Segments:
         """Every token an example of its own."""
         index = torch.arange(self.index.shape[0], device=self.index.device)
-        return Segments(index, torch.ones_like(index), single=False)
+        return Segments(index, torch.ones_like(index), single=False, each=True)
 
 
 class SegmentMean:
@@ -51,16 +58,37 @@ class SegmentMean:
         """Add the tokens `rows`, values [t, ...]."""
         if self._sums is None:
             self._sums = values.new_zeros(self._segments.examples, *values.shape[1:])
-        present, local, lengths = torch.unique(self._segments.index[rows], return_inverse=True, return_counts=True)
-        flat = values.reshape(values.shape[0], -1)[torch.argsort(local, stable=True)]
-        summed = torch.segment_reduce(flat.contiguous(), "sum", lengths=lengths, axis=0)
-        self._sums[present] += summed.reshape(-1, *values.shape[1:])
+        if self._segments.each:
+            self._sums[rows] += values
+        elif self._segments.ends is not None:
+            self._add_side_by_side(rows, values, self._segments.ends)
+        else:
+            present, local, lengths = torch.unique(self._segments.index[rows], return_inverse=True, return_counts=True)
+            self._sums[present] += _sums(values[torch.argsort(local, stable=True)], lengths)
+
+    def _add_side_by_side(self, rows: slice, values: Tensor, ends: tuple[int, ...]) -> None:
+        assert self._sums is not None
+        first, last = bisect_right(ends, rows.start), bisect_left(ends, rows.stop)
+        cuts = [rows.start, *ends[first:last], rows.stop]
+        lengths = torch.tensor([stop - start for start, stop in pairwise(cuts)])
+        self._sums[first : last + 1] += _sums(values, lengths.to(values.device, non_blocking=True))
 
     def result(self) -> Tensor:
         """The means, [N, ...]."""
         assert self._sums is not None
+        if self._segments.each:
+            return self._sums
         counts = self._segments.counts.to(self._sums.dtype)
         return self._sums / counts.reshape(-1, *([1] * (self._sums.ndim - 1)))
+
+
+def _sums(values: Tensor, lengths: Tensor) -> Tensor:
+    """Sums of consecutive stretches of rows, each added up in order; the lengths are known to be right."""
+    if values.numel() == 0:
+        return values.new_zeros(lengths.shape[0], *values.shape[1:])
+    flat = values.reshape(values.shape[0], -1).contiguous()
+    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True)
+    return summed.reshape(-1, *values.shape[1:])
 
 
 def segment_mean(segments: Segments, values: Tensor) -> Tensor:
@@ -76,7 +104,8 @@ def as_segments(examples: Any, tokens: int, device: torch.device) -> Segments:
         raise LoopscopeError("the reference set is empty; give at least one reference token.")
     if examples is None:
         index = torch.zeros(tokens, dtype=torch.int64, device=device)
-        return Segments(index, torch.full((1,), tokens, dtype=torch.int64, device=device), single=True)
+        counts = torch.full((1,), tokens, dtype=torch.int64, device=device)
+        return Segments(index, counts, single=True, ends=(tokens,))
     index = as_index("examples", examples, tokens, device)
     if int(index.min()) < 0:
         raise LoopscopeError(f"examples holds {int(index.min())}; number the examples from 0.")
@@ -86,4 +115,5 @@ def as_segments(examples: Any, tokens: int, device: torch.device) -> Segments:
         raise LoopscopeError(
             f"example {int(empty[0])} has no reference tokens; drop it and number the others from 0 without gaps."
         )
-    return Segments(index, counts, single=False)
+    in_order = bool((index[1:] >= index[:-1]).all())
+    return Segments(index, counts, single=False, ends=tuple(accumulate(counts.tolist())) if in_order else None)

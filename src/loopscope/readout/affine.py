@@ -184,7 +184,7 @@ class AffinePath(UtilityPath):
 
         Args:
             count: evenly spaced scales from 0 to 1.
-            moments_at: those among them where derivatives are wanted.
+            moments_at: those among them where derivatives are wanted; none at all is fine.
             order: highest derivative, at most 4.
         """
         even = EvenScales.of(count, moments_at)
@@ -196,7 +196,11 @@ class AffinePath(UtilityPath):
             gains.add(rows, swept.derivatives[0])
             initial.add(rows, swept.initial)
             spread_T[rows] = swept.spread
-            derivatives.add(rows, self._sweep(rows, even.with_derivatives, order).derivatives.transpose(0, 1))
+            if even.places:
+                found = self._sweep(rows, even.with_derivatives, order).derivatives
+            else:
+                found = swept.derivatives.new_zeros(order + 1, swept.initial.shape[0], 0)
+            derivatives.add(rows, found.transpose(0, 1))
         return self._surveyed(
             even, gains.result(), derivatives.result().transpose(0, 1), initial.result(), self._distributions, spread_T
         )
@@ -211,7 +215,7 @@ class AffinePath(UtilityPath):
         spread_T: Tensor,
     ) -> Survey:
         def at(scales: list[float]) -> Tensor:
-            return torch.tensor(scales, dtype=torch.float64, device=self._source.device)
+            return torch.tensor(scales, dtype=torch.float64).to(self._source.device, non_blocking=True)
 
         spread = torch.zeros(self.examples, dtype=torch.float64, device=spread_T.device)
         spread.scatter_reduce_(0, self._segments.index, spread_T, "amax")
@@ -302,6 +306,7 @@ def affine_path_from_states(
     impl: str = "blocked",
     block_tokens: int | None = None,
     block_vocabulary: int | None = None,
+    check: bool = True,
 ) -> AffinePath:
     """The utility path of two stored states under a linear head, without ever holding all the logits.
 
@@ -320,6 +325,8 @@ def affine_path_from_states(
         impl: "blocked", "reference" or "autograd", as for `affine_path`.
         block_tokens: tokens worked on at a time.
         block_vocabulary: vocabulary entries worked on at a time.
+        check: look whether the numbers are finite and the labels in the vocabulary, which waits for the device;
+            False is for a caller that knows, or looks at the results.
     """
     require_matrix("h", h)
     require_matrix("h_plus", h_plus)
@@ -340,15 +347,16 @@ def affine_path_from_states(
                 f"head_bias has shape {tuple(head_bias.shape)}; give one number for each of the "
                 f"{head_weight.shape[0]} vocabulary entries."
             )
-        require_finite("head_bias", head_bias)
-    require_finite("h", h)
-    require_finite("h_plus", h_plus)
+    if check:
+        for name, given in (("head_bias", head_bias), ("h", h), ("h_plus", h_plus)):
+            if given is not None:
+                require_finite(name, given)
     source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
     if impl == "blocked" and block_tokens is None:
         block_tokens, block_vocabulary = 256, block_vocabulary or 1024
     return AffinePath(
         source,
-        as_targets(targets, source.tokens, source.vocabulary, source.device),
+        as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets,
         as_segments(examples, source.tokens, source.device),
         impl=impl,
         block_tokens=block_tokens,
