@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.linear import Fusing
-from loopscope.models.protocol import AffineHead, Context
+from loopscope.models.linear import Fusing, Linear
+from loopscope.models.protocol import AffineHead, BodyAndHead, Context
+from loopscope.split_product import splits_apply
 
 
 class LoopedModule(nn.Module):
@@ -37,7 +38,7 @@ class LoopedModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.prepared = False
-        self._casts: dict[torch.dtype, tuple[Any, nn.Module]] = {}
+        self._casts: dict[tuple[torch.dtype, bool], tuple[Any, nn.Module]] = {}
 
     def embed(self, batch: Batch) -> Context:
         """H_0 and what every step needs besides the state."""
@@ -54,6 +55,10 @@ class LoopedModule(nn.Module):
     @property
     def head(self) -> AffineHead | None:
         """The affine head, or None where the readout is nonlinear."""
+        return None
+
+    def body_and_head(self, dtype: torch.dtype | None = None) -> BodyAndHead | None:
+        """The readout in two: what comes before its affine head, and the head; None where it is not made so."""
         return None
 
     @property
@@ -115,17 +120,23 @@ class LoopedModule(nn.Module):
             self.prepare()
         return self
 
-    def _in_dtype(self, parts: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-        """The readout's modules with weights in the readout's dtype: cast once and kept while they are frozen."""
+    def _in_dtype(self, parts: nn.Module, dtype: torch.dtype | None, *, mixes: bool = False) -> nn.Module:
+        """The readout's modules with weights in the readout's dtype: cast once and kept while they are frozen.
+
+        Where `mixes` says that they multiply by `linear` alone, matrices stored in BF16 stay so for a float32 readout
+        on devices that take such products apart (`split_product`); everything else is cast.
+        """
         parameters = list(parts.parameters())
         if dtype is None or all(parameter.dtype == dtype for parameter in parameters):
             return parts
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             return _cast_copy(parts, dtype, keep_graph=True)
         stamp = [(part.data_ptr(), None if part.is_inference() else part._version) for part in parameters]
-        held = self._casts.get(dtype)
+        mixed = mixes and dtype == torch.float32 and splits_apply(parameters[0].device)
+        held = self._casts.get((dtype, mixed))
         if held is None or held[0] != stamp:
-            self._casts[dtype] = held = (stamp, _cast_copy(parts, dtype, keep_graph=False))
+            twin = _mixed_copy(parts, dtype) if mixed else _cast_copy(parts, dtype, keep_graph=False)
+            self._casts[dtype, mixed] = held = (stamp, twin)
         return held[1]
 
     def _check(self, batch: Batch) -> None:
@@ -184,3 +195,20 @@ def _cast_copy(parts: nn.Module, dtype: torch.dtype, *, keep_graph: bool) -> nn.
         for part in _fusing(twin):
             part.fuse()
     return twin
+
+
+@torch.inference_mode(False)
+def _mixed_copy(parts: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A twin that shares the BF16 matrices of linear layers and holds the rest in `dtype`."""
+    shared = {
+        id(held)
+        for part in parts.modules()
+        if isinstance(part, Linear) and part.weight.dtype == torch.bfloat16
+        for held in part.parameters(recurse=False)
+    }
+    memo: dict[int, Any] = {
+        id(part): part if id(part) in shared else nn.Parameter(part.detach().to(dtype), requires_grad=False)
+        for part in parts.parameters()
+    }
+    memo |= {id(part.joined): part.joined for part in _fusing(parts)}
+    return copy.deepcopy(parts, memo)

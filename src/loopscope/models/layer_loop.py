@@ -32,7 +32,7 @@ from loopscope.models.config_fields import ConfigFields
 from loopscope.models.linear import Embedding, Linear, linear
 from loopscope.models.normalisation import RMSNorm, Stream, add_branch
 from loopscope.models.ouro import check_full_attention
-from loopscope.models.protocol import Context
+from loopscope.models.protocol import BodyAndHead, Context
 from loopscope.models.queries import Queries
 from loopscope.models.rope import Rotary, read_rotary
 from loopscope.models.separate_projections import AttentionSizes, SeparateAttention, SeparateFeedForward
@@ -198,17 +198,25 @@ class LayerLoop(LoopedModule):
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Logits through the layers after the span. Rows begin at position 0."""
-        arithmetic = self.dtype if dtype is None else dtype
-        around = counted_surroundings(
-            state.shape[1], self.device, self.config.rotary, arithmetic, plain=needs_elementary_operations(state)
-        )
-        return self._read(state, around, positions, dtype)
+        return self.body_and_head(dtype)(state, positions)
+
+    def body_and_head(self, dtype: torch.dtype | None = None) -> BodyAndHead:
+        """The readout as the layers after the span with the last norm, and the head."""
+
+        def body(state: Tensor, positions: Tensor | None) -> Tensor:
+            arithmetic = self.dtype if dtype is None else dtype
+            around = counted_surroundings(
+                state.shape[1], self.device, self.config.rotary, arithmetic, plain=needs_elementary_operations(state)
+            )
+            return self._hidden(state, around, positions, dtype)
+
+        return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size)
 
     def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
         """The readout of new positions, whose layers read and write the cache."""
-        return self._read(state, context.extra, positions, None)
+        return self._head(self._hidden(state, context.extra, positions, None), None)
 
-    def _read(self, state: Tensor, around: Surroundings, positions: Tensor | None, dtype: torch.dtype | None) -> Tensor:
+    def _readout_parts(self, dtype: torch.dtype | None) -> nn.ModuleDict:
         live = nn.ModuleDict(
             {
                 "coda": nn.ModuleList(list(self.model.layers)[self.config.end + 1 :]),
@@ -216,10 +224,16 @@ class LayerLoop(LoopedModule):
                 "head": self.lm_head,
             }
         )
-        parts = self._in_dtype(live, dtype)
+        parts = self._in_dtype(live, dtype, mixes=True)
         assert isinstance(parts, nn.ModuleDict)
+        return parts
+
+    def _hidden(
+        self, state: Tensor, around: Surroundings, positions: Tensor | None, dtype: torch.dtype | None
+    ) -> Tensor:
+        parts = self._readout_parts(dtype)
         x = state if dtype is None else state.to(dtype)
-        hidden = read_blocks(
+        return read_blocks(
             x,
             list(parts["coda"].children()),
             around,
@@ -227,4 +241,6 @@ class LayerLoop(LoopedModule):
             cast(RMSNorm, parts["norm"]),
             positions,
         )
-        return linear(hidden, parts["head"].weight)  # type: ignore[arg-type]
+
+    def _head(self, hidden: Tensor, dtype: torch.dtype | None) -> Tensor:
+        return linear(hidden, self._readout_parts(dtype)["head"].weight)  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ CPU libraries take another path, with another order of summation, when a product
 sequence alone would then differ in the last bits from the same sequence in a batch, and a looped model amplifies
 that from loop to loop. Small products are therefore padded to a fixed number of rows. Together with attention in
 float64 (`attention`), float32 results on the CPU do not depend on padding or on the batch at all.
+
+A matrix may be stored in BF16 where the arithmetic is float32 (`split_product`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from loopscope.split_product import is_mixed, mixed_linear
+
 _ROWS = 16
 
 
@@ -23,7 +27,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.shape[:-1].numel()
         if rows < _ROWS:
             flat = functional.pad(x.reshape(rows, x.shape[-1]), (0, 0, 0, _ROWS - rows))
-            return functional.linear(flat, weight, bias)[:rows].reshape(*x.shape[:-1], weight.shape[0])
+            return _product(flat, weight, bias)[:rows].reshape(*x.shape[:-1], weight.shape[0])
+    return _product(x, weight, bias)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # A tensor-like object of another kind brings its own rule for products, mixed ones too.
+    if type(x) is Tensor and is_mixed(x, weight):
+        return mixed_linear(x, weight, bias)
     return functional.linear(x, weight, bias)
 
 

@@ -8,7 +8,7 @@ Shapes: B rows, S positions, D hidden width, V vocabulary, N selected positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -23,6 +23,27 @@ class AffineHead(NamedTuple):
 
     weight_VD: Tensor
     bias_V: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class BodyAndHead:
+    """A readout as two maps, the last of them affine; calling it gives the logits.
+
+    Whoever needs the logits of many positions takes the body once and the head a few positions at a time.
+
+    Attributes:
+        body: from a state [B, S, D] and positions [N, 2] to what the head reads, [N, D'].
+        head: from some rows of that to their logits, [n, D'] → [n, V].
+        vocabulary: V.
+    """
+
+    body: Callable[[Tensor, Tensor | None], Tensor]
+    head: Callable[[Tensor], Tensor]
+    vocabulary: int
+
+    def __call__(self, state: Tensor, positions: Tensor | None = None) -> Tensor:
+        """The logits."""
+        return self.head(self.body(state, positions))
 
 
 @dataclass(frozen=True)

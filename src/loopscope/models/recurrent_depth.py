@@ -31,7 +31,7 @@ from loopscope.models.config_fields import ConfigFields
 from loopscope.models.initial_state import InitialState
 from loopscope.models.linear import Embedding, Linear, linear
 from loopscope.models.normalisation import RMSNorm
-from loopscope.models.protocol import Context
+from loopscope.models.protocol import BodyAndHead, Context
 from loopscope.models.queries import Queries
 from loopscope.models.rope import Rotary, RotaryTables, rotate_own
 
@@ -263,11 +263,19 @@ class RecurrentDepth(LoopedModule):
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Logits through the coda. Rows begin at position 0; what stands after a position never reaches it."""
-        arithmetic = self.dtype if dtype is None else dtype
-        around = counted_surroundings(
-            state.shape[1], self.device, self.config.rotary, arithmetic, plain=needs_elementary_operations(state)
-        )
-        return self._head(self.head_hidden(state, dtype, around, positions), dtype)
+        return self.body_and_head(dtype)(state, positions)
+
+    def body_and_head(self, dtype: torch.dtype | None = None) -> BodyAndHead:
+        """The readout as the coda with the last norm, and the head."""
+
+        def body(state: Tensor, positions: Tensor | None) -> Tensor:
+            arithmetic = self.dtype if dtype is None else dtype
+            around = counted_surroundings(
+                state.shape[1], self.device, self.config.rotary, arithmetic, plain=needs_elementary_operations(state)
+            )
+            return self.head_hidden(state, dtype, around, positions)
+
+        return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size)
 
     def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
         """The readout of new positions, whose coda reads and writes the cache."""
@@ -290,7 +298,7 @@ class RecurrentDepth(LoopedModule):
 
     def _readout_parts(self, dtype: torch.dtype | None) -> nn.ModuleDict:
         live = nn.ModuleDict({"coda": self.transformer["coda"], "ln_f": self.transformer["ln_f"], "head": self.lm_head})
-        parts = self._in_dtype(live, dtype)
+        parts = self._in_dtype(live, dtype, mixes=True)
         assert isinstance(parts, nn.ModuleDict)
         return parts
 

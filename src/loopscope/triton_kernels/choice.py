@@ -45,13 +45,23 @@ def implementation(name: Implementation) -> Iterator[None]:
         _chosen.reset(token)
 
 
-def takes_kernel(x: Tensor, impl: Implementation | None = None) -> bool:
+def chosen(impl: Implementation | None = None) -> Implementation:
+    """What was set for the call, the block of code or the process, in this order."""
+    return impl or _chosen.get() or _from_environment()
+
+
+def is_differentiating() -> bool:
+    """Whether gradients or forward-mode derivatives may be recorded, which no kernel here passes on."""
+    return torch.is_grad_enabled() or forward_mode._current_level >= 0
+
+
+def takes_kernel(x: Tensor, impl: Implementation | None = None, dtypes: tuple[torch.dtype, ...] = _DTYPES) -> bool:
     """Whether an operation on `x` runs as a Triton kernel; `impl` overrules what was set."""
-    if type(x) is not Tensor or x.dtype not in _DTYPES or torch.is_grad_enabled() or forward_mode._current_level >= 0:
+    if type(x) is not Tensor or x.dtype not in dtypes or is_differentiating():
         return False
     if torch.compiler.is_compiling():
         return False  # torch's compiler fuses the plain code itself
-    how = impl or _chosen.get() or _from_environment()
+    how = chosen(impl)
     if how == "reference" or x.numel() == 0:
         return False
     return how == "triton" or (x.is_cuda and _works(x.device))

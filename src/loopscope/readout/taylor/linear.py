@@ -12,14 +12,19 @@ from torch.nn import functional
 from loopscope.readout.taylor.core import Series, cauchy, implements, lifted, unsupported
 from loopscope.readout.taylor.elementwise import add, mul
 from loopscope.readout.taylor.structural import shifted
+from loopscope.split_product import is_mixed, mixed_linear
 
 
 @implements("linear")
 def linear(input: Any, weight: Any, bias: Any = None) -> Series:
-    """The affine map x Wᵀ + b: one product for all coefficients; the bias joins the constant one."""
+    """The affine map x Wᵀ + b: one product for all coefficients; the bias joins the constant one.
+
+    A float32 series may meet a matrix that is stored in BF16: the product is float32 all the same.
+    """
     if not isinstance(input, Series) or isinstance(weight, Series) or isinstance(bias, Series):
         raise unsupported("linear", "a weight or bias that depends on the state")
-    out = functional.linear(input.coefficients, weight)
+    product = mixed_linear if is_mixed(input.coefficients, weight) else functional.linear
+    out = product(input.coefficients, weight)
     if bias is not None:
         out[0] += bias
     return Series(out)

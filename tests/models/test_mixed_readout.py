@@ -1,0 +1,100 @@
+"""Float32 readouts over BF16 matrices: the matrices stay as they are, the numbers are float32's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loopscope.models import Batch
+from loopscope.models import base as base_module
+from loopscope.models.linear import Linear
+from loopscope.readout.taylor import Series
+from loopscope.split_product import linear as linear_module
+from loopscope.triton_kernels.choice import implementation
+
+NONLINEAR = ("huginn", "retrofit_llama", "retrofit_olmo")
+POSITIONS = torch.tensor([[0, 2], [1, 4], [0, 0]])
+
+
+@pytest.fixture
+def splitting(monkeypatch):
+    """As on a device with BF16 tensor cores, with the products in plain float32."""
+
+    def applies(device, impl=None):
+        return not linear_module.is_differentiating() and linear_module.chosen(impl) != "reference"
+
+    for module in (base_module, linear_module):
+        monkeypatch.setattr(module, "splits_apply", applies)
+
+
+@pytest.fixture(params=NONLINEAR)
+def model(request, golden_model):
+    """A model in BF16."""
+    return golden_model(request.param, dtype=torch.bfloat16)
+
+
+def state_of(model):
+    g = torch.Generator().manual_seed(5)
+    return torch.randn(2, 5, model.hidden_size, generator=g).to(torch.bfloat16)
+
+
+def test_matrices_are_shared_and_the_rest_is_cast(splitting, model):
+    with torch.no_grad():
+        parts = model._readout_parts(torch.float32)
+    layers = {id(part.weight) for part in parts.modules() if isinstance(part, Linear)}
+    assert layers <= {id(parameter) for parameter in model.parameters()}
+    others = [parameter for parameter in parts.parameters() if id(parameter) not in layers]
+    assert others
+    assert {parameter.dtype for parameter in others} == {torch.float32}
+
+
+def test_logits_are_as_close_to_float64_as_plain_float32_ones(splitting, model):
+    state = state_of(model)
+    with torch.no_grad():
+        exact = model.readout(state, POSITIONS, torch.float64)
+        split = model.readout(state, POSITIONS, torch.float32)
+        with implementation("reference"):
+            plain = model.readout(state, POSITIONS, torch.float32)
+    assert split.dtype == torch.float32
+    assert (split - exact).norm() <= 2.0 * (plain - exact).norm() + 1e-6 * exact.norm()
+
+
+def test_a_series_passes_through(splitting, model):
+    state = state_of(model).float()
+    with torch.no_grad():
+        line = Series.line(state, 0.1 * state.flip(0), 3)
+        split = model.readout(line, POSITIONS, torch.float32).coefficients
+        with implementation("reference"):
+            plain = model.readout(line, POSITIONS, torch.float32).coefficients
+    torch.testing.assert_close(split, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_differentiation_has_float32_matrices(splitting, model):
+    assert {parameter.dtype for parameter in model._readout_parts(torch.float32).parameters()} == {torch.float32}
+
+
+def test_float64_has_float64_matrices(splitting, model):
+    with torch.no_grad():
+        assert {part.dtype for part in model._readout_parts(torch.float64).parameters()} == {torch.float64}
+
+
+def test_body_and_head_make_the_readout(model):
+    state = state_of(model)
+    with torch.no_grad():
+        halves = model.body_and_head(torch.float32)
+        hidden = halves.body(state, POSITIONS)
+        assert hidden.shape == (3, model.hidden_size)
+        assert torch.equal(halves.head(hidden), model.readout(state, POSITIONS, torch.float32))
+        assert halves.head(hidden).shape[1] == halves.vocabulary == model.vocabulary_size
+
+
+def test_an_affine_readout_has_no_halves(golden_model):
+    assert golden_model("ouro").body_and_head() is None
+
+
+def test_the_model_still_steps_in_bf16(splitting, model):
+    with torch.no_grad():
+        model.readout(state_of(model), POSITIONS, torch.float32)
+        ids = torch.tensor([[1, 2, 3]])
+        context = model.embed(Batch(ids, torch.ones_like(ids), source_rows=[0]))
+        assert model.step(context.state, context).dtype == torch.bfloat16
