@@ -129,6 +129,19 @@ def studies() -> None:
     sys.stdout.write(listing())
 
 
+@app.command()
+def bench(
+    device: Annotated[str, flag("--device", "auto, cpu or cuda.")] = "auto",
+    rows: Annotated[str, flag("--rows", "Only these, comma separated, e.g. geometry,memory.")] = "",
+    quick: Annotated[bool, flag("--quick", "Small sizes, to see that everything runs.")] = False,
+    output: Annotated[str | None, flag("--output", "JSON file.")] = None,
+) -> None:
+    """Time, memory and accuracy on this machine, each beside its reference."""
+    from loopscope.cli.bench import run
+
+    run(device=device, rows=rows, quick=quick, output=output)
+
+
 @app.command("train-toy")
 def train_toy(
     name: Annotated[str, typer.Argument(help="toy-ouro or toy-huginn.")],

@@ -1,0 +1,104 @@
+"""A, Q, ΔU, both divergences, the entropies and φ at 21 scales: the whole geometry of an update under an affine head.
+
+Held against the two bare logit products, which nothing can do without, and against the paper's way.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from loopscope.bench.paper_way import PaperWay
+from loopscope.bench.row import Reference, Row, at_least, at_most
+from loopscope.bench.setting import Setting
+from loopscope.bench.updates import PEAKED, TYPICAL, Update, random_update, with_likely_targets
+from loopscope.readout import Survey, affine_path_from_states
+from loopscope.readout.sources import full_precision_products
+
+SCALES = 21
+CURVATURE_AT = (0.0, 0.25, 0.5, 0.75, 1.0)
+PRODUCTS = "the two logit products alone"
+PAPER = "Hessian–vector product, endpoint utilities and grid"
+
+
+def survey(update: Update) -> Survey:
+    """Everything that level `grid` of a pass asks of an update, of every token by itself."""
+    path = affine_path_from_states(
+        update.h_TD, update.h_plus_TD, update.weight_VD, None, update.targets_T, dtype=torch.float32
+    )
+    return path.per_token().survey(SCALES, CURVATURE_AT, order=2)
+
+
+def rows(setting: Setting) -> list[Row]:
+    """The row at a typical softmax with both references, and at a peaked one with the products alone."""
+    sizes = setting.sizes
+    shape = (sizes.tokens, sizes.hidden, sizes.vocabulary)
+    typical = with_likely_targets(random_update(*shape, setting.device, spread=TYPICAL))
+    found = [_row("geometry", "", setting, typical, with_paper=True)]
+    del typical
+    peaked = with_likely_targets(random_update(*shape, setting.device, spread=PEAKED))
+    return [*found, _row("geometry:peaked", ", softmaxes with one likely entry", setting, peaked, with_paper=False)]
+
+
+def _row(name: str, variant: str, setting: Setting, update: Update, *, with_paper: bool) -> Row:
+    sizes, clock = setting.sizes, setting.clock
+    products = _BareProducts(update, on_gpu=setting.on_gpu)
+    raced = clock.race({"ours": lambda: survey(update), "products": products}, sizes.repeats, warm_ups=2)
+    ours = raced["ours"]
+    references = [Reference(PRODUCTS, raced["products"], floor=True)]
+    figures: dict[str, float] = {}
+    goals = []
+    if setting.on_gpu:
+        ratio = references[0].ratio(ours)
+        text = "at most 1.4 times the two bare BF16 products"
+        goals.append(at_most(text, 1.4, ratio, judged=sizes.judged, against=PRODUCTS))
+    if with_paper:
+        del products
+        more, figures = _paper(setting, update)
+        references += more
+        ratio, least = more[-1].ratio(ours), 130.0 if setting.on_gpu else 8.0
+        text = f"at least {least:g} times faster than Hessian–vector product and grid"
+        goals.append(at_least(text, least, ratio, judged=sizes.judged, against=PAPER))
+        shared = Reference("", more[0].measured.plus(more[2].measured)).ratio(ours)
+        figures["ratio_if_the_grid_serves_the_endpoint_utilities"] = shared
+    what = f"A, Q, ΔU, KL both ways, entropies and {SCALES} scales under an affine head{variant}"
+    return Row(name, what, update.size, "s", ours, tuple(references), tuple(goals), figures)
+
+
+class _BareProducts:
+    """H Wᵀ and H⁺ Wᵀ and nothing else: BF16 on a GPU, FP32 of converted operands on a CPU."""
+
+    def __init__(self, update: Update, *, on_gpu: bool) -> None:
+        dtype = torch.bfloat16 if on_gpu else torch.float32
+        self._states = [state.to(dtype) for state in (update.h_TD, update.h_plus_TD)]
+        self._weight_DV = update.weight_VD.to(dtype).T
+        tokens, vocabulary = update.h_TD.shape[0], update.weight_VD.shape[0]
+        self._out = torch.empty(tokens, vocabulary, dtype=dtype, device=update.h_TD.device)
+
+    def __call__(self) -> None:
+        with full_precision_products():
+            for state in self._states:
+                torch.mm(state, self._weight_DV, out=self._out)
+
+
+def _paper(setting: Setting, update: Update) -> tuple[list[Reference], dict[str, float]]:
+    """The paper's way: its parts, all of it, and how far its numbers are from ours."""
+    paper = PaperWay(update, setting.sizes.chunk)
+    scales = [k / (SCALES - 1) for k in range(SCALES)]
+    calls = {
+        "Hessian–vector product": paper.differentiated,
+        "endpoint utilities": lambda: paper.utilities([0.0, 1.0]),
+        "grid": lambda: paper.utilities(scales),
+    }
+    # The same few kernels over and over: one warm-up of the cheapest call warms all of them.
+    warm = setting.clock.once(calls["endpoint utilities"])
+    raced = setting.clock.race(calls, setting.sizes.slow_repeats, warm_ups=1 if warm < 0.5 else 0)
+    parts = [Reference(name, found) for name, found in raced.items()]
+    whole = parts[0].measured.plus(parts[1].measured).plus(parts[2].measured)
+    ours, by_hvp, utilities = survey(update), paper.differentiated(), paper.utilities(scales)
+    gains = (utilities - utilities[:, :1]).double()
+    figures = {
+        "largest_difference_A": float((ours.derivatives[1, :, 0] - by_hvp.slope).abs().max()),
+        "largest_difference_curvature": float((ours.derivatives[2, :, 0] - by_hvp.curvature).abs().max()),
+        "largest_difference_gain": float((ours.gains - gains).abs().max()),
+    }
+    return [*parts, Reference(PAPER, whole)], figures

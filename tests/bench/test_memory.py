@@ -1,0 +1,19 @@
+"""The probe sees a matrix that is made, and does not see what was held before."""
+
+from __future__ import annotations
+
+import pytest
+
+from loopscope.bench.memory import extra_in_fresh_process
+
+
+def test_differentiating_needs_matrices_of_tokens_by_vocabulary():
+    tokens, vocabulary = 400, 30_000
+    logits = tokens * vocabulary * 4 / 2**20
+    extra = extra_in_fresh_process("paper", tokens, 8, vocabulary)
+    assert extra > 2 * logits
+
+
+def test_a_probe_that_fails_says_why():
+    with pytest.raises(RuntimeError, match="memory probe failed"):
+        extra_in_fresh_process("survey", 0, 8, 10)
