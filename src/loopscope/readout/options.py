@@ -8,6 +8,7 @@ Shapes: N scored sequences (options of all questions), G questions, O options of
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,10 +21,25 @@ from loopscope.readout.reference import gain_at, log_probability_at_start
 from loopscope.readout.utility_path import UtilityPath
 
 
-class _Questions:
-    """Options grouped by question: `member` [G, O] indexes the sequences, `present` says which entries are there."""
+@dataclass(frozen=True)
+class OptionGroups:
+    """Options grouped by question.
 
-    def __init__(self, question: Any, correct: Any, sequences: int, device: torch.device) -> None:
+    Attributes:
+        index: the question of each sequence, [N].
+        member: the sequences of each question, [G, O]; some sequence where a question has fewer.
+        present: which entries of `member` are there, [G, O].
+        target: the place of the correct option among a question's own, [G].
+    """
+
+    index: Tensor
+    member: Tensor
+    present: Tensor
+    target: Tensor
+
+    @classmethod
+    def of(cls, question: Any, correct: Any, sequences: int, device: torch.device) -> OptionGroups:
+        """Check and group: `question` of each sequence, 0..G-1; `correct`, the right sequence of each question."""
         index = as_index("question", question, sequences, device)
         if int(index.min()) < 0:
             raise LoopscopeError(f"question holds {int(index.min())}; number the questions from 0.")
@@ -39,12 +55,12 @@ class _Questions:
             raise LoopscopeError(f"the correct option of question {int(wrong[0])} belongs to another question.")
         order = torch.argsort(index, stable=True)
         place = torch.arange(sequences, device=device) - (counts.cumsum(0) - counts)[index[order]]
-        self.member = torch.zeros(int(counts.shape[0]), int(counts.max()), dtype=torch.int64, device=device)
-        self.present = torch.zeros_like(self.member, dtype=torch.bool)
-        self.member[index[order], place] = order
-        self.present[index[order], place] = True
-        self.index = index
-        self.target = ((self.member == right.unsqueeze(1)) & self.present).to(torch.int64).argmax(1)
+        member = torch.zeros(int(counts.shape[0]), int(counts.max()), dtype=torch.int64, device=device)
+        present = torch.zeros_like(member, dtype=torch.bool)
+        member[index[order], place] = order
+        present[index[order], place] = True
+        target = ((member == right.unsqueeze(1)) & present).to(torch.int64).argmax(1)
+        return cls(index, member, present, target)
 
     def gathered(self, per_sequence: Tensor, absent: float) -> Tensor:
         """[N] to [G, O], with a filler where a question has fewer options."""
@@ -58,16 +74,10 @@ class _Questions:
 class OptionPath(UtilityPath):
     """φ of the joint option utility, one example a question; made by `option_path`."""
 
-    def __init__(self, path: UtilityPath, question: Any, correct: Any) -> None:
-        self._path = path
+    def __init__(self, path: UtilityPath, groups: OptionGroups, *, single: bool = False) -> None:
+        self._path, self._questions, self._single = path, groups, single
         self.max_order = path.max_order
         self._scores = path._initial_cached.double()
-        single = question is None
-        if single:
-            question = torch.zeros(path.examples, dtype=torch.int64)
-            correct = torch.as_tensor(correct).reshape(-1)
-        self._single = single
-        self._questions = _Questions(question, correct, path.examples, self._scores.device)
 
     @property
     def examples(self) -> int:
@@ -114,11 +124,20 @@ def option_path(path: UtilityPath, question: Any = None, correct: Any = 0) -> Op
     >>> round(float(joint.slope), 6), round(float(joint.gain), 6)
     (0.072329, 0.046799)
     """
-    return OptionPath(path, question, correct)
+    single = question is None
+    if single:
+        question = torch.zeros(path.examples, dtype=torch.int64)
+        correct = torch.as_tensor(correct).reshape(-1)
+    groups = OptionGroups.of(question, correct, path.examples, path._initial_cached.device)
+    return OptionPath(path, groups, single=single)
 
 
 def joint_option_utility(scores: Tensor, question: Any, correct: Any) -> Tensor:
     """U of each question from the options' scores [N], written for autograd: s_{k*} − log Σ_k exp s_k in float64."""
-    groups = _Questions(question, correct, int(scores.shape[0]), scores.device)
+    return grouped_option_utility(scores, OptionGroups.of(question, correct, int(scores.shape[0]), scores.device))
+
+
+def grouped_option_utility(scores: Tensor, groups: OptionGroups) -> Tensor:
+    """The same for options that are grouped already."""
     scores_GO = groups.gathered(scores.double(), -torch.inf)
     return torch.log_softmax(scores_GO, -1).gather(1, groups.target.unsqueeze(1))[:, 0]
