@@ -120,12 +120,17 @@ def test_fewer_tokens_run(options: str, measured: Callable[..., Run], steps: lis
     assert sum(steps) < 0.4 * alone
 
 
-def test_run_is_recorded_verified_and_not_mixed(options: str, measured: Callable[..., Run], tmp_path: Path) -> None:
+def test_run_is_recorded_verified_and_not_mixed(
+    options: str, measured: Callable[..., Run], steps: list[int], tmp_path: Path
+) -> None:
     run = measured("ouro", options, share_context=True, unit_size=2, tokens=True, output=tmp_path / "run")
     assert run.manifest.settings["share_context"] is True
+    ran = set(steps)
+    steps.clear()
     result = verify(run.path, replay)
     assert result.findings == ()
     assert result.replayed
+    assert set(steps) <= ran, "measured again as it was measured"
     with pytest.raises(LoopscopeError, match=r"settings\.share_context"):
         measured("ouro", options, unit_size=2, tokens=True, output=tmp_path / "run")
 
