@@ -38,9 +38,11 @@ def missing_tables(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, str
     return [_about(TABLES[name]) for name, result in tables.items() if not result.rows]
 
 
-def comparison_page(records: Records, bootstrap: Bootstrap) -> dict[str, Any] | None:
-    """Published cells beside the runs' own; None where nothing is comparable."""
-    found = compare(records, bootstrap)
+def comparison_page(
+    records: Records, bootstrap: Bootstrap, tables: Mapping[str, TableResult[Row]]
+) -> dict[str, Any] | None:
+    """Published cells beside the runs' own, from tables already computed; None where nothing is comparable."""
+    found = compare(records, bootstrap, computed=tables)
     if not found.rows:
         return None
     return _page(found.table()) | {"summary": found.summary(), "name": "compare"}

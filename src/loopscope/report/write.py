@@ -82,7 +82,7 @@ class Page:
             "tables": study_pages.table_pages(tables),
             "missing": study_pages.missing_tables(tables),
             "figures": study_pages.figure_pages(self.records, self.bootstrap),
-            "comparison": study_pages.comparison_page(self.records, self.bootstrap),
+            "comparison": study_pages.comparison_page(self.records, self.bootstrap, tables),
         }
         self.late.insert(0, ("studies", pack({}, studies)))
         meta = {

@@ -10,6 +10,7 @@ from loopscope.studies.comparison import compare, setting_differences
 from loopscope.studies.comparison.verdicts import Verdict
 from loopscope.studies.paper import cells, tables
 from loopscope.studies.records import Records
+from loopscope.studies.registry import TABLES, Study
 
 QUICK = Bootstrap(resamples=200)
 PUBLISHED = {"name": "Ouro-1.4B", "spec": "ByteDance/Ouro-1.4B", "toy": False, "revision": "574fa66c"}
@@ -207,3 +208,16 @@ def test_all_formats_hold_all_lines(matched):
     assert len(list(csv.DictReader(io.StringIO(table.to_csv())))) == len(matched.rows)
     assert table.to_latex().count(r" \\") >= len(matched.rows)
     assert matched.summary().rstrip(".") in table.to_markdown().replace("\\", "")
+
+
+def test_tables_that_are_there_already_are_not_computed_again(same, monkeypatch):
+    expected = compare(same, QUICK)
+    computed = {name: study.table(same, QUICK) for name, study in TABLES.items()}
+
+    def again(*_):
+        raise AssertionError("a table was computed twice")
+
+    monkeypatch.setattr(Study, "table", again)
+    assert compare(same, QUICK, computed=computed) == expected
+    with pytest.raises(AssertionError, match="twice"):
+        compare(same, QUICK, computed={})

@@ -1,7 +1,7 @@
 """`loopscope compare`: every published cell with a counterpart in the runs, the difference and a verdict."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from loopscope.stats import Bootstrap, Estimate, Interval
@@ -115,7 +115,12 @@ COLUMNS = (
 )
 
 
-def compare(records: Records, bootstrap: Bootstrap | None = None, study: str | None = None) -> Comparison:
+def compare(
+    records: Records,
+    bootstrap: Bootstrap | None = None,
+    study: str | None = None,
+    computed: Mapping[str, TableResult[Row]] | None = None,
+) -> Comparison:
     """Join every published cell to the nearest condition of the runs.
 
     For each row of the paper the nearest row of the same study is taken: the same model before another one, then
@@ -125,16 +130,17 @@ def compare(records: Records, bootstrap: Bootstrap | None = None, study: str | N
         records: the runs.
         bootstrap: resamples, seed and level; the paper's by default.
         study: only the cells of this table study.
+        computed: tables of the same records and bootstrap that there are already, by study; the others are computed.
     """
-    computed: dict[str, tuple[Row, ...]] = {}
+    known = dict(computed or {})
     lines: list[ComparisonRow] = []
     for table in tables():
         if study not in (None, table.study):
             continue
-        if table.study not in computed:
-            computed[table.study] = TABLES[table.study].table(records, bootstrap).rows
+        if table.study not in known:
+            known[table.study] = TABLES[table.study].table(records, bootstrap)
         for paper_row in table.rows:
-            own = _nearest(paper_row, computed[table.study])
+            own = _nearest(paper_row, known[table.study].rows)
             if own is not None:
                 lines += _lines(paper_row, own)
     rows = tuple(lines)
