@@ -9,13 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
 
 from loopscope._errors import LoopscopeError
-from loopscope.models.attention import attend, surroundings
+from loopscope.models.attention import attend, surroundings, visible_keys
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.packing import Group, common_prefix, pack
+from loopscope.models.protocol import Context
 from loopscope.models.rope import Rotary
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
@@ -156,6 +159,36 @@ def test_positions_count_and_not_the_width_of_a_packed_row(model_of, family):
     model.max_positions = 8
     with pytest.raises(LoopscopeError, match="9 tokens are more than"):
         model.embed(packing.batch)
+
+
+class Wheel(LoopedModule):
+    """A user's own: learned places, no rotation, nothing from the package but the mask."""
+
+    vocabulary_size, shares_context = 64, True
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places, self.qkv = nn.Embedding(64, 16), nn.Embedding(32, 16), nn.Linear(16, 48)
+
+    def embed(self, batch):
+        self._check(batch)
+        places = torch.arange(batch.input_ids.shape[1])[None] if batch.position_ids is None else batch.position_ids
+        embedded = self.tokens(batch.input_ids) + self.places(places)
+        return Context(embedded, batch, embedded, visible_keys(batch))
+
+    def step(self, state, context):
+        q, k, v = (part[:, None] for part in self.qkv(state + context.injection).chunk(3, -1))
+        seen = context.extra
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None)
+        return state + mixed[:, 0]
+
+
+def test_model_of_ones_own_shares_a_context():
+    torch.manual_seed(0)
+    model, packing = Wheel().double(), pack(GROUPS)
+    plain = Batch.from_rows(SEQUENCES)
+    found = packing.separate(model.states(packing.batch, [3])[3])
+    assert (found - model.states(plain, [3])[3])[plain.attention_mask].abs().max() < 1e-13
 
 
 def test_models_that_do_not_know_segments_refuse_them():

@@ -49,9 +49,25 @@ def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype) -> Surroundin
         positions = (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     else:
         positions = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
-    masked = batch.padding == "left" or batch.segments is not None
-    visible = _visible(batch.attention_mask, batch.segments) if masked else None
-    return Surroundings(rotary.tables(positions, dtype), visible)
+    return Surroundings(rotary.tables(positions, dtype), visible_keys(batch))
+
+
+def visible_keys(batch: Batch) -> Tensor | None:
+    """[B, 1, S, S] bool, True where a position sees a key; None where causality says it all.
+
+    Earlier, valid and not another segment's, or itself, so that no query at a pad sees nothing (a NaN).
+    """
+    if batch.padding != "left" and batch.segments is None:
+        return None
+    mask_BS, segments_BS = batch.attention_mask, batch.segments
+    width = mask_BS.shape[1]
+    earlier = torch.ones(width, width, dtype=torch.bool, device=mask_BS.device).tril()
+    itself = torch.eye(width, dtype=torch.bool, device=mask_BS.device)
+    seen = earlier & mask_BS[:, None, None, :]
+    if segments_BS is not None:
+        theirs, own = segments_BS[:, None, None, :], segments_BS[:, None, :, None]
+        seen = seen & ((theirs == 0) | (theirs == own))
+    return seen | itself
 
 
 def counted_surroundings(
@@ -131,15 +147,3 @@ def _attend_plain(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Te
     weights = torch.softmax((scores.to(dtype) if low else scores) + hidden, dim=-1)
     mixed = torch.matmul(weights.to(q.dtype) if low else weights, v)
     return mixed.reshape(batch, heads, width, head_width) if shared != heads else mixed
-
-
-def _visible(mask_BS: Tensor, segments_BS: Tensor | None) -> Tensor:
-    """[B, 1, S, S]: earlier, valid and not another segment's, or itself, so that no pad sees nothing (a NaN)."""
-    width = mask_BS.shape[1]
-    earlier = torch.ones(width, width, dtype=torch.bool, device=mask_BS.device).tril()
-    itself = torch.eye(width, dtype=torch.bool, device=mask_BS.device)
-    seen = earlier & mask_BS[:, None, None, :]
-    if segments_BS is not None:
-        theirs, own = segments_BS[:, None, None, :], segments_BS[:, None, :, None]
-        seen = seen & ((theirs == 0) | (theirs == own))
-    return seen | itself
