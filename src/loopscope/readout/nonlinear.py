@@ -5,9 +5,9 @@ Shapes: T reference tokens, V vocabulary entries, N examples, K scales.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,21 @@ from loopscope.readout._checks import (
     as_targets,
     require_choice,
     require_finite,
+    require_finite_sum,
     require_floating,
     require_same_shape,
 )
 from loopscope.readout._segments import as_segments, segment_mean
 from loopscope.readout.autograd import autograd_coefficients
-from loopscope.readout.composition import log_softmax_derivatives
+from loopscope.readout.headed import TokenBlock, as_headed, logit_blocks
 from loopscope.readout.nested import nested_derivatives
-from loopscope.readout.reference import log_probability_at_start
-from loopscope.readout.sources import blocks, full_precision_products
+from loopscope.readout.sources import full_precision_products
 from loopscope.readout.taylor import Series
+from loopscope.readout.token_derivatives import token_derivatives
 from loopscope.readout.utility_path import UtilityPath
 
 Readout = Callable[..., Any]
 IMPLEMENTATIONS = ("taylor", "nested", "autograd")
-_BLOCK_ELEMENTS = 1 << 18
 
 
 class NonlinearPath(UtilityPath):
@@ -65,11 +65,17 @@ class NonlinearPath(UtilityPath):
         self.max_order = 2 if impl == "autograd" else 4
         self._readout, self._state, self._displacement = readout, state.detach(), displacement.detach()
         self._positions, self._impl = positions, impl
-        logits_TV = self._logits(self._state)
-        tokens, vocabulary = logits_TV.shape
-        self._targets_T = as_targets(targets, tokens, vocabulary, logits_TV.device)
-        self._segments = as_segments(examples, tokens, logits_TV.device)
-        self._start_T = self._token_utility(logits_TV)
+        headed, made = as_headed(readout), None
+        if headed is not None and positions is not None:
+            tokens, vocabulary = int(positions.shape[0]), headed.vocabulary
+        else:
+            # Only running such a readout says how many tokens and entries there are; its logits give U(H) as well.
+            made = list(self._blocks(self._state, 1))
+            tokens, vocabulary = sum(int(block.logits.shape[0]) for block in made), int(made[0].logits.shape[1])
+        self._targets_T = as_targets(targets, tokens, vocabulary, state.device)
+        self._segments = as_segments(examples, tokens, state.device)
+        if made is not None:
+            self._at_start = self._token_utility(made)
 
     @property
     def examples(self) -> int:
@@ -91,34 +97,26 @@ class NonlinearPath(UtilityPath):
         twin._segments = self._segments.per_token()
         return twin
 
-    def _call(self, state: Any) -> Any:
-        with full_precision_products():
-            logits = self._readout(state) if self._positions is None else self._readout(state, self._positions)
-        if len(logits.shape) != 2:
-            raise LoopscopeError(
-                f"the readout gave logits of shape {tuple(logits.shape)}; it must give [reference tokens, vocabulary]."
-            )
-        return logits
+    @cached_property
+    def _at_start(self) -> Tensor:
+        """The log probability of each target at H, float64 [T]."""
+        return self._token_utility(self._blocks(self._state, 1))
 
-    def _logits(self, state: Tensor) -> Tensor:
-        with torch.no_grad():
-            logits: Tensor = self._call(state)
-        if logits.shape[0] == 0:
-            raise LoopscopeError("the reference set is empty; give at least one reference token.")
-        require_finite("the readout's logits", logits)
-        return logits
+    def _blocks(self, state: Any, streams: int) -> Iterator[TokenBlock]:
+        """Logits of all tokens, a block at a time, without gradients."""
+        with torch.no_grad(), full_precision_products():
+            for block in logit_blocks(self._readout, state, self._positions, streams):
+                values = block.logits if streams == 1 else _coefficients(block.logits)
+                require_finite_sum("the readout's logits" if streams == 1 else "the derivatives of the logits", values)
+                yield TokenBlock(block.rows, values)
 
-    def _token_utility(self, logits_TV: Tensor) -> Tensor:
-        """The log probability of each target in float64, a block of tokens at a time."""
-        size = max(1, _BLOCK_ELEMENTS // logits_TV.shape[1])
-        parts = [
-            log_probability_at_start(logits_TV[rows].double(), self._targets_T[rows])
-            for rows in blocks(logits_TV.shape[0], size)
-        ]
+    def _token_utility(self, made: Iterable[TokenBlock]) -> Tensor:
+        """The log probability of each target, float64 [T], from a plain state's logits."""
+        parts = [token_derivatives(logits.unsqueeze(0), self._targets_T[rows])[0] for rows, logits in made]
         return torch.cat(parts)
 
     def _initial(self) -> Tensor:
-        return segment_mean(self._segments, self._start_T)
+        return segment_mean(self._segments, self._at_start)
 
     def _stack(self, scales: list[float], order: int) -> Tensor:
         return torch.stack([self._at(alpha, order) for alpha in scales], -1)
@@ -162,9 +160,9 @@ class NonlinearPath(UtilityPath):
         (attention by its formula instead of a fused kernel), and two roundings must not meet in one difference.
         """
         if at_start:
-            gains_T = torch.zeros_like(self._start_T)
+            gains_T = torch.zeros(self._targets_T.shape, dtype=torch.float64, device=self._targets_T.device)
         else:
-            gains_T = self._token_utility(self._logits(base)) - self._start_T
+            gains_T = self._token_utility(self._blocks(base, 1)) - self._at_start
         gains = segment_mean(self._segments, gains_T).unsqueeze(0)
         if order == 0:
             return gains
@@ -174,27 +172,17 @@ class NonlinearPath(UtilityPath):
         return torch.cat([gains, segment_mean(self._segments, slopes_T.T).T])
 
     def _by_taylor(self, base: Tensor, order: int) -> Tensor:
-        with torch.no_grad():
-            logits = self._call(Series.line(base, self._displacement, order))
-        if not isinstance(logits, Series):
-            raise LoopscopeError(
-                "the readout turned the series into a plain tensor, so its logits do not depend on the state; "
-                "check that it does not detach or convert its input."
-            )
-        c = logits.coefficients
-        require_finite("the derivatives of the readout's logits", c)
-        parts = []
-        for rows in blocks(c.shape[1], max(1, _BLOCK_ELEMENTS // c.shape[2])):
-            z = [c[k, rows].double() * math.factorial(k) for k in range(order + 1)]
-            parts.append(torch.stack(log_softmax_derivatives(z[0], z[1:], self._targets_T[rows].unsqueeze(1))))
+        line = Series.line(base, self._displacement, order)
+        parts = [token_derivatives(c, self._targets_T[rows])[1:] for rows, c in self._blocks(line, order + 1)]
         return torch.cat(parts, 1)
 
     def _by_nesting(self, base: Tensor, order: int) -> Tensor:
         return torch.stack(nested_derivatives(self._plain_utility, base, self._displacement, order)[1:])
 
     def _plain_utility(self, state: Tensor) -> Tensor:
-        logits_TV = self._call(state).double()
-        return torch.log_softmax(logits_TV, -1).gather(1, self._targets_T.unsqueeze(1))[:, 0]
+        with full_precision_products():
+            logits = self._readout(state) if self._positions is None else self._readout(state, self._positions)
+        return torch.log_softmax(logits.double(), -1).gather(1, self._targets_T.unsqueeze(1))[:, 0]
 
     def _by_autograd(self, base: Tensor, order: int) -> Tensor:
         def utility(state: Tensor) -> Tensor:
@@ -225,6 +213,15 @@ class NonlinearPath(UtilityPath):
         if bool((owner[row_T] != index).any()):
             raise LoopscopeError("impl='autograd' needs examples that share no row of the state; use impl='taylor'.")
         return owner
+
+
+def _coefficients(logits: Any) -> Tensor:
+    if not isinstance(logits, Series):
+        raise LoopscopeError(
+            "the readout turned the series into a plain tensor, so its logits do not depend on the state; "
+            "check that it does not detach or convert its input."
+        )
+    return logits.coefficients
 
 
 def _require_positions(positions: Tensor, state: Tensor) -> None:
