@@ -229,10 +229,9 @@ class RecurrentDepth(LoopedModule):
             raise LoopscopeError('the rule "official" draws a sequence by its length; run sequences one to a row')
         assert batch.position_ids is not None
         assert batch.reach is not None
-        counted = self.initial_state.draw(rows, [batch.reach] * len(rows))
-        positions, mask = batch.position_ids.to(counted.device), batch.attention_mask.to(counted.device)
-        placed = counted[torch.arange(len(rows))[:, None], positions] * mask[..., None]
-        return placed.to(self.device, self.dtype)
+        counted = self.draw_initial_state(rows, [batch.reach] * len(rows), batch.reach)
+        positions, mask = (part.to(self.device)[..., None] for part in (batch.position_ids, batch.attention_mask))
+        return counted.gather(1, positions.expand(-1, -1, counted.shape[2])) * mask
 
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
         """H_0 for rows of the given lengths, [B, width, D] on the model's device; zero at padding."""
