@@ -46,6 +46,7 @@ test-gpu:
 	$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests
 
 bench: setup
+	$(BIN)/loopscope bench $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/path_bench.py
 	$(BIN)/python benchmarks/studies_bench.py
 	$(BIN)/python benchmarks/models_bench.py --tiny --output /dev/null
