@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from loopscope.triton_kernels.choice import Implementation, takes_kernel
 
@@ -27,6 +28,9 @@ def gated_silu(gate: Tensor, up: Tensor, plain: bool) -> Tensor:
 
 def gated_silu_joined(both: Tensor, plain: bool, impl: Implementation | None = None) -> Tensor:
     """The same from gate and up side by side, [..., 2F] → [..., F], gate first."""
+    if type(both) is not Tensor and has_torch_function_unary(both):
+        # A tensor-like object of another kind may know the operation whole.
+        return handle_torch_function(gated_silu_joined, (both,), both, plain, impl)
     if not plain and takes_kernel(both, impl):
         from loopscope.models.kernels.gated_silu import gated_silu as kernel
 

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 import torch
 import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from loopscope.models.config_fields import ConfigFields
 from loopscope.triton_kernels.choice import Implementation, takes_kernel
@@ -121,6 +122,9 @@ def rotate_own(
     x_BSHP: Tensor, tables: RotaryTables, bias_HP: Tensor | None = None, impl: Implementation | None = None
 ) -> Tensor:
     """`rotate` of x + bias. `x` must be the caller's own: it may be overwritten."""
+    if type(x_BSHP) is not Tensor and has_torch_function_unary(x_BSHP):
+        # A tensor-like object of another kind may know the operation whole.
+        return handle_torch_function(rotate_own, (x_BSHP,), x_BSHP, tables, bias_HP, impl)
     same = bias_HP is None or bias_HP.dtype == x_BSHP.dtype
     known = tables.cos.dtype in (x_BSHP.dtype, torch.float32)
     if same and known and takes_kernel(x_BSHP, impl) and x_BSHP.stride(-1) == 1:

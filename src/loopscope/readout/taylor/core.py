@@ -5,8 +5,9 @@ operation on it to `Series.__torch_function__`, which looks up what the operatio
 H + (α+τ)D through a readout gives all derivatives of the logits along an update at once, without a Hessian and without
 reverse mode (derivatives of φ, Eq. directional-coefficients and beyond).
 
-Rules for operations are registered by name in the other files of this package: `elementwise`, `structural`, `linear`
-and `normalise`. Coefficients are stacked on a leading axis, so that a linear map acts on all of them as one product.
+Rules for operations are registered by name in the other files of this package: `elementwise`, `structural`, `linear`,
+`normalise`, `attention` and `blocks`. Coefficients are stacked on a leading axis, so that a linear map acts on all of
+them as one product.
 """
 
 from __future__ import annotations
