@@ -60,7 +60,7 @@ def test_single_question_that_does_not_fit_is_named(
     def refuse(*arguments: object) -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
 
-    monkeypatch.setattr(trip, "read", refuse)
+    monkeypatch.setattr(trip, "affine_paths", refuse)
     with pytest.raises(LoopscopeError, match="alone does not fit into memory"):
         measured("ouro", "arithmetic", limit=2)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from loopscope.readout import autograd_coefficients, chord_curvature
+from loopscope.readout.autograd import chord_curvatures
 
 
 def _zeros(n):
@@ -64,3 +65,23 @@ def test_gradients_are_found_in_any_grad_mode(enabled):
     with torch.set_grad_enabled(enabled):
         assert float(autograd_coefficients(lambda h: (h**3).sum().reshape(1), H, D, _zeros(1), 1).curvature) == 12.0
         assert torch.is_grad_enabled() == enabled
+
+
+def test_chords_of_many_examples_are_those_of_each_alone():
+    g = torch.Generator().manual_seed(3)
+    H, D = torch.randn(2, 5, 4, 3, generator=g, dtype=torch.float64)
+    D[2] = 0.0
+    owner = torch.tensor([0, 1, 2, 1, 3])
+
+    def alone(h):
+        return torch.tanh(h).prod(-1).sum() * h.sum()
+
+    def utility(h):
+        return torch.stack([alone(h[owner == example]) for example in range(4)])
+
+    found = chord_curvatures(utility, H, D, owner, 4)
+    for example in range(4):
+        rows = owner == example
+        torch.testing.assert_close(found[example], chord_curvature(alone, H[rows], D[rows]), rtol=1e-12, atol=1e-14)
+    assert found[2] == 0.0
+    assert found.count_nonzero() == 3

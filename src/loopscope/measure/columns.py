@@ -1,19 +1,64 @@
-"""Measured columns on their way to the store: by name, one entry a row."""
+"""Measured columns on their way to the store: by name, one entry a row.
+
+While a batch is on its way through a model, a column may be a tensor on the device or a `Later`; `Arrival` brings them
+to the host, all at once, when the batch is through.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
+from loopscope.measure.transfer import Landing
+
 Columns: TypeAlias = dict[str, Any]
-"""NumPy arrays (masked where null) or lists, all of one length."""
+"""NumPy arrays (masked where null) or lists, all of one length; tensors and `Later` while a batch is on its way."""
+
+
+class Later:
+    """A column that is worked out on the host, from the columns before it and from tensors of any length."""
+
+    def __init__(self, function: Callable[..., Any], *tensors: Tensor) -> None:
+        self.function, self.tensors = function, tensors
+
+
+class Arrival:
+    """Columns whose tensors have been sent to the host.
+
+    >>> import torch
+    >>> sent = Arrival([{"a": torch.arange(2), "b": Later(lambda columns, c: columns["a"] + c, torch.ones(2))}])
+    >>> {name: values.tolist() for name, values in sent.columns()[0].items()}
+    {'a': [0, 1], 'b': [1.0, 2.0]}
+    """
+
+    def __init__(self, parts: Sequence[Columns]) -> None:
+        self._parts = parts
+        self._landing = Landing([tensor for part in parts for value in part.values() for tensor in _tensors(value)])
+
+    def columns(self) -> list[Columns]:
+        """The same with arrays and lists only, as soon as the numbers are here."""
+        arrays = iter(self._landing.arrays())
+        found: list[Columns] = []
+        for part in self._parts:
+            columns: Columns = {}
+            for name, value in part.items():
+                own = [next(arrays) for _ in _tensors(value)]
+                columns[name] = value.function(columns, *own) if isinstance(value, Later) else (own or [value])[0]
+            found.append(columns)
+        return found
+
+
+def _tensors(value: Any) -> tuple[Tensor, ...]:
+    if isinstance(value, Later):
+        return value.tensors
+    return (value,) if isinstance(value, Tensor) else ()
 
 
 def array(values: Tensor) -> np.ndarray[Any, Any]:
-    """A result on the host."""
+    """A result on the host; waits for the device."""
     return values.detach().cpu().numpy()
 
 

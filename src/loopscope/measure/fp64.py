@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.measure.batches import Question
+from loopscope.measure.affine import block_size, predicting
 from loopscope.measure.columns import Columns, array, stacked
 from loopscope.measure.fp64_concave import concave_columns
 from loopscope.measure.fp64_search import searched_columns
 from loopscope.measure.layout import Layout
-from loopscope.measure.paths import block_size, joint_path, sequence_path
+from loopscope.measure.paths import joint_path, nonlinear_sequences
 from loopscope.measure.utility import LOGITS
-from loopscope.models.batch import Batch
 from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.path import CONTRACTION
 from loopscope.readout.affine import AffinePath, affine_path
@@ -39,29 +38,26 @@ class Analysis:
 
 def analyse(model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> Analysis:
     """The FP64 columns of every question of a batch."""
-    parts = [_group(model, h_RSD[rows], h_plus_RSD[rows], part) for rows, part in _groups(model, layout)]
+    parts = [
+        _group(model, h_RSD[some.rows], h_plus_RSD[some.rows], some.layout)
+        for some in map(layout.some, _groups(model, layout))
+    ]
     return Analysis(stacked([part.questions for part in parts]), stacked([part.nodes for part in parts]))
 
 
-def _groups(model: LoopedModel, layout: Layout) -> Iterator[tuple[slice, Layout]]:
+def _groups(model: LoopedModel, layout: Layout) -> Iterator[list[int]]:
     """Whole questions, so many at a time that their FP64 logits can be kept."""
     most = max(1, LOGITS // model.vocabulary_size)
-    group: list[Question] = []
-    start = rows = tokens = 0
-    for question in layout.questions:
+    group: list[int] = []
+    tokens = 0
+    for index, question in enumerate(layout.questions):
         count = question.example.prediction_count
         if group and tokens + count > most:
-            yield slice(start, start + rows), _sub_layout(layout, group, start, rows)
-            start, rows, tokens, group = start + rows, 0, 0, []
-        group.append(question)
-        rows, tokens = rows + question.sequences, tokens + count
-    yield slice(start, start + rows), _sub_layout(layout, group, start, rows)
-
-
-def _sub_layout(layout: Layout, group: list[Question], start: int, rows: int) -> Layout:
-    chosen = slice(start, start + rows)
-    part = Batch(layout.batch.input_ids[chosen], layout.batch.attention_mask[chosen])
-    return Layout.of(group, part, layout.targets_N.device)
+            yield group
+            group, tokens = [], 0
+        group.append(index)
+        tokens += count
+    yield group
 
 
 def _group(model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> Analysis:
@@ -69,7 +65,7 @@ def _group(model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout
     if model.head is not None:
         sequences = _stored(model.head, h_RSD, h_plus_RSD, layout)
     else:
-        sequences = sequence_path(model, h_RSD, h_plus_RSD, layout, torch.float64)
+        sequences = nonlinear_sequences(model, h_RSD, h_plus_RSD, layout, torch.float64)
     path = joint_path(sequences, layout)
     found, nodes = concave_columns(path) if isinstance(path, AffinePath) else searched_columns(path)
     found["state_gap"] = _state_gap(h_RSD, h_plus_RSD, layout)
@@ -90,13 +86,12 @@ def _state_gap(h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> np.ndarray[
 
 def _stored(head: AffineHead, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> AffinePath:
     """The affine path with its logits kept: roots ask for them again and again."""
-    row, place = layout.positions_N2.unbind(1)
-    h_ND = h_RSD[row, place].double()
+    h_ND = predicting(h_RSD, layout).double()
     weight_DV = head.weight_VD.double().T
     z0_NV = h_ND @ weight_DV
     if head.bias_V is not None:
         z0_NV += head.bias_V.double()
-    v_NV = (h_plus_RSD[row, place].double() - h_ND) @ weight_DV
+    v_NV = (predicting(h_plus_RSD, layout).double() - h_ND) @ weight_DV
     size = block_size(head)
     return affine_path(
         z0_NV,

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from loopscope.measure.batches import Question
+from loopscope.measure.transfer import upload
 from loopscope.models.batch import Batch
+from loopscope.readout.options import OptionGroups
 
 
 @dataclass(frozen=True)
 class Layout:
     """Index tensors of one batch, on the model's device; tokens and sequences stand in order.
+
+    Everything is worked out on the host and sent to the device once, so that nothing here waits for it.
 
     Attributes:
         questions: the questions of the batch, in order.
@@ -32,7 +36,8 @@ class Layout:
         tokens_R: reference tokens of each sequence.
         question_R: the question that each sequence belongs to.
         sequences_B: sequences of each question.
-        correct_B: index of the right sequence among a question's own; None for reference solutions.
+        options: the sequences of each question and the right one among them; None for reference solutions.
+        counts: reference tokens of each sequence, on the host.
     """
 
     questions: tuple[Question, ...]
@@ -43,7 +48,8 @@ class Layout:
     tokens_R: Tensor
     question_R: Tensor
     sequences_B: Tensor
-    correct_B: Tensor | None
+    options: OptionGroups | None
+    counts: tuple[int, ...]
 
     @classmethod
     def of(cls, questions: Sequence[Question], batch: Batch, device: torch.device) -> Layout:
@@ -54,23 +60,47 @@ class Layout:
         places = np.concatenate([np.asarray(s.positions) for s in sequences])
         targets = np.concatenate([np.asarray(s.targets) for s in sequences])
         shares = [q.sequences for q in questions]
+        owners = np.repeat(np.arange(len(questions)), shares)
         answers = [q.example.answer for q in questions]
+        indices = [np.stack([rows, places], axis=1), targets, rows, counts, owners, shares]
+        is_options = answers[0] is not None
+        if is_options:
+            first = np.cumsum(shares) - shares
+            member = first[:, None] + np.minimum(np.arange(max(shares)), np.asarray(shares)[:, None] - 1)
+            present = np.arange(max(shares)) < np.asarray(shares)[:, None]
+            indices += [member, present, answers]
+        positions_N2, targets_N, sequence_N, tokens_R, question_R, sequences_B, *more = upload(indices, device)
+        options = OptionGroups(question_R, more[0], more[1].bool(), more[2]) if is_options else None
         return cls(
             tuple(questions),
             batch.to(device),
-            _on(np.stack([rows, places], axis=1), device),
-            _on(targets, device),
-            _on(rows, device),
-            _on(counts, device),
-            _on(np.repeat(np.arange(len(questions)), shares), device),
-            _on(shares, device),
-            None if answers[0] is None else _on(answers, device),
+            positions_N2,
+            targets_N,
+            sequence_N,
+            tokens_R,
+            question_R,
+            sequences_B,
+            options,
+            tuple(counts),
         )
+
+    def some(self, chosen: Sequence[int]) -> SomeQuestions:
+        """A layout of the questions `chosen` alone, in rows as wide as these."""
+        shares = [question.sequences for question in self.questions]
+        first = np.cumsum(shares) - shares
+        (rows,) = upload([np.concatenate([first[i] + np.arange(shares[i]) for i in chosen])], self.targets_N.device)
+        batch = Batch(
+            self.batch.input_ids[rows],
+            self.batch.attention_mask[rows],
+            padding=self.batch.padding,
+            highest_id=self.batch.highest_id,
+        )
+        return SomeQuestions(rows, Layout.of([self.questions[i] for i in chosen], batch, batch.input_ids.device))
 
     @property
     def is_options(self) -> bool:
         """Whether utilities are joint over options."""
-        return self.correct_B is not None
+        return self.options is not None
 
     @property
     def width(self) -> int:
@@ -94,16 +124,20 @@ class Layout:
         return self.question_sum(values_R) / _beside(self.sequences_B, values_R)
 
 
+class SomeQuestions(NamedTuple):
+    """Some questions of a batch: the rows that are theirs, and their own layout."""
+
+    rows: Tensor
+    layout: Layout
+
+
 def _ordered_sum(values: Tensor, lengths: Tensor) -> Tensor:
     """Sums of consecutive stretches, each added up in order: the same bits every time, on every device."""
     flat = values.reshape(values.shape[0], -1).contiguous()
-    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0)
+    # Not asked to check the lengths, which are right by construction: it would wait for the device.
+    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True)
     return summed.reshape(-1, *values.shape[1:])
 
 
 def _beside(counts: Tensor, values: Tensor) -> Tensor:
     return counts.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
-
-
-def _on(numbers: Any, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.int64)).to(device)

@@ -2,7 +2,9 @@
 
     token → mean over a sequence's tokens → the question itself, or log-softmax over its options
 
-φ of every reference token is evaluated once at each scale and kept; the coarser paths are made from it.
+Through an affine head one survey of the reference tokens says everything that a level asks for at common scales: U(H),
+φ on the grid, derivatives, and how the output distributions differ. Through any other readout φ is evaluated where it
+is asked for and kept. The coarser paths are made from the tokens'.
 
 Shapes: N reference tokens, R sequences, B questions, K scales.
 """
@@ -11,23 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from loopscope.measure.affine import predicting, token_path
 from loopscope.measure.layout import Layout
-from loopscope.measure.utility import Reading, correct_rows, local_positions, pieces
+from loopscope.measure.parts import part
+from loopscope.measure.utility import Reading, local_positions, logits, pieces
 from loopscope.models.protocol import AffineHead, LoopedModel
-from loopscope.readout.affine import AffinePath, affine_path_from_states
+from loopscope.readout.affine import affine_path
 from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path_from_states
-from loopscope.readout.options import option_path
+from loopscope.readout.options import OptionPath
 from loopscope.readout.utility_path import UtilityPath
-
-_GPU_BLOCK = 1 << 24
-"""Logits of a block on a GPU: 128 MiB in float64."""
-
-SequencePath: TypeAlias = "AffinePath | JoinedPath"
+from loopscope.store.levels import Level
+from loopscope.store.tables.grids import CURVATURE_SCALES, GRID
 
 
 class JoinedPath(UtilityPath):
@@ -64,7 +65,10 @@ class JoinedPath(UtilityPath):
 
 
 class RememberedPath(UtilityPath):
-    """Another path whose values at common scales are evaluated once, with the highest order asked for first."""
+    """Another path whose values at common scales are evaluated once, with the highest order asked for first.
+
+    What is known beforehand is handed over with `know`.
+    """
 
     max_order = 4
 
@@ -85,11 +89,16 @@ class RememberedPath(UtilityPath):
     def _initial(self) -> Tensor:
         return self._initial_N
 
+    def know(self, scales: Sequence[float], stack: Tensor) -> None:
+        """Derivatives 0, 1, … at some scales, [order+1, N, K]; those of higher order replace others."""
+        for index, scale in enumerate(scales):
+            if scale not in self._known or self._known[scale].shape[0] < stack.shape[0]:
+                self._known[scale] = stack[..., index]
+
     def _stack(self, scales: list[float], order: int) -> Tensor:
         unknown = [s for s in scales if s not in self._known or self._known[s].shape[0] <= order]
         if unknown:
-            found = self._path._stack(unknown, order)
-            self._known.update((scale, found[..., index]) for index, scale in enumerate(unknown))
+            self.know(unknown, self._path._stack(unknown, order))
         return torch.stack([self._known[scale][: order + 1] for scale in scales], -1)
 
     def _own(self, scales_N: Tensor, order: int) -> Tensor:
@@ -101,8 +110,10 @@ class MeanPath(UtilityPath):
 
     max_order = 4
 
-    def __init__(self, tokens: RememberedPath, sequences: SequencePath, layout: Layout, scores_R: Tensor) -> None:
-        self._tokens, self._sequences, self._layout, self._scores_R = tokens, sequences, layout, scores_R
+    def __init__(
+        self, tokens: RememberedPath, layout: Layout, scores_R: Tensor, sequences: UtilityPath | None = None
+    ) -> None:
+        self._tokens, self._layout, self._scores_R, self._sequences = tokens, layout, scores_R, sequences
 
     @property
     def examples(self) -> int:
@@ -118,87 +129,134 @@ class MeanPath(UtilityPath):
         return self._scores_R
 
     def _stack(self, scales: list[float], order: int) -> Tensor:
-        return self._layout.sequence_mean(self._tokens._stack(scales, order).transpose(0, 1)).transpose(0, 1)
+        return self._mean(self._tokens._stack(scales, order))
 
     def _own(self, scales_N: Tensor, order: int) -> Tensor:
-        # Not by way of the tokens: those of a sequence share its scale, and one readout of its state serves them all.
-        return self._sequences._own(scales_N, order)
+        if self._sequences is not None:
+            # Tokens of a sequence share its scale, and one readout of its state serves them all.
+            return self._sequences._own(scales_N, order)
+        return self._mean(self._tokens._own(scales_N[self._layout.sequence_N], order))
+
+    def _mean(self, stack_KN: Tensor) -> Tensor:
+        return self._layout.sequence_mean(stack_KN.transpose(0, 1)).transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class OutputChange:
+    """How the output distributions of H and H⁺ differ, averaged over each sequence's prediction positions, [R] each.
+
+    Attributes:
+        divergence_R: KL(p(0)‖p(1)).
+        entropy_R: the change of entropy from H to H⁺.
+    """
+
+    divergence_R: Tensor
+    entropy_R: Tensor
 
 
 @dataclass(frozen=True)
 class UpdatePaths:
-    """φ of one update of a batch at three grains.
+    """φ of one update of a batch at two grains, and what was read on the way.
 
     Attributes:
         tokens: every reference token.
-        sequences: every sequence, as the readout made it.
         questions: every question.
+        before: the reading of H.
+        outputs: how the outputs differ; None where they would cost more and nobody asks.
     """
 
     tokens: RememberedPath
-    sequences: SequencePath
     questions: UtilityPath
+    before: Reading
+    outputs: OutputChange | None
+
+    def after(self, layout: Layout) -> Reading:
+        """The reading of H⁺: that of H, and what the update gained."""
+        return Reading.of(self.before.log_p_N + self.tokens._stack([1.0], 0)[0, :, 0], layout)
 
 
-def update_paths(
-    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype, before: Reading
+class Scales(NamedTuple):
+    """What a survey is asked for: φ at `points` even scales, derivatives to the second at some of them."""
+
+    points: int
+    with_derivatives: tuple[float, ...]
+
+    @classmethod
+    def of(cls, level: Level, *, tokens: bool) -> Scales:
+        """What a level stores; token rows hold the gain of a quarter step besides."""
+        if level is not Level.QUICK:
+            return cls(len(GRID), CURVATURE_SCALES)
+        return cls(len(CURVATURE_SCALES) if tokens else 2, (0.0,))
+
+
+def affine_paths(
+    head: AffineHead, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype, scales: Scales
 ) -> UpdatePaths:
-    """The paths from H to H⁺ with the readout in `dtype`; `before` is the reading of H."""
-    sequences = sequence_path(model, h_RSD, h_plus_RSD, layout, dtype)
+    """The paths from H to H⁺ through an affine head read in `dtype`: one survey for everything but own scales."""
+    with part("survey", h_RSD.device):
+        path = token_path(head, predicting(h_RSD, layout), predicting(h_plus_RSD, layout), layout, dtype)
+        found = path.survey(scales.points, scales.with_derivatives, 2)
+    tokens = RememberedPath(path, found.initial)
+    tokens.know([index / (scales.points - 1) for index in range(scales.points)], found.gains.unsqueeze(0))
+    tokens.know(scales.with_derivatives, found.derivatives)
+    before = Reading.of(found.initial, layout)
+    differ = found.distributions
+    outputs = OutputChange(layout.sequence_mean(differ.divergence), layout.sequence_mean(differ.entropy_change))
+    return UpdatePaths(tokens, joint_path(MeanPath(tokens, layout, before.scores_R), layout), before, outputs)
+
+
+def nonlinear_paths(
+    model: LoopedModel,
+    h_RSD: Tensor,
+    h_plus_RSD: Tensor,
+    layout: Layout,
+    dtype: torch.dtype,
+    level: Level,
+    before: Reading,
+) -> UpdatePaths:
+    """The paths from H to H⁺ through any readout in `dtype`; `before` is the reading of H."""
+    sequences = nonlinear_sequences(model, h_RSD, h_plus_RSD, layout, dtype)
     tokens = RememberedPath(sequences.per_token(), before.log_p_N)
-    mean = MeanPath(tokens, sequences, layout, before.scores_R)
-    return UpdatePaths(tokens, sequences, joint_path(mean, layout))
+    mean = MeanPath(tokens, layout, before.scores_R, sequences)
+    outputs = None if level is Level.QUICK else _output_change(model, h_RSD, h_plus_RSD, layout, dtype)
+    return UpdatePaths(tokens, joint_path(mean, layout), before, outputs)
 
 
 def joint_path(sequences: UtilityPath, layout: Layout) -> UtilityPath:
     """φ of every question: the sequence's own for a reference solution, joint over options otherwise."""
-    return option_path(sequences, layout.question_R, correct_rows(layout)) if layout.is_options else sequences
+    return sequences if layout.options is None else OptionPath(sequences, layout.options)
 
 
-def sequence_path(
+def nonlinear_sequences(
     model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
-) -> SequencePath:
-    """φ of every sequence's mean log probability, its readout in `dtype`."""
-    if model.head is None:
-        return JoinedPath(
-            [
-                nonlinear_path_from_states(
-                    lambda state, positions: model.readout(state, positions, dtype),
-                    h_RSD[piece.rows],
-                    h_plus_RSD[piece.rows],
-                    layout.targets_N[piece.tokens],
-                    local_positions(layout, piece),
-                    examples=layout.sequence_N[piece.tokens] - piece.rows.start,
-                    dtype=dtype,
-                )
-                for piece in pieces(model, layout)
-            ]
-        )
-    row, place = layout.positions_N2.unbind(1)
-    size = block_size(model.head)
-    return affine_path_from_states(
-        h_RSD[row, place],
-        h_plus_RSD[row, place],
-        model.head.weight_VD,
-        model.head.bias_V,
-        layout.targets_N,
-        examples=layout.sequence_N,
-        dtype=dtype,
-        block_tokens=size.tokens,
-        block_vocabulary=size.vocabulary,
+) -> JoinedPath:
+    """φ of every sequence's mean log probability through any readout in `dtype`."""
+    return JoinedPath(
+        [
+            nonlinear_path_from_states(
+                lambda state, positions: model.readout(state, positions, dtype),
+                h_RSD[piece.rows],
+                h_plus_RSD[piece.rows],
+                layout.targets_N[piece.tokens],
+                local_positions(layout, piece),
+                examples=layout.sequence_N[piece.tokens] - piece.rows.start,
+                dtype=dtype,
+            )
+            for piece in pieces(model, layout)
+        ]
     )
 
 
-class BlockSize(NamedTuple):
-    """How much an affine path works on at a time; None leaves it to the path."""
-
-    tokens: int | None
-    vocabulary: int | None
-
-
-def block_size(head: AffineHead) -> BlockSize:
-    """A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones."""
-    if head.weight_VD.device.type == "cpu":
-        return BlockSize(None, None)
-    vocabulary = int(head.weight_VD.shape[0])
-    return BlockSize(max(1, _GPU_BLOCK // vocabulary), vocabulary)
+def _output_change(
+    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
+) -> OutputChange:
+    parts = []
+    for piece in pieces(model, layout):
+        z0_nV = logits(model, h_RSD, layout, piece, dtype)
+        z1_nV = logits(model, h_plus_RSD, layout, piece, dtype)
+        owner_n = layout.sequence_N[piece.tokens] - piece.rows.start
+        # Divergence and entropies depend on the two ends alone, so the straight line between them will do.
+        parts.append(affine_path(z0_nV, z1_nV - z0_nV, layout.targets_N[piece.tokens], examples=owner_n).distributions)
+    return OutputChange(
+        torch.cat([part.divergence for part in parts]), torch.cat([part.entropy_change for part in parts])
+    )

@@ -1,51 +1,50 @@
 """Q a second way on the first questions of a task (Appendix "Execution and differentiation").
 
 The scalar second derivative of U along the normalised chord over all valid positions, by automatic differentiation
-through the same readout: it passes if it agrees with Q to 1e-6 absolute or 1e-4 relative.
+through the same readout: it passes if it agrees with Q to 1e-6 absolute or 1e-4 relative. Questions do not interact,
+so one second derivative serves several of them, each along its own chord.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.measure.columns import Columns
+from loopscope.measure.columns import Columns, Later
 from loopscope.measure.layout import Layout
+from loopscope.measure.utility import LOGITS
 from loopscope.models.protocol import LoopedModel
-from loopscope.readout.autograd import chord_curvature
-from loopscope.readout.options import joint_option_utility
+from loopscope.readout.autograd import chord_curvatures
+from loopscope.readout.options import grouped_option_utility
+from loopscope.readout.sources import full_precision_products
 
 ABSOLUTE, RELATIVE = 1e-6, 1e-4
+_LOGITS = LOGITS // 4
+"""Logits at a time: both derivatives keep several arrays of that size."""
 
 
-def scalar_quadratic(
-    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, question: int, dtype: torch.dtype
-) -> float:
-    """Q = φ''(0)/2 of one question of the batch, by the scalar second derivative along its chord."""
-    rows_r = torch.nonzero(layout.question_R == question)[:, 0]
-    first, count = int(rows_r[0]), int(rows_r.shape[0])
-    tokens_n = torch.nonzero((layout.sequence_N >= first) & (layout.sequence_N < first + count))[:, 0]
-    offset = torch.tensor([first, 0], device=layout.positions_N2.device)
-    positions_n2 = layout.positions_N2[tokens_n] - offset
-    targets_n1 = layout.targets_N[tokens_n, None]
-    sequence_n = layout.sequence_N[tokens_n] - first
-    lengths_r = torch.bincount(sequence_n, minlength=count).double()
+def scalar_quadratics(
+    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
+) -> Tensor:
+    """Q = φ''(0)/2 of every question of a layout, by the scalar second derivative along its chord, float64 [B]."""
+    targets_N1 = layout.targets_N.unsqueeze(1)
+    sequences = torch.arange(len(layout.counts), device=layout.sequence_N.device)
+    mean_RN = (sequences.unsqueeze(1) == layout.sequence_N).double() / layout.tokens_R.unsqueeze(1)
 
-    def utility(state_rSD: Tensor) -> Tensor:
-        z_nV = model.readout(state_rSD, positions_n2, dtype).double()
-        log_p_n = torch.log_softmax(z_nV, -1).gather(1, targets_n1)[:, 0]
-        scores_r = torch.zeros(count, dtype=torch.float64, device=z_nV.device).index_add(0, sequence_n, log_p_n)
-        scores_r = scores_r / lengths_r
-        if layout.correct_B is None:
-            return scores_r[0]
-        return joint_option_utility(scores_r, torch.zeros_like(rows_r), layout.correct_B[question, None])[0]
+    def utility(state_RSD: Tensor) -> Tensor:
+        z_NV = model.readout(state_RSD, layout.positions_N2, dtype).double()
+        scores_R = mean_RN @ torch.log_softmax(z_NV, -1).gather(1, targets_N1)[:, 0]
+        return scores_R if layout.options is None else grouped_option_utility(scores_R, layout.options)
 
-    state = h_RSD[rows_r].to(dtype)
-    valid = layout.batch.attention_mask[rows_r].unsqueeze(-1)
-    displacement = torch.where(valid, h_plus_RSD[rows_r].to(dtype) - state, torch.zeros_like(state))
-    return 0.5 * float(chord_curvature(utility, state, displacement))
+    state = h_RSD.to(dtype)
+    valid = layout.batch.attention_mask.unsqueeze(-1)
+    displacement = torch.where(valid, h_plus_RSD.to(dtype) - state, torch.zeros_like(state))
+    with full_precision_products():
+        return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))
 
 
 def agrees(quadratic: float, scalar: float) -> bool:
@@ -60,16 +59,38 @@ def scalar_check_columns(
     h_plus_RSD: Tensor,
     layout: Layout,
     dtype: torch.dtype,
-    quadratic_B: Sequence[float],
     checked_B: Sequence[bool],
 ) -> Columns:
-    """The second calculation of Q where it is asked for, null elsewhere."""
-    scalars = [
-        scalar_quadratic(model, h_RSD, h_plus_RSD, layout, index, dtype) if checked else None
-        for index, checked in enumerate(checked_B)
+    """The second calculation of Q where it is asked for, null elsewhere; beside the column `quadratic`."""
+    chosen = [index for index, checked in enumerate(checked_B) if checked]
+    found = [
+        scalar_quadratics(model, h_RSD[some.rows], h_plus_RSD[some.rows], some.layout, dtype)
+        for some in (layout.some(group) for group in _groups(model, layout, chosen))
     ]
-    passed = [
-        None if scalar is None else agrees(float(quadratic), scalar)
-        for quadratic, scalar in zip(quadratic_B, scalars, strict=True)
-    ]
-    return {"scalar_quadratic": scalars, "scalar_check_passed": passed}
+    scalars = torch.cat(found) if found else h_RSD.new_zeros(0, dtype=torch.float64)
+
+    def spread(columns: Columns, values: np.ndarray[Any, Any]) -> list[float | None]:
+        held = dict(zip(chosen, values.tolist(), strict=True))
+        return [held.get(index) for index in range(len(checked_B))]
+
+    def passed(columns: Columns) -> list[bool | None]:
+        pairs = zip(columns["quadratic"].tolist(), columns["scalar_quadratic"], strict=True)
+        return [None if scalar is None else agrees(quadratic, scalar) for quadratic, scalar in pairs]
+
+    return {"scalar_quadratic": Later(spread, scalars), "scalar_check_passed": Later(passed)}
+
+
+def _groups(model: LoopedModel, layout: Layout, chosen: Sequence[int]) -> Iterator[list[int]]:
+    """So many questions at a time that what is differentiated fits; one, where the readout is more than a head."""
+    most = _LOGITS // model.vocabulary_size if model.head is not None else 0
+    group: list[int] = []
+    tokens = 0
+    for index in chosen:
+        count = layout.questions[index].example.prediction_count
+        if group and tokens + count > most:
+            yield group
+            group, tokens = [], 0
+        group.append(index)
+        tokens += count
+    if group:
+        yield group

@@ -7,37 +7,38 @@ position's own displacement where the readout is affine, and along the whole seq
 from __future__ import annotations
 
 import numpy as np
-import torch
 
-from loopscope.measure.columns import Columns, array
-from loopscope.measure.gate import GateDecision
+from loopscope.measure.columns import Columns, Later
+from loopscope.measure.gate import TokenDecisions
 from loopscope.measure.layout import Layout
 from loopscope.measure.paths import RememberedPath
+from loopscope.measure.predicted import predicted_scale
 from loopscope.measure.settings import Settings
-from loopscope.path import CONTRACTION, classify, predicted_scale
+from loopscope.measure.update import outcome
+from loopscope.path import CONTRACTION
 from loopscope.store.levels import Level
 from loopscope.store.tables.grids import GRID
 
 
 def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> Columns:
     """The columns of `tokens` for one update, one row a reference token."""
-    start = path.derivatives(0.0, 2).stack
-    ends = path.value([CONTRACTION, 1.0])
-    slope, quadratic, gain = array(start[1]), array(0.5 * start[2]), array(ends[:, 1])
+    _, slope, curvature = path._stack([0.0], 2)[..., 0]
+    quarter, gain = path._stack([CONTRACTION, 1.0], 0)[0].unbind(1)
+    quadratic = 0.5 * curvature
     scale = predicted_scale(slope, quadratic)
     columns: Columns = {
         **_identity(layout),
-        "utility_before": array(path.initial_utility),
+        "utility_before": path._initial_cached,
         "gain": gain,
         "slope": slope,
         "quadratic": quadratic,
-        "outcome": np.atleast_1d(classify(slope, gain)),
+        "outcome": Later(outcome),
         "quadratic_scale": scale,
-        "quarter_gain": array(ends[:, 0]),
-        "quadratic_gain": array(path.at(torch.as_tensor(scale, device=ends.device), 0).value),
+        "quarter_gain": quarter,
+        "quadratic_gain": path._own(scale, 0)[0],
     }
     if settings.level is not Level.QUICK:
-        columns["grid_gain"] = array(path.value(list(GRID))).astype(np.float32)
+        columns["grid_gain"] = path._stack(list(GRID), 0)[0].float()
     return columns
 
 
@@ -63,18 +64,17 @@ def _identity(layout: Layout) -> Columns:
         "option": np.concatenate(options),
         "token": np.concatenate(tokens),
         "position": np.concatenate(positions),
-        "token_id": array(layout.targets_N),
+        "token_id": layout.targets_N,
         "text_start": starts,
         "text_end": ends,
     }
 
 
-def gate_columns(decision: GateDecision, layout: Layout, transition: int) -> Columns:
+def gate_columns(decisions: TokenDecisions, transition: int) -> Columns:
     """What the exit gate decided at each reference token's prediction position."""
-    row, place = layout.positions_N2.unbind(1)
     return {
-        "exit_cdf": array(decision.cdf_through(transition)[row, place]),
-        "exit_depth": array(decision.exit_depth_RS[row, place]),
-        "exit_depth_fp64": array(decision.exit_depth_fp64_RS[row, place]),
-        "continues": array(decision.continues(transition)[row, place]),
+        "exit_cdf": decisions.cdf_through(transition),
+        "exit_depth": decisions.exit_depth_N,
+        "exit_depth_fp64": decisions.exit_depth_fp64_N,
+        "continues": decisions.continues(transition),
     }

@@ -1,13 +1,17 @@
 """One trip of a batch to the deepest loop: two states alive at a time, everything read on the way.
 
 Depth by depth the utility is read, and for every requested update t → t+1 everything that its level asks for.
+`launch` asks the device for all of it without waiting once (level full, whose searches are the host's, aside); what
+it returns is finished on the host when the numbers are there, by which time the next batch can be on its way.
 
 Shapes: R sequences, S positions, D hidden width, B questions.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,17 +19,20 @@ from torch import Tensor
 
 from loopscope._errors import LoopscopeError
 from loopscope.measure.batches import Question, collate
-from loopscope.measure.columns import Columns, array, stacked
+from loopscope.measure.columns import Arrival, Columns, Later, array, stacked
 from loopscope.measure.examples import identity_columns, length_columns
 from loopscope.measure.fp64 import analyse
 from loopscope.measure.gate import GateDecision, GateTrace, gate_trace
 from loopscope.measure.layout import Layout
-from loopscope.measure.paths import update_paths
+from loopscope.measure.parts import part
+from loopscope.measure.paths import Scales, UpdatePaths, affine_paths, nonlinear_paths
+from loopscope.measure.readings import Readings
 from loopscope.measure.scalar_check import scalar_check_columns
 from loopscope.measure.settings import Settings
 from loopscope.measure.tokens import gate_columns, token_columns
+from loopscope.measure.transfer import pinned
 from loopscope.measure.update import update_columns
-from loopscope.measure.utility import Reading, read
+from loopscope.measure.utility import Reading
 from loopscope.models.protocol import LoopedModel
 from loopscope.store.levels import Level
 
@@ -38,77 +45,116 @@ class Trip:
     def __init__(self, model: LoopedModel, settings: Settings, questions: Sequence[Question]) -> None:
         self._model, self._settings = model, settings
         self._dtype: torch.dtype = getattr(torch, settings.readout_dtype)
-        self._packing = collate(questions).to(model.device)
-        self._layout = Layout.of(questions, self._packing.sequences, model.device)
+        packing, device = collate(questions), model.device
+        own = packing.sequences is packing.batch
+        batch = pinned(packing.batch, device)
+        sequences = batch if own else pinned(packing.sequences, device)
+        self._packing = dataclasses.replace(packing, batch=batch, sequences=sequences).to(device)
+        self._layout = Layout.of(questions, self._packing.sequences, device)
+        self._readings = Readings(model, self._layout, self._dtype)
+        self._finite: dict[int, Tensor] = {}
 
-    @torch.no_grad()
     def run(self) -> Tables:
         """The rows of the batch in every table but `examples`."""
-        settings, model, layout = self._settings, self._model, self._layout
+        return self.launch().finish()
+
+    @torch.no_grad()
+    def launch(self) -> PendingTrip:
+        """Ask the device for everything."""
+        try:
+            return self._launch()
+        except LoopscopeError:
+            # Whatever was refused, a state that is not finite is what the user must hear of.
+            self._require_finite({}, *map(array, self._finite.values()))
+            raise
+
+    def _launch(self) -> PendingTrip:
+        settings, model, readings = self._settings, self._model, self._readings
         gate = self._gate()
         deepest = settings.deepest
         if settings.tokens and gate is not None:
             deepest = max(deepest, model.trained_depth)
         updates: dict[int, Tables] = {}
-        depths: list[Columns] = []
         context = model.embed(self._packing.batch)
-        state, before, running = context.state, None, context.state
+        running = context.state
+        state = before = None
         for depth in range(deepest + 1):
             running = running if depth == 0 else model.step(running, context)
-            proposed = self._packing.separate(running)
-            if depth - 1 in settings.transitions:
-                assert before is not None, "both ends of a transition are among the depths"
-                self._check_finite(proposed, depth)
-                updates[depth - 1] = self._update(state, proposed, before)
-            state = proposed
-            if gate is not None:
-                gate.see(depth, state)
-            before = None
+            state, before = self._packing.separate(running), state
             if depth in settings.depths:
-                self._check_finite(state, depth)
-                before = read(model, state, layout, self._dtype)
-                depths.append(self._depth(depth, before))
+                self._finite[depth] = self._finite_sequences(state)
+            if depth - 1 in settings.transitions:
+                assert before is not None, "a transition starts at depth 0 or later"
+                updates[depth - 1] = self._update(depth - 1, before, state)
+            if gate is not None:
+                with part("gate", state.device):
+                    gate.see(depth, state)
+            if depth in settings.depths and not self._is_surveyed(depth):
+                with part("depths", state.device):
+                    readings.read(depth, state)
+        with part("depths", running.device):
+            readings.settle()
         decision = None if gate is None else gate.decide()
         for transition, tables in updates.items():
-            self._finish_update(tables, transition, decision)
-        names = ("questions", *(["tokens"] if settings.tokens else []), *(["paths"] if settings.paths else []))
-        return {
-            "depths": stacked(depths),
-            **{name: stacked([tables[name] for tables in updates.values()]) for name in names},
-        }
+            self._decided(tables, transition, decision)
+        depths = [self._depth(depth, reading) for depth, reading in sorted(readings.found.items())]
+        return PendingTrip(Later(self._require_finite, *self._finite.values()), depths, list(updates.values()))
+
+    def _is_surveyed(self, depth: int) -> bool:
+        """Whether the survey of an update that starts or ends at a depth says what would be read there."""
+        transitions = self._settings.transitions
+        return self._model.head is not None and (depth in transitions or depth - 1 in transitions)
 
     def _gate(self) -> GateTrace | None:
-        wanted = self._settings.tokens or (self._settings.level is not Level.QUICK and self._settings.transitions)
-        return gate_trace(self._model, self._settings.exit_threshold) if wanted else None
+        settings = self._settings
+        if not (settings.tokens or (settings.level is not Level.QUICK and settings.transitions)):
+            return None
+        stored = self._layout.positions_N2 if settings.tokens else None
+        return gate_trace(self._model, settings.exit_threshold, stored)
 
-    def _check_finite(self, state_RSD: Tensor, depth: int) -> None:
+    def _finite_sequences(self, state_RSD: Tensor) -> Tensor:
+        """Whether every valid position of a sequence is finite: its sum is, in an arithmetic that cannot overflow."""
+        total_RS = state_RSD.sum(2, dtype=torch.float64)
+        return (total_RS.isfinite() | ~self._layout.batch.attention_mask).all(1)
+
+    def _require_finite(self, _: Columns, *finite_R: np.ndarray[Any, Any]) -> None:
         """Name the question whose state overflowed, instead of letting a NaN travel on."""
-        finite_RS = state_RSD.isfinite().all(2) | ~self._layout.batch.attention_mask
-        if bool(finite_RS.all()):
-            return
-        row = int(torch.nonzero(~finite_RS.all(1))[0, 0])
-        question = self._layout.questions[int(self._layout.question_R[row])]
-        raise LoopscopeError(
-            f"{self._model.name} has no finite state for question {question.example.id} at depth {depth}:"
-            " try --dtype float32, fewer loops, or leave the question out"
-        )
+        owner = [question for question in self._layout.questions for _ in range(question.sequences)]
+        for depth, finite in zip(self._finite, finite_R, strict=True):
+            if not finite.all():
+                raise LoopscopeError(
+                    f"{self._model.name} has no finite state for question {owner[int(finite.argmin())].example.id}"
+                    f" at depth {depth}: try --dtype float32, fewer loops, or leave the question out"
+                )
 
-    def _update(self, h_RSD: Tensor, h_plus_RSD: Tensor, before: Reading) -> Tables:
+    def _paths(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> UpdatePaths:
+        """The paths of an update; the readings of its ends are noted where it says what they are."""
+        settings, model, layout, found = self._settings, self._model, self._layout, self._readings.found
+        if model.head is None:
+            return nonlinear_paths(model, h_RSD, h_plus_RSD, layout, self._dtype, settings.level, found[transition])
+        scales = Scales.of(settings.level, tokens=settings.tokens)
+        paths = affine_paths(model.head, h_RSD, h_plus_RSD, layout, self._dtype, scales)
+        found[transition] = paths.before
+        if transition + 1 not in settings.transitions:
+            found[transition + 1] = paths.after(layout)
+        return paths
+
+    def _update(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> Tables:
         settings, model, layout = self._settings, self._model, self._layout
-        paths = update_paths(model, h_RSD, h_plus_RSD, layout, self._dtype, before)
+        paths = self._paths(transition, h_RSD, h_plus_RSD)
         questions: Columns = {
             **identity_columns(layout),
             **length_columns(layout),
-            **update_columns(model, h_RSD, h_plus_RSD, layout, settings, paths, before),
+            **update_columns(model, h_RSD, h_plus_RSD, layout, settings, paths),
         }
         tables: Tables = {"questions": questions}
         if settings.level is not Level.QUICK:
             checked = [question.row < settings.scalar_checks for question in layout.questions]
-            questions.update(
-                scalar_check_columns(model, h_RSD, h_plus_RSD, layout, self._dtype, questions["quadratic"], checked)
-            )
+            with part("scalar checks", h_RSD.device):
+                questions.update(scalar_check_columns(model, h_RSD, h_plus_RSD, layout, self._dtype, checked))
         if settings.tokens:
-            tables["tokens"] = token_columns(paths.tokens, layout, settings)
+            with part("tokens", h_RSD.device):
+                tables["tokens"] = token_columns(paths.tokens, layout, settings)
         if settings.level is Level.FULL:
             del paths
             analysis = analyse(model, h_RSD, h_plus_RSD, layout)
@@ -117,7 +163,7 @@ class Trip:
                 tables["paths"] = {"row": questions["row"], "example_id": questions["example_id"], **analysis.nodes}
         return tables
 
-    def _finish_update(self, tables: Tables, transition: int, decision: GateDecision | None) -> None:
+    def _decided(self, tables: Tables, transition: int, decision: GateDecision | None) -> None:
         """What is only known at the end of the trip: the transition's number and the gate's decision."""
         for columns in tables.values():
             columns["transition"] = np.full(len(columns["row"]), transition)
@@ -125,22 +171,51 @@ class Trip:
             return
         continuing_R = (decision.continues(transition) & self._layout.batch.attention_mask).sum(1)
         if self._settings.level is not Level.QUICK:
-            counted = array(self._layout.question_sum(continuing_R.double()))
-            tables["questions"]["gate_continuing"] = counted.astype(np.int32)
-        if "tokens" in tables:
-            tables["tokens"].update(gate_columns(decision, self._layout, transition))
+            counted_B = self._layout.question_sum(continuing_R.double())
+            tables["questions"]["gate_continuing"] = counted_B.to(torch.int32)
+        if decision.tokens is not None:
+            tables["tokens"].update(gate_columns(decision.tokens, transition))
 
     def _depth(self, depth: int, found: Reading) -> Columns:
         layout = self._layout
-        columns = {
+        columns: Columns = {
             **identity_columns(layout),
             "depth": np.full(len(layout.questions), depth),
-            "utility": array(found.utility_B),
+            "utility": found.utility_B,
         }
         if layout.is_options:
-            bounds = np.cumsum(array(layout.sequences_B))[:-1]
-            scores = np.split(array(found.scores_R), bounds)
-            columns["option_scores"] = [part.tolist() for part in scores]
-            columns["option_logliks"] = [part.tolist() for part in np.split(array(found.sums_R), bounds)]
-            columns["chosen_option"] = [int(part.argmax()) for part in scores]
+            bounds = np.cumsum([question.sequences for question in layout.questions])[:-1]
+
+            def by_question(_: Columns, values_R: np.ndarray[Any, Any]) -> list[list[float]]:
+                return [share.tolist() for share in np.split(values_R, bounds)]
+
+            columns["option_scores"] = Later(by_question, found.scores_R)
+            columns["option_logliks"] = Later(by_question, found.sums_R)
+            columns["chosen_option"] = Later(_chosen_options)
         return columns
+
+
+def _chosen_options(columns: Columns) -> list[int]:
+    return [int(np.argmax(scores)) for scores in columns["option_scores"]]
+
+
+class PendingTrip:
+    """A batch whose numbers are on their way to the host."""
+
+    def __init__(self, finite: Later, depths: Sequence[Columns], updates: Sequence[Tables]) -> None:
+        self._depths = len(depths)
+        self._names = [list(tables) for tables in updates]
+        # First of all whether the states were finite at all: a NaN must not travel on.
+        self._arrival = Arrival(
+            [{"finite": finite}, *depths, *(columns for tables in updates for columns in tables.values())]
+        )
+
+    def finish(self) -> Tables:
+        """The rows of the batch in every table but `examples`, as soon as they are here."""
+        _, *landed = self._arrival.columns()
+        tables: dict[str, list[Columns]] = {"depths": landed[: self._depths], "questions": []}
+        columns = iter(landed[self._depths :])
+        for names in self._names:
+            for name in names:
+                tables.setdefault(name, []).append(next(columns))
+        return {name: stacked(parts) for name, parts in tables.items()}

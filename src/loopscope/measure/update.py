@@ -1,100 +1,76 @@
 """One update of a batch: A, Q, ΔU, the grid, diagnostics and interventions (levels quick and grid).
 
+Nothing here waits for the device: columns are tensors there, or follow from them on the host.
+
 Shapes: N reference tokens, R sequences, B questions.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.measure.columns import Columns, array
+from loopscope.measure.columns import Columns, Later
 from loopscope.measure.diagnostics import state_change
-from loopscope.measure.interventions import rounded_gain
+from loopscope.measure.interventions import rounded_gains
 from loopscope.measure.layout import Layout
-from loopscope.measure.paths import SequencePath, UpdatePaths
+from loopscope.measure.parts import part
+from loopscope.measure.paths import UpdatePaths
+from loopscope.measure.predicted import predicted_scale
 from loopscope.measure.settings import Settings
-from loopscope.measure.utility import Reading, logits, pieces
 from loopscope.models.protocol import LoopedModel
-from loopscope.path import CONTRACTION, classify, predicted_scale
-from loopscope.readout.affine import AffinePath, affine_path
+from loopscope.path import CONTRACTION, classify
 from loopscope.store.levels import Level
 from loopscope.store.tables.grids import CURVATURE_SCALES, GRID
 
 
 def update_columns(
-    model: LoopedModel,
-    h_RSD: Tensor,
-    h_plus_RSD: Tensor,
-    layout: Layout,
-    settings: Settings,
-    paths: UpdatePaths,
-    before: Reading,
+    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, settings: Settings, paths: UpdatePaths
 ) -> Columns:
     """The columns of `questions` that describe one update, one row a question."""
-    path, affine = paths.questions, model.head is not None
-    if settings.level is Level.QUICK:
-        ends = path.derivatives([0.0, 1.0] if affine else [0.0], 2).stack
-        gain = path.value(1.0)
-    else:
-        # An affine path has its derivatives almost for nothing; through a nonlinear readout they are what costs.
-        ends = path.derivatives(list(GRID) if affine else list(CURVATURE_SCALES), 2).stack
-        grid_gain = path.value(list(GRID))
-        gain = grid_gain[:, -1]
-    slope, quadratic = array(ends[1, :, 0]), array(0.5 * ends[2, :, 0])
+    path, before = paths.questions, paths.before
+    quick = settings.level is Level.QUICK
+    # Highest order first: through a nonlinear readout derivatives are what costs, and they bring the values along.
+    derivatives_3BK = path._stack([0.0] if quick else list(CURVATURE_SCALES), 2)
+    gains_BK = path._stack([1.0] if quick else list(GRID), 0)[0]
+    gain = gains_BK[:, -1]
+    slope, quadratic = derivatives_3BK[1, :, 0], 0.5 * derivatives_3BK[2, :, 0]
     scale = predicted_scale(slope, quadratic)
     columns: Columns = {
-        "utility_before": array(before.utility_B),
-        "utility_after": array(before.utility_B + gain),
-        "gain": array(gain),
+        "utility_before": before.utility_B,
+        "utility_after": before.utility_B + gain,
+        "gain": gain,
         "slope": slope,
         "quadratic": quadratic,
-        "outcome": np.atleast_1d(classify(slope, array(gain))),
+        "outcome": Later(outcome),
         "quadratic_scale": scale,
     }
-    if settings.level is Level.QUICK:
+    if quick:
         return columns
-    dtype = getattr(torch, settings.readout_dtype)
-    scale_B = torch.as_tensor(scale, device=gain.device)
-    columns["grid_gain"] = array(grid_gain)
-    columns["curvature_path"] = array(path.derivatives(list(CURVATURE_SCALES), 2).stack[2])
-    columns["quadratic_gain"] = array(path.at(scale_B, 0).value)
-    outputs = endpoint_outputs(model, paths.sequences, h_RSD, h_plus_RSD, layout, dtype)
-    if affine and not layout.is_options:
-        correction = array(outputs.divergence_R)
-        columns["kl_correction"] = correction
-        columns["kl_residual"] = columns["gain"] - (slope - correction)
-    for name, values in state_change(h_RSD, h_plus_RSD, layout)._asdict().items():
-        columns[name] = array(values)
-    columns["output_kl"] = array(layout.question_mean(outputs.divergence_R))
-    columns["entropy_change"] = array(layout.question_mean(outputs.entropy_change_R))
-    for name, chosen in (("quarter", torch.full_like(gain, CONTRACTION)), ("quadratic", scale_B)):
-        columns[f"bf16_{name}_gain"] = array(rounded_gain(model, h_RSD, h_plus_RSD, chosen, layout, dtype, before))
+    device, dtype = gain.device, getattr(torch, settings.readout_dtype)
+    columns["grid_gain"] = gains_BK
+    columns["curvature_path"] = derivatives_3BK[2]
+    with part("own scale", device):
+        columns["quadratic_gain"] = path._own(scale, 0)[0]
+    outputs = paths.outputs
+    assert outputs is not None, "every level but quick asks for them"
+    if model.head is not None and not layout.is_options:
+        columns["kl_correction"] = outputs.divergence_R
+        columns["kl_residual"] = gain - (slope - outputs.divergence_R)
+    columns["output_kl"] = layout.question_mean(outputs.divergence_R)
+    columns["entropy_change"] = layout.question_mean(outputs.entropy_R)
+    with part("diagnostics", device):
+        columns.update(state_change(h_RSD, h_plus_RSD, layout)._asdict())
+    with part("rounded", device):
+        chosen = (torch.full_like(gain, CONTRACTION), scale)
+        rounded = rounded_gains(model, h_RSD, h_plus_RSD, chosen, layout, dtype, before)
+        columns["bf16_quarter_gain"], columns["bf16_quadratic_gain"] = rounded
     return columns
 
 
-class EndpointOutputs:
-    """How the output distributions of H and H⁺ differ, averaged over each sequence's prediction positions, [R]."""
-
-    def __init__(self, divergence_R: Tensor, entropy_change_R: Tensor) -> None:
-        self.divergence_R, self.entropy_change_R = divergence_R, entropy_change_R
-
-
-def endpoint_outputs(
-    model: LoopedModel, path: SequencePath, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
-) -> EndpointOutputs:
-    """KL(p(0)‖p(1)) and the change of entropy from H to H⁺."""
-    if isinstance(path, AffinePath):
-        found = path.distributions
-        return EndpointOutputs(found.divergence, found.entropy_change)
-    parts = []
-    for piece in pieces(model, layout):
-        z0_nV = logits(model, h_RSD, layout, piece, dtype)
-        z1_nV = logits(model, h_plus_RSD, layout, piece, dtype)
-        owner_n = layout.sequence_N[piece.tokens] - piece.rows.start
-        # Divergence and entropies depend on the two ends alone, so the straight line between them will do.
-        parts.append(affine_path(z0_nV, z1_nV - z0_nV, layout.targets_N[piece.tokens], examples=owner_n).distributions)
-    return EndpointOutputs(
-        torch.cat([part.divergence for part in parts]), torch.cat([part.entropy_change for part in parts])
-    )
+def outcome(columns: Columns) -> np.ndarray[Any, Any]:
+    """The class of each update, on the host."""
+    return np.atleast_1d(classify(columns["slope"], columns["gain"]))

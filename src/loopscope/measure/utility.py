@@ -19,6 +19,7 @@ from torch import Tensor
 
 from loopscope.measure.layout import Layout
 from loopscope.models.protocol import LoopedModel
+from loopscope.readout.reference import log_probability_at_start
 from loopscope.readout.sources import full_precision_products
 
 LOGITS = 1 << 25
@@ -41,28 +42,24 @@ class Reading:
     scores_R: Tensor
     utility_B: Tensor
 
+    @classmethod
+    def of(cls, log_p_N: Tensor, layout: Layout) -> Reading:
+        """From the log probabilities, wherever they were read."""
+        sums_R = layout.sequence_sum(log_p_N)
+        scores_R = sums_R / layout.tokens_R
+        return cls(log_p_N, sums_R, scores_R, question_utility(scores_R, layout))
+
 
 def read(model: LoopedModel, state_RSD: Tensor, layout: Layout, dtype: torch.dtype) -> Reading:
-    """Log probabilities and U of every question at a state."""
-    log_p_N = log_probabilities(model, state_RSD, layout, dtype)
-    sums_R = layout.sequence_sum(log_p_N)
-    scores_R = sums_R / layout.tokens_R
-    return Reading(log_p_N, sums_R, scores_R, question_utility(scores_R, layout))
+    """Log probabilities and U of every question at a state, through any readout."""
+    return Reading.of(log_probabilities(model, state_RSD, layout, dtype), layout)
 
 
 def question_utility(scores_R: Tensor, layout: Layout) -> Tensor:
     """U from the sequences' scores, [R] → [B]."""
-    if layout.correct_B is None:
+    if layout.options is None:
         return scores_R
-    top_B = torch.segment_reduce(scores_R, "max", lengths=layout.sequences_B)
-    mass_B = layout.question_sum(torch.exp(scores_R - top_B[layout.question_R]))
-    return scores_R[correct_rows(layout)] - top_B - torch.log(mass_B)
-
-
-def correct_rows(layout: Layout) -> Tensor:
-    """The sequence of each question's right option."""
-    assert layout.correct_B is not None
-    return layout.sequences_B.cumsum(0) - layout.sequences_B + layout.correct_B
+    return log_probability_at_start(layout.options.gathered(scores_R, -torch.inf), layout.options.target)
 
 
 def log_probabilities(model: LoopedModel, state_RSD: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
@@ -90,18 +87,17 @@ def logits(model: LoopedModel, state_RSD: Tensor, layout: Layout, piece: Piece, 
 
 def local_positions(layout: Layout, piece: Piece) -> Tensor:
     """The prediction positions of a piece, rows counted from its first."""
-    offset = torch.tensor([piece.rows.start, 0], device=layout.positions_N2.device)
-    return layout.positions_N2[piece.tokens] - offset
+    row, place = layout.positions_N2[piece.tokens].unbind(1)
+    return torch.stack([row - piece.rows.start, place], 1)
 
 
 def pieces(model: LoopedModel, layout: Layout) -> Iterator[Piece]:
     """Whole sequences with their reference tokens, so many at a time that their logits fit."""
-    counts = layout.tokens_R.tolist()
     most = max(1, LOGITS // model.vocabulary_size)
     first_row = first_token = tokens = 0
-    for row, count in enumerate(counts):
+    for row, count in enumerate(layout.counts):
         if tokens and tokens + count > most:
             yield Piece(slice(first_row, row), slice(first_token, first_token + tokens))
             first_row, first_token, tokens = row, first_token + tokens, 0
         tokens += count
-    yield Piece(slice(first_row, len(counts)), slice(first_token, first_token + tokens))
+    yield Piece(slice(first_row, len(layout.counts)), slice(first_token, first_token + tokens))

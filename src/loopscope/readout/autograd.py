@@ -88,6 +88,36 @@ def chord_curvature(utility: Callable[[Tensor], Tensor], state: Tensor, displace
     return result
 
 
+def chord_curvatures(
+    utility: Callable[[Tensor], Tensor], state: Tensor, displacement: Tensor, owner: Tensor, examples: int
+) -> Tensor:
+    """The same of many examples at once, float64 [N]: each along its own chord, all by one second derivative.
+
+    Examples share no rows, so the second derivative of the sum of their utilities by their scalars s_n is diagonal.
+    Nothing here waits for the device, and sums are taken in an order that does not vary.
+
+    Args:
+        utility: from a state to the utilities [N] of the examples.
+        state: H, whose first axis is rows.
+        displacement: D, the same shape.
+        owner: the example that each row belongs to, [rows].
+        examples: N.
+    """
+    d = displacement.double()
+    belongs_N = (torch.arange(examples, device=owner.device).unsqueeze(1) == owner).double()
+    length_N = (belongs_N @ (d * d).reshape(d.shape[0], -1).sum(1)).sqrt()
+    aside = [1] * (d.ndim - 1)
+    held = torch.where(length_N > 0.0, length_N, 1.0)[owner].reshape(-1, *aside)
+    direction = (d / held).to(state.dtype)
+    with torch.enable_grad(), differentiable_attention():
+        s_N = torch.zeros(examples, dtype=state.dtype, device=state.device, requires_grad=True)
+        value = utility(state.detach() + s_N[owner].reshape(-1, *aside) * direction).sum()
+        (first,) = torch.autograd.grad(value, s_N, create_graph=True)
+        second = torch.autograd.grad(first.sum(), s_N)[0] if first.requires_grad else torch.zeros_like(s_N)
+    result: Tensor = second.detach().double() * length_N**2
+    return result
+
+
 def autograd_sweep(view: StateView, targets_t: Tensor, scales: list[float], order: int) -> Swept:
     """An affine path's φ, φ', φ'' of each token as the paper computes them: each token's state is a row of its own."""
     y_t1 = targets_t.unsqueeze(1)

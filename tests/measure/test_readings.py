@@ -1,0 +1,38 @@
+"""U at a depth is the same number whoever says it: the update that starts there, the one that ends there, a reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from loopscope.store import Run
+
+EXACT = {"dtype": "float64", "readout_dtype": "float64"}
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
+@pytest.mark.parametrize("family", ["ouro", "huginn"])
+def test_whoever_reads_a_depth(family: str, task: str, measured: Callable[..., Run]) -> None:
+    runs = [
+        measured(family, task, transitions=transitions, depths=range(5), limit=3, level="quick", **EXACT)
+        for transitions in ([], [1], [0, 1, 2, 3], [3])
+    ]
+    first, *others = (run.depths for run in runs)
+    for other in others:
+        assert other["depth"].equals(first["depth"])
+        np.testing.assert_allclose(other["utility"], first["utility"], rtol=1e-12, atol=1e-13)
+        if task == "arithmetic-mc":
+            assert other["chosen_option"].equals(first["chosen_option"])
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
+def test_both_tables_tell_the_same_utility(task: str, measured: Callable[..., Run]) -> None:
+    run = measured("ouro", task, transitions=[1], depths=[], limit=4)
+    for depth, column in ((1, "utility_before"), (2, "utility_after")):
+        stored = run.depths.filter(run.depths["depth"] == depth)["utility"].to_numpy()
+        told = run.records[column].to_numpy()
+        if column == "utility_before":
+            np.testing.assert_array_equal(stored, told)
+        np.testing.assert_allclose(stored, told, rtol=1e-14, atol=1e-15)
