@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from loopscope._errors import LoopscopeError
 from loopscope.bench.run import ROWS, chosen_device, chosen_rows, run_bench
@@ -52,6 +53,7 @@ def test_the_numbers_compared_in_passing_agree(quick_report):
     report, _ = quick_report
     rows = {row.name: row for row in report.rows}
     assert all(value < 1e-4 for name, value in rows["geometry"].figures.items() if name.startswith("largest"))
+    assert all(value < 1e-4 for value in rows["huginn"].figures.values())
     assert all(value < 1e-9 for name, value in rows["fp64"].figures.items() if name.startswith("largest"))
 
 
@@ -100,6 +102,7 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(tmp_p
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_every_row_runs_on_a_gpu():
     report = run_bench("cuda", quick=True, progress=False)
     assert report.failed == {}

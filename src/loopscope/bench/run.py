@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from loopscope._errors import LoopscopeError
-from loopscope.bench import accuracy, fp64_path, geometry, geometry_memory
+from loopscope.bench import accuracy, fp64_path, geometry, geometry_memory, huginn_readout
 from loopscope.bench.machine import in_words, machine
 from loopscope.bench.report import Report
 from loopscope.bench.row import Row
@@ -25,6 +25,7 @@ ROWS: dict[str, Callable[[Setting], list[Row]]] = {
     "memory": geometry_memory.rows,
     "accuracy": accuracy.rows,
     "fp64": fp64_path.rows,
+    "huginn": huginn_readout.rows,
 }
 
 

@@ -6,6 +6,23 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
+class HuginnSizes:
+    """A coda of two blocks and a head, and the states that they read."""
+
+    hidden: int
+    heads: int
+    inner: int
+    vocabulary: int
+    rows: int
+    positions: int
+
+    def as_size(self) -> dict[str, int]:
+        """For a row."""
+        tokens = self.rows * self.positions
+        return {"tokens": tokens, "hidden": self.hidden, "inner": self.inner, "vocabulary": self.vocabulary}
+
+
+@dataclass(frozen=True)
 class Sizes:
     """The numbers of one benchmark.
 
@@ -21,6 +38,7 @@ class Sizes:
         cells: of the FP64 path; one less than its nodes.
         error_tokens: of the accuracy rows; a ragged number.
         error_vocabulary: of the accuracy rows; a ragged number.
+        huginn: of the nonlinear readout.
         judged: whether goals are held against these sizes.
     """
 
@@ -35,6 +53,7 @@ class Sizes:
     cells: int
     error_tokens: int
     error_vocabulary: int
+    huginn: HuginnSizes
     judged: bool = True
 
 
@@ -50,9 +69,17 @@ CUDA = Sizes(
     cells=256,
     error_tokens=997,
     error_vocabulary=50_021,
+    huginn=HuginnSizes(hidden=5280, heads=55, inner=17_920, vocabulary=65_536, rows=4, positions=256),
 )
 CPU = replace(
-    CUDA, tokens=64, chunk=64, repeats=5, slow_repeats=3, memory_tokens=(64, 1024), fp64_tokens=8, error_tokens=29
+    CUDA,
+    tokens=64,
+    chunk=64,
+    repeats=5,
+    memory_tokens=(64, 1024),
+    fp64_tokens=8,
+    error_tokens=29,
+    huginn=HuginnSizes(hidden=1056, heads=11, inner=3584, vocabulary=65_536, rows=2, positions=32),
 )
 QUICK = Sizes(
     tokens=9,
@@ -66,6 +93,7 @@ QUICK = Sizes(
     cells=16,
     error_tokens=7,
     error_vocabulary=501,
+    huginn=HuginnSizes(hidden=48, heads=2, inner=64, vocabulary=301, rows=2, positions=5),
     judged=False,
 )
 
