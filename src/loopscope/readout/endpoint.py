@@ -91,32 +91,47 @@ def endpoint_distributions(
 ) -> EndpointDistributions:
     """Divergences and entropies of some tokens, in one sweep over the vocabulary."""
     target = source.target_logits(rows, targets_t)
-    within, outside = [], []
+    ends = EndpointSweep()
     for columns in blocks(source.vocabulary, block_vocabulary):
-        z0_tb, v_tb = source.block(rows, columns, targets_t, target)
+        ends.add(*source.block(rows, columns, targets_t, target))
+    return ends.result()
+
+
+class EndpointSweep:
+    """The comparison of some tokens' endpoint distributions, a vocabulary block at a time."""
+
+    def __init__(self) -> None:
+        self._within: list[EndpointDistributions] = []
+        self._outside: list[Tensor] = []
+
+    def add(self, z0_tb: Tensor, v_tb: Tensor) -> None:
+        """Takes in one block."""
         nothing = torch.zeros_like(z0_tb)
         part = _compare(z0_tb, v_tb, nothing, nothing, nothing)
-        within.append(part.within)
-        outside.append(
+        self._within.append(part.within)
+        self._outside.append(
             torch.stack([part.z0_e, part.v_e, part.log_mass, part.growth, part.mean_below, part.change_scale])
         )
-    if len(within) == 1:
-        return within[0]
-    z0_e_tB, v_e_tB, log_mass_tB, growth_tB, mean_below_tB, scale_tB = torch.stack(outside, -1)
-    kl, reverse, h0, h1, change = torch.stack([w.stacked() for w in within], -1)
-    between = _compare(z0_e_tB, v_e_tB, log_mass_tB, growth_tB, mean_below_tB)
-    p_tB, q_tB = between.p_tb, between.q_tb
-    initial_entropy = between.within.initial_entropy + (p_tB * h0).sum(1)
-    final_entropy = between.within.final_entropy + (q_tB * h1).sum(1)
-    moved = between.moved + (q_tB * change).sum(1)
-    moved_scale = between.moved_scale + (q_tB * scale_tB).sum(1)
-    return EndpointDistributions(
-        between.within.divergence + (p_tB * kl).sum(1),
-        between.within.reverse_divergence + (q_tB * reverse).sum(1),
-        initial_entropy,
-        final_entropy,
-        _entropy_change(initial_entropy, final_entropy, moved, moved_scale)[0],
-    )
+
+    def result(self) -> EndpointDistributions:
+        """The blocks so far, put together by the chain rule."""
+        if len(self._within) == 1:
+            return self._within[0]
+        z0_e_tB, v_e_tB, log_mass_tB, growth_tB, mean_below_tB, scale_tB = torch.stack(self._outside, -1)
+        kl, reverse, h0, h1, change = torch.stack([w.stacked() for w in self._within], -1)
+        between = _compare(z0_e_tB, v_e_tB, log_mass_tB, growth_tB, mean_below_tB)
+        p_tB, q_tB = between.p_tb, between.q_tb
+        initial_entropy = between.within.initial_entropy + (p_tB * h0).sum(1)
+        final_entropy = between.within.final_entropy + (q_tB * h1).sum(1)
+        moved = between.moved + (q_tB * change).sum(1)
+        moved_scale = between.moved_scale + (q_tB * scale_tB).sum(1)
+        return EndpointDistributions(
+            between.within.divergence + (p_tB * kl).sum(1),
+            between.within.reverse_divergence + (q_tB * reverse).sum(1),
+            initial_entropy,
+            final_entropy,
+            _entropy_change(initial_entropy, final_entropy, moved, moved_scale)[0],
+        )
 
 
 def _entropy_change(initial: Tensor, final: Tensor, moved: Tensor, moved_scale: Tensor) -> tuple[Tensor, Tensor]:
