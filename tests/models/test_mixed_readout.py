@@ -8,6 +8,7 @@ import torch
 from loopscope.models import Batch
 from loopscope.models import base as base_module
 from loopscope.models.linear import Linear
+from loopscope.readout.nested import nested_derivatives
 from loopscope.readout.taylor import Series
 from loopscope.split_product import linear as linear_module
 from loopscope.triton_kernels.choice import implementation
@@ -76,6 +77,16 @@ def test_differentiation_has_float32_matrices(splitting, model):
 def test_float64_has_float64_matrices(splitting, model):
     with torch.no_grad():
         assert {part.dtype for part in model._readout_parts(torch.float64).parameters()} == {torch.float64}
+
+
+def test_a_copy_made_inside_forward_mode_outlives_it(model):
+    state = state_of(model).float()
+
+    def total(state):
+        return model.readout(state, POSITIONS, torch.float32).sum()
+
+    first, second = (nested_derivatives(total, state, 0.1 * state, 2) for _ in range(2))
+    assert torch.equal(torch.stack(first), torch.stack(second))
 
 
 def test_body_and_head_make_the_readout(model):

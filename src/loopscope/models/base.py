@@ -135,7 +135,9 @@ class LoopedModule(nn.Module):
         mixed = mixes and dtype == torch.float32 and splits_apply(parameters[0].device)
         held = self._casts.get((dtype, mixed))
         if held is None or held[0] != stamp:
-            twin = _mixed_copy(parts, dtype) if mixed else _cast_copy(parts, dtype, keep_graph=False)
+            # Inside a function transform every result belongs to the transform; what is kept must outlive it.
+            with torch._C._DisableFuncTorch():
+                twin = _mixed_copy(parts, dtype) if mixed else _cast_copy(parts, dtype, keep_graph=False)
             self._casts[dtype, mixed] = held = (stamp, twin)
         return held[1]
 
