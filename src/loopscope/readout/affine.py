@@ -30,6 +30,9 @@ from loopscope.readout._segments import SegmentMean, Segments, as_segments
 from loopscope.readout.autograd import autograd_sweep
 from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
 from loopscope.readout.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
+from loopscope.readout.even import BLOCK_TOKENS as EVEN_BLOCK_TOKENS
+from loopscope.readout.even import BLOCK_VOCABULARY as EVEN_BLOCK_VOCABULARY
+from loopscope.readout.even import even_survey
 from loopscope.readout.moments import Swept, sweep
 from loopscope.readout.sources import HeadLogits, LogitSource, ScaledDisplacement, StoredLogits, blocks
 from loopscope.readout.survey import EvenScales, Survey
@@ -111,8 +114,28 @@ class AffinePath(UtilityPath):
         require_results_finite("the path", swept.derivatives)
         return swept
 
+    def _even_sweep(self, rows: slice, scales: list[float], order: int) -> Swept:
+        """The same for evenly spaced scales from 0 to 1."""
+        if self._impl != "blocked":
+            return self._sweep(rows, scales, order)
+        width = min(self._block_vocabulary, EVEN_BLOCK_VOCABULARY)
+        found = even_survey(
+            self._source,
+            rows,
+            self._targets_T[rows],
+            len(scales),
+            order=order,
+            distributions=False,
+            block_vocabulary=width,
+        )
+        require_results_finite("the path", found.derivatives)
+        return Swept(found.derivatives, found.initial, found.spread)
+
     def _rows(self) -> list[slice]:
         return list(blocks(self._source.tokens, self._block_tokens))
+
+    def _even_rows(self) -> list[slice]:
+        return list(blocks(self._source.tokens, EVEN_BLOCK_TOKENS)) if self._impl == "blocked" else self._rows()
 
     def _stack(self, scales: list[float], order: int) -> Tensor:
         mean = SegmentMean(self._segments)
@@ -240,8 +263,8 @@ class AffinePath(UtilityPath):
             raise LoopscopeError("impl='autograd' has no fourth derivative; use impl='blocked' for envelopes.")
         nodes = [k / cells for k in range(cells + 1)]
         stack, *bounds = (SegmentMean(self._segments) for _ in range(1 + len(CellBounds._fields)))
-        for rows in self._rows():
-            swept = self._sweep(rows, nodes, 4)
+        for rows in self._even_rows():
+            swept = self._even_sweep(rows, nodes, 4)
             stack.add(rows, swept.derivatives.transpose(0, 1))
             for mean, field in zip(bounds, cell_bounds(swept.derivatives, swept.spread, 1.0 / cells), strict=True):
                 mean.add(rows, field)
