@@ -14,7 +14,7 @@ from torch import Tensor
 from loopscope.bench.geometry import CURVATURE_AT, SCALES, survey
 from loopscope.bench.measured import Measured
 from loopscope.bench.plain_fp32 import plain_geometry
-from loopscope.bench.row import Error, Row, at_most
+from loopscope.bench.row import Row, at_most, error_of
 from loopscope.bench.setting import Setting
 from loopscope.bench.updates import FLAT, PEAKED, SMALL_STEP, STEP, TYPICAL, Update, random_update, with_likely_targets
 from loopscope.readout import Survey, affine_path_from_states
@@ -57,7 +57,7 @@ def _row(case: Case, setting: Setting) -> Row:
     )
     exact, ours = by_name(_reference(update)), by_name(survey(update))
     plain = plain_geometry(update, [k / (SCALES - 1) for k in range(SCALES)], CURVATURE_AT)
-    errors = tuple(_error(name, exact[name], ours[name], plain[name]) for name in exact)
+    errors = tuple(error_of(name, exact[name], ours[name], plain[name]) for name in exact)
     worst = max(error.rms_ratio for error in errors)
     largest = max(error.max_ratio for error in errors)
     return Row(
@@ -102,11 +102,3 @@ def _reference(update: Update) -> Survey:
         impl="reference",
     )
     return path.per_token().survey(SCALES, CURVATURE_AT, order=2)
-
-
-def _error(name: str, exact: Tensor, ours: Tensor, plain: Tensor) -> Error:
-    def rms(values: Tensor) -> float:
-        return float(values.double().square().mean().sqrt())
-
-    off, plain_off = ours - exact, plain.double() - exact
-    return Error(name, rms(exact), rms(off), rms(plain_off), float(off.abs().max()), float(plain_off.abs().max()))

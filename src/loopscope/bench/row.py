@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from loopscope.bench.measured import Measured
 
 
@@ -152,6 +154,17 @@ def at_most(text: str, bound: float, measured: float, *, judged: bool, against: 
 def at_least(text: str, bound: float, measured: float, *, judged: bool, against: str = "") -> Goal:
     """A goal to reach."""
     return Goal(text, bound, False, measured, against, judged)
+
+
+def error_of(quantity: str, exact: Tensor, ours: Tensor, plain: Tensor) -> Error:
+    """Of all values of one quantity, against those in FP64."""
+
+    def rms(values: Tensor) -> float:
+        return float(values.square().mean().sqrt())
+
+    off, plain_off = ours.double() - exact, plain.double() - exact
+    largest, plain_largest = float(off.abs().max()), float(plain_off.abs().max())
+    return Error(quantity, rms(exact), rms(off), rms(plain_off), largest, plain_largest)
 
 
 def _over(a: float, b: float) -> float:

@@ -18,8 +18,7 @@ class HuginnSizes:
 
     def as_size(self) -> dict[str, int]:
         """For a row."""
-        tokens = self.rows * self.positions
-        return {"tokens": tokens, "hidden": self.hidden, "inner": self.inner, "vocabulary": self.vocabulary}
+        return {"hidden": self.hidden, "inner": self.inner, "vocabulary": self.vocabulary}
 
 
 @dataclass(frozen=True)
