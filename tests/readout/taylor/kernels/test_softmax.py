@@ -30,7 +30,7 @@ def test_every_key_is_seen(interpreted, launches, as_close_as_plain):
     assert launches == ["_attention_weights"]
 
 
-@pytest.mark.parametrize("shape", [(5, 9), (2, 1, 5, 9), (2, 3, 5, 9), (1, 3, 5, 9)])
+@pytest.mark.parametrize("shape", [(5, 9), (2, 1, 5, 9), (2, 3, 5, 9), (1, 3, 5, 9), (2, 1, 1, 9), (9,)])
 def test_masks(interpreted, launches, as_close_as_plain, shape):
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.6
     mask[..., 0] = True

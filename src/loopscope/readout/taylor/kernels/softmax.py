@@ -33,7 +33,7 @@ def attention_weights(
     out = torch.empty(groups, queries, n, keys, dtype=scores_nGST.dtype, device=scores_nGST.device)
     block = power_of_two(keys)
     rows = max(1, min(_ENTRIES // block, power_of_two(queries)))
-    mask = scores_nGST if visible_MST is None else visible_MST.view(torch.uint8)
+    mask = scores_nGST if visible_MST is None else visible_MST.contiguous().view(torch.uint8)
     launch(
         _attention_weights,
         (groups, -(-queries // rows)),
