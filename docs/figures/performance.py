@@ -89,14 +89,11 @@ def _times(row: Row) -> Iterator[tuple[str, ...]]:
 
 
 def errors_table(rows: Sequence[Row]) -> str:
-    """RMS and largest errors over those of plain FP32, a column a case."""
-    cases = [row for row in rows if row["errors"]]
-    names = [error["quantity"] for error in cases[0]["errors"]] if cases else []
-    lines = []
-    for at, name in enumerate(names):
-        lines.append((name, *(_ratios(case["errors"][at]) for case in cases)))
-    heads = [case["name"].partition(":")[2] for case in cases]
-    return grid(("quantity", *heads), lines)
+    """RMS and largest errors over those of plain FP32, a column a row of the benchmark."""
+    cases = {row["name"]: {error["quantity"]: error for error in row["errors"]} for row in rows if row["errors"]}
+    names = dict.fromkeys(name for case in cases.values() for name in case)
+    lines = [(name, *(_ratios(case[name]) if name in case else "" for case in cases.values())) for name in names]
+    return grid(("quantity", *(f"`{name}`" for name in cases)), lines)
 
 
 def _ratios(error: dict[str, Any]) -> str:

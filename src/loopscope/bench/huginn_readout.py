@@ -73,7 +73,9 @@ def _errors(update: HuginnUpdate) -> tuple[Error, ...]:
     exact = update.of_tokens(plain=True, dtype=torch.float64)
     update.model.prepare()  # forgets the FP64 copy of the weights
     ours, plain = update.of_tokens(), update.of_tokens(plain=True)
-    return tuple(error_of(name, exact[k], ours[k], plain[k]) for k, name in enumerate(("A", "curvature", "third")))
+    return tuple(
+        error_of(name, exact[k], ours[k], plain[k]) for k, name in enumerate(("slope", "curvature", "third derivative"))
+    )
 
 
 def _differences(update: HuginnUpdate) -> dict[str, float]:
