@@ -22,6 +22,7 @@ from loopscope.measure.affine import predicting, token_path
 from loopscope.measure.layout import Layout
 from loopscope.measure.parts import part
 from loopscope.measure.utility import Reading, local_positions, logits, pieces
+from loopscope.models.base import LoopedModule
 from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.readout.affine import affine_path
 from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path_from_states
@@ -231,10 +232,12 @@ def nonlinear_sequences(
     model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
 ) -> JoinedPath:
     """φ of every sequence's mean log probability through any readout in `dtype`."""
+    halves = model.body_and_head(dtype) if isinstance(model, LoopedModule) else None
+    readout = halves or (lambda state, positions: model.readout(state, positions, dtype))
     return JoinedPath(
         [
             nonlinear_path_from_states(
-                lambda state, positions: model.readout(state, positions, dtype),
+                readout,
                 h_RSD[piece.rows],
                 h_plus_RSD[piece.rows],
                 layout.targets_N[piece.tokens],
