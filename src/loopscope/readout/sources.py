@@ -95,8 +95,10 @@ class HeadLogits(LogitSource):
     def __init__(
         self, h_TD: Tensor, h_plus_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, dtype: torch.dtype
     ) -> None:
-        self._h_TD = h_TD.detach().to(dtype)
-        self._d_TD = h_plus_TD.detach().to(dtype) - self._h_TD
+        # Side by side, so that both products are one: twice the rows for each stretch of the head that is read.
+        self._hd_T2D = torch.empty(h_TD.shape[0], 2, h_TD.shape[1], dtype=dtype, device=h_TD.device)
+        self._hd_T2D[:, 0] = h_TD.detach()
+        torch.sub(h_plus_TD.detach().to(dtype), self._hd_T2D[:, 0], out=self._hd_T2D[:, 1])
         self._weight_VD = weight_VD.detach()
         self._bias_V = None if bias_V is None else bias_V.detach()
         self._dtype = dtype
@@ -106,28 +108,28 @@ class HeadLogits(LogitSource):
     def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
         """One row of the head for each token."""
         weight_tD = self._weight_VD[targets_t].to(self._dtype)
-        z0_t = (self._h_TD[rows] * weight_tD).sum(1).double()
+        z0_t = (self._hd_T2D[rows, 0] * weight_tD).sum(1).double()
         if self._bias_V is not None:
             z0_t = z0_t + self._bias_V[targets_t].double()
-        v_t = (self._d_TD[rows] * weight_tD).sum(1).double()
+        v_t = (self._hd_T2D[rows, 1] * weight_tD).sum(1).double()
         return TargetLogits(z0_t.unsqueeze(1), v_t.unsqueeze(1))
 
     def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
         """Two products with one stretch of the head."""
         weight_Db = self._weight_VD[columns].to(self._dtype).T
         with full_precision_products():
-            z0_tb = (self._h_TD[rows] @ weight_Db).double()
-            v_tb = (self._d_TD[rows] @ weight_Db).double()
+            products_t2b = (self._hd_T2D[rows].flatten(0, 1) @ weight_Db).view(-1, 2, weight_Db.shape[1])
+        require_finite("the logits", products_t2b)
+        z0_tb, v_tb = (products_t2b[:, i].double().contiguous() for i in range(2))
         if self._bias_V is not None:
             z0_tb += self._bias_V[columns].double()
-        require_finite("the logits", z0_tb)
-        require_finite("the logit displacement", v_tb)
         # A matrix product and a row-wise one may round differently. The utility needs v_y − v_y to be exactly zero,
         # or a reference probability near one would drown in that rounding.
-        held = torch.nonzero((targets_t >= columns.start) & (targets_t < columns.stop)).squeeze(1)
-        column = targets_t[held] - columns.start
-        z0_tb[held, column] = target.z0[held, 0]
-        v_tb[held, column] = target.v[held, 0]
+        place_t1 = (targets_t - columns.start).unsqueeze(1)
+        held_t1 = (place_t1 >= 0) & (place_t1 < z0_tb.shape[1])
+        place_t1 = torch.where(held_t1, place_t1, 0)
+        for block_tb, own_t1 in ((z0_tb, target.z0), (v_tb, target.v)):
+            block_tb.scatter_(1, place_t1, torch.where(held_t1, own_t1, block_tb.gather(1, place_t1)))
         return LogitBlock(z0_tb, v_tb)
 
     def states(self, rows: slice) -> StateView:
@@ -139,7 +141,7 @@ class HeadLogits(LogitSource):
             with full_precision_products():
                 return torch.nn.functional.linear(state, weight_VD, bias_V)
 
-        return StateView(self._h_TD[rows], self._d_TD[rows], readout)
+        return StateView(self._hd_T2D[rows, 0], self._hd_T2D[rows, 1], readout)
 
 
 class ScaledDisplacement(LogitSource):
