@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
+from loopscope.measure.batches import Question
 from loopscope.measure.facts import ModelFacts, facts_of
+from loopscope.measure.parts import part
 from loopscope.measure.prepare import PlannedTask, QuestionEncoder
 from loopscope.measure.request import Request
+from loopscope.measure.threads import one_ahead
 from loopscope.measure.trip import Tables
 from loopscope.measure.worker import Worker
 from loopscope.store.units import WorkUnit
@@ -23,6 +27,11 @@ class MeasuredUnit(NamedTuple):
     unit: WorkUnit
     tables: Tables
     notices: list[str]
+
+
+class _Encoded(NamedTuple):
+    unit: WorkUnit
+    questions: list[Question]
 
 
 class Engine(Protocol):
@@ -42,7 +51,7 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """One model in this process, unit by unit."""
+    """One model in this process; the units follow each other without a pause."""
 
     def __init__(self, request: Request) -> None:
         model = request.model.load()
@@ -62,15 +71,23 @@ class LocalEngine:
         return self._facts
 
     def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[MeasuredUnit]:
-        """Each unit in order."""
-        for unit in units:
+        """Each unit in order; the next one is encoded meanwhile."""
+
+        def encoded(unit: WorkUnit) -> _Encoded:
             planned = find(unit)
-            yield self.measure(unit, planned.task, planned.rows[unit.start : unit.stop])
+            return self._encoded(unit, planned.task, planned.rows[unit.start : unit.stop])
+
+        for measured in self._worker.run(one_ahead(partial(encoded, unit) for unit in units)):
+            yield MeasuredUnit(measured.name, measured.tables, measured.notices)
 
     def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> MeasuredUnit:
         """One unit, whose rows are these."""
-        questions = self._encoder.questions(task, rows, unit.start)
-        return MeasuredUnit(unit, self._worker.measure(questions), self._worker.notices())
+        (measured,) = self._worker.run([self._encoded(unit, task, rows)])
+        return MeasuredUnit(measured.name, measured.tables, measured.notices)
+
+    def _encoded(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> _Encoded:
+        with part("encode"):
+            return _Encoded(unit, self._encoder.questions(task, rows, unit.start))
 
     def close(self) -> None:
         """Nothing to give back."""

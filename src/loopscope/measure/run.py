@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from loopscope._errors import LoopscopeError
-from loopscope.measure.engines import Engine, LocalEngine
+from loopscope.measure.engines import Engine, LocalEngine, MeasuredUnit
 from loopscope.measure.facts import ModelFacts
+from loopscope.measure.parts import part
 from loopscope.measure.prepare import PlannedTask, QuestionEncoder, build_manifest, check_sharing
 from loopscope.measure.progress import Style, progress
 from loopscope.measure.request import DataRequest, Ids, ModelRequest, Request
 from loopscope.measure.settings import BatchPolicy, Limits, LongPolicy, Settings
+from loopscope.measure.threads import OneBehind
 from loopscope.store.levels import Level
 from loopscope.store.manifest import Manifest
 from loopscope.store.run import Run
@@ -173,13 +175,20 @@ def _run(engine: Engine, prepared: Prepared, writer: RunWriter, style: Style, no
         notify(f"{writer.path} is finished: nothing to measure")
     elif done:
         notify(f"{writer.path}: resuming, {done} of {total} questions are there")
-    with progress(style, prepared.manifest.model.name, total, done) as shown:
-        for unit, tables, notices in engine.run(pending, prepared.task_of):
-            for line in notices:
-                writer.log("notice", unit=unit.index, message=line)
-                notify(line)
-            writer.commit(unit, tables)
+    with progress(style, prepared.manifest.model.name, total, done) as shown, OneBehind() as behind:
+
+        def store(measured: MeasuredUnit) -> None:
+            unit, tables = measured.unit, measured.tables
+            with part("commit"):
+                for line in measured.notices:
+                    writer.log("notice", unit=unit.index, message=line)
+                writer.commit(unit, tables)
             shown.advance(unit.size, int(sum(tables["examples"]["n_positions"])))
+
+        for measured in engine.run(pending, prepared.task_of):
+            for line in measured.notices:
+                notify(line)
+            behind.do(store, measured)
 
 
 def _ignore(line: str) -> None:

@@ -1,9 +1,15 @@
-"""One model replica that measures work units: questions in, columns of every table out."""
+"""One model replica that measures work units: questions in, columns of every table out.
+
+The next batch is launched before the last one is finished, so that a GPU has something to do while the host puts rows
+together. Two batches are never alive at a time: what waits is a launched batch's results, which are small.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -12,13 +18,53 @@ from loopscope.measure.batches import Question, padded_tokens, plan_batches, shr
 from loopscope.measure.columns import stacked
 from loopscope.measure.examples import example_columns
 from loopscope.measure.memory import is_out_of_memory, release
+from loopscope.measure.parts import part
 from loopscope.measure.settings import Settings
-from loopscope.measure.trip import Tables, Trip
+from loopscope.measure.trip import PendingTrip, Tables, Trip
 from loopscope.models.protocol import LoopedModel
+
+Name = TypeVar("Name")
+
+
+@dataclass
+class Measured(Generic[Name]):
+    """A unit with its tables, whose rows are in any order, and what there is to say about it."""
+
+    name: Name
+    tables: Tables
+    notices: list[str]
+
+
+@dataclass
+class _Unit(Generic[Name]):
+    """A unit on its way: the tables of its batches so far."""
+
+    name: Name
+    questions: Sequence[Question]
+    parts: list[Tables] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def tables(self) -> Tables:
+        for number, tables in enumerate(self.parts):
+            if "row" in tables["questions"]:
+                tables["questions"]["batch"] = np.full(len(tables["questions"]["row"]), number)
+        joined = {name: stacked([tables[name] for tables in self.parts]) for name in self.parts[0]}
+        joined["examples"] = example_columns(self.questions)
+        return joined
+
+
+@dataclass
+class _Flight(Generic[Name]):
+    """A launched batch; the last one of its unit completes it."""
+
+    unit: _Unit[Name]
+    batch: Sequence[Question]
+    trip: PendingTrip
+    last: bool
 
 
 class Worker:
-    """Measures the questions of a unit with one model.
+    """Measures the questions of units with one model.
 
     A batch that does not fit into memory is halved, and no later batch of this worker is larger than what is left.
     """
@@ -26,38 +72,66 @@ class Worker:
     def __init__(self, model: LoopedModel, settings: Settings) -> None:
         self._model, self._settings = model, settings
         self._ceiling: int | None = None
-        self._notices: list[str] = []
 
-    def notices(self) -> list[str]:
-        """What there was to say since the last call."""
-        said, self._notices = self._notices, []
-        return said
-
-    def measure(self, questions: Sequence[Question]) -> Tables:
-        """The tables of one unit; the order of their rows does not matter."""
-        waiting = deque(shrunk(plan_batches(questions, self._settings.batch), self._ceiling))
-        parts: list[Tables] = []
-        while waiting:
-            tables = self._attempt(waiting[0])
-            if tables is None:
+    def run(self, units: Iterable[tuple[Name, Sequence[Question]]]) -> Iterator[Measured[Name]]:
+        """Each unit in order, as soon as the batch after its last one is launched."""
+        flights: deque[_Flight[Name]] = deque()
+        for name, questions in units:
+            unit = _Unit(name, questions)
+            waiting = deque(plan_batches(questions, self._settings.batch))
+            while waiting:
                 waiting = deque(shrunk(waiting, self._ceiling))
-                continue
-            waiting.popleft()
-            if self._settings.transitions:
-                tables["questions"]["batch"] = np.full(len(tables["questions"]["row"]), len(parts))
-            parts.append(tables)
-        joined = {name: stacked([part[name] for part in parts]) for name in parts[0]}
-        joined["examples"] = example_columns(questions)
-        return joined
+                trip = self._launch(unit, waiting[0])
+                if trip is None:
+                    continue
+                batch = waiting.popleft()
+                flights.append(_Flight(unit, batch, trip, not waiting))
+                if len(flights) > 1:
+                    yield from self._land(flights.popleft())
+        for flight in flights:
+            yield from self._land(flight)
 
-    def _attempt(self, batch: Sequence[Question]) -> Tables | None:
-        """The tables of a batch, or None when it did not fit and smaller ones are to be tried."""
+    def _land(self, flight: _Flight[Name]) -> Iterator[Measured[Name]]:
+        """Finish a batch, and its unit if it is the last one of it."""
+        unit = flight.unit
+        unit.parts += self._finish(unit, flight.batch, flight.trip)
+        if flight.last:
+            with part("join"):
+                tables = unit.tables()
+            yield Measured(unit.name, tables, unit.notices)
+
+    def _launch(self, unit: _Unit[Name], batch: Sequence[Question]) -> PendingTrip | None:
+        """The batch on its way, or None when it did not fit and smaller ones are to be tried."""
         try:
-            return Trip(self._model, self._settings, batch).run()
+            with part("launch"):
+                return Trip(self._model, self._settings, batch).launch()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
         # Outside the handler: the traceback no longer keeps the tensors of the failed attempt alive.
+        self._halve(unit, batch)
+        return None
+
+    def _finish(self, unit: _Unit[Name], batch: Sequence[Question], trip: PendingTrip) -> list[Tables]:
+        """The tables of a launched batch, or those of its parts where memory refused at the last moment."""
+        try:
+            with part("finish"):
+                return [trip.finish()]
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        self._halve(unit, batch)
+        waiting, found = deque(shrunk([batch], self._ceiling)), []
+        while waiting:
+            again = self._launch(unit, waiting[0])
+            if again is None:
+                waiting = deque(shrunk(waiting, self._ceiling))
+            else:
+                found += self._finish(unit, waiting.popleft(), again)
+        return found
+
+    def _halve(self, unit: _Unit[Name], batch: Sequence[Question]) -> None:
+        """Give back what there is, and take at most half as much from now on."""
         release()
         if len(batch) == 1:
             raise LoopscopeError(
@@ -66,8 +140,7 @@ class Worker:
             )
         tokens = padded_tokens(batch)
         self._ceiling = tokens // 2
-        self._notices.append(
+        unit.notices.append(
             f"out of memory with {len(batch)} questions ({tokens} padded tokens) in a batch:"
             f" going on with at most {self._ceiling} padded tokens"
         )
-        return None
