@@ -42,12 +42,6 @@ def require_finite(name: str, tensor: Tensor) -> None:
         )
 
 
-def require_finite_sum(name: str, tensor: Tensor) -> None:
-    """`require_finite` for a tensor too large to look at twice: its sum is not finite where an entry is not."""
-    if not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
-        require_finite(name, tensor)
-
-
 def require_results_finite(name: str, tensor: Tensor) -> Tensor:
     """Refuse a NaN or infinite result that finite states and weights produced by overflow."""
     if not bool(torch.isfinite(tensor).all()):

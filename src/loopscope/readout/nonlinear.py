@@ -6,6 +6,7 @@ Shapes: T reference tokens, V vocabulary entries, N examples, K scales.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,6 @@ from loopscope.readout._checks import (
     as_targets,
     require_choice,
     require_finite,
-    require_finite_sum,
     require_floating,
     require_same_shape,
 )
@@ -70,12 +70,14 @@ class NonlinearPath(UtilityPath):
             tokens, vocabulary = int(positions.shape[0]), headed.vocabulary
         else:
             # Only running such a readout says how many tokens and entries there are; its logits give U(H) as well.
-            made = list(self._blocks(self._state, 1))
-            tokens, vocabulary = sum(int(block.logits.shape[0]) for block in made), int(made[0].logits.shape[1])
+            with _plainly():
+                made = list(self._blocks(self._state))
+            require_finite("the readout's logits", made[0].logits)
+            tokens, vocabulary = made[0].logits.shape[1:]
         self._targets_T = as_targets(targets, tokens, vocabulary, state.device)
         self._segments = as_segments(examples, tokens, state.device)
         if made is not None:
-            self._at_start = self._token_utility(made)
+            self._at_start = self._of_tokens(made, "the readout's logits")[0]
 
     @property
     def examples(self) -> int:
@@ -100,20 +102,27 @@ class NonlinearPath(UtilityPath):
     @cached_property
     def _at_start(self) -> Tensor:
         """The log probability of each target at H, float64 [T]."""
-        return self._token_utility(self._blocks(self._state, 1))
+        return self._token_utility(self._state)
 
-    def _blocks(self, state: Any, streams: int) -> Iterator[TokenBlock]:
-        """Logits of all tokens, a block at a time, without gradients."""
-        with torch.no_grad(), full_precision_products():
-            for block in logit_blocks(self._readout, state, self._positions, streams):
-                values = block.logits if streams == 1 else _coefficients(block.logits)
-                require_finite_sum("the readout's logits" if streams == 1 else "the derivatives of the logits", values)
-                yield TokenBlock(block.rows, values)
+    def _blocks(self, state: Tensor | Series) -> Iterator[TokenBlock]:
+        """Logit coefficients [n, t, V] of all tokens, a block at a time; n = 1 of a plain state."""
+        streams = state.order + 1 if isinstance(state, Series) else 1
+        for rows, logits in logit_blocks(self._readout, state, self._positions, streams):
+            yield TokenBlock(rows, _coefficients(logits) if isinstance(state, Series) else logits.unsqueeze(0))
 
-    def _token_utility(self, made: Iterable[TokenBlock]) -> Tensor:
-        """The log probability of each target, float64 [T], from a plain state's logits."""
-        parts = [token_derivatives(logits.unsqueeze(0), self._targets_T[rows])[0] for rows, logits in made]
-        return torch.cat(parts)
+    def _token_utility(self, state: Tensor) -> Tensor:
+        """The log probability of each target at a plain state, float64 [T]."""
+        return self._of_tokens(self._blocks(state), "the readout's logits")[0]
+
+    def _of_tokens(self, made: Iterable[TokenBlock], name: str) -> Tensor:
+        """The log probability of each target and its derivatives, float64 [n, T]; NaN in the logits is refused."""
+        with _plainly():
+            found = torch.cat([token_derivatives(c_ntV, self._targets_T[rows]) for rows, c_ntV in made], 1)
+        if not bool(torch.isfinite(found).all()):
+            raise LoopscopeError(
+                f"NaN or infinite values in {name}; check the state and the weights, or use a wider readout dtype."
+            )
+        return found
 
     def _initial(self) -> Tensor:
         return segment_mean(self._segments, self._at_start)
@@ -162,7 +171,7 @@ class NonlinearPath(UtilityPath):
         if at_start:
             gains_T = torch.zeros(self._targets_T.shape, dtype=torch.float64, device=self._targets_T.device)
         else:
-            gains_T = self._token_utility(self._blocks(base, 1)) - self._at_start
+            gains_T = self._token_utility(base) - self._at_start
         gains = segment_mean(self._segments, gains_T).unsqueeze(0)
         if order == 0:
             return gains
@@ -173,8 +182,7 @@ class NonlinearPath(UtilityPath):
 
     def _by_taylor(self, base: Tensor, order: int) -> Tensor:
         line = Series.line(base, self._displacement, order)
-        parts = [token_derivatives(c, self._targets_T[rows])[1:] for rows, c in self._blocks(line, order + 1)]
-        return torch.cat(parts, 1)
+        return self._of_tokens(self._blocks(line), "the derivatives of the readout's logits")[1:]
 
     def _by_nesting(self, base: Tensor, order: int) -> Tensor:
         return torch.stack(nested_derivatives(self._plain_utility, base, self._displacement, order)[1:])
@@ -213,6 +221,13 @@ class NonlinearPath(UtilityPath):
         if bool((owner[row_T] != index).any()):
             raise LoopscopeError("impl='autograd' needs examples that share no row of the state; use impl='taylor'.")
         return owner
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Nothing recorded for gradients, no TF32."""
+    with torch.no_grad(), full_precision_products():
+        yield
 
 
 def _coefficients(logits: Any) -> Tensor:

@@ -23,7 +23,7 @@ def token_derivatives(c_ntV: Tensor, targets_t: Tensor, impl: Implementation | N
     """The log probability u = log softmax(z)_y and u', u'', … along z(τ) = Σ_k c_k τ^k at τ = 0, float64 [n, t].
 
     Args:
-        c_ntV: coefficients, finite, order 4 at most.
+        c_ntV: coefficients, order 4 at most; NaN and +∞ come out as NaN, a logit of −∞ has probability 0.
         targets_t: y, int64.
         impl: one pass over the logits by a kernel, or plain torch; see `loopscope.triton_kernels.choice`.
     """

@@ -75,30 +75,28 @@ def scaled_dot_product_attention(
     queries, keys = int(query.shape[-2]), int(key.shape[-2])
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])  # type: ignore[no-untyped-call]
     visible = _visibility(attn_mask, is_causal, batch, queries, keys, query.dtype)
-    q, k, v = (_coefficients(x, batch, n) for x in (query, key, value))
+    q_GSX = _orders(query, batch, n, -2).reshape(-1, queries, n * query.shape[-1])
+    k_GTX = _orders(key, batch, n, -2, backwards=True).reshape(-1, keys, n * key.shape[-1])
+    v_GXP = _orders(value, batch, n, -3, backwards=True).reshape(-1, n * keys, value.shape[-1])
     total, step = batch.numel(), max(1, _ATTENTION_ELEMENTS // max(1, n * queries * keys))
     parts = []
     for start in range(0, max(1, total), step):
         heads = slice(start, min(start + step, total))
-        scores = _products(_side_by_side(q[:, heads]), _side_by_side(k[:, heads].flip(0)).mT, n, factor)
-        parts.append(_attended(scores, v[:, heads], visible, heads))
-    return Series((parts[0] if len(parts) == 1 else torch.cat(parts, 1)).reshape(n, *batch, queries, v.shape[-1]))
+        scores_nGST = _products(q_GSX[heads], k_GTX[heads].mT, n, factor)
+        parts.append(_attended(scores_nGST, v_GXP[heads], visible, heads))
+    out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    return Series(out.reshape(n, *batch, queries, value.shape[-1]))
 
 
-def _coefficients(x: Any, batch: torch.Size, n: int) -> Tensor:
-    """Coefficients [n, G, S or T, P] of a series or of a constant."""
+def _orders(x: Any, batch: torch.Size, n: int, axis: int, *, backwards: bool = False) -> Tensor:
+    """The coefficients of a series, or of a constant, along an axis of the value, in one copy."""
     if isinstance(x, Series):
-        c = lifted(x, len(batch) + 2)
+        coefficients = lifted(x, len(batch) + 2)
+        orders = [c.expand(*batch, *c.shape[-2:]) for c in coefficients.unbind(0)]
     else:
-        c = torch.cat([x.unsqueeze(0), torch.zeros_like(x).expand(n - 1, *x.shape)])
-        c = lifted(Series(c), len(batch) + 2)
-    return c.expand(n, *batch, *c.shape[-2:]).reshape(n, -1, *c.shape[-2:])
-
-
-def _side_by_side(c_nGSP: Tensor) -> Tensor:
-    """[G, S, n·P], the coefficients of a position one after the other."""
-    n, heads, positions, width = c_nGSP.shape
-    return c_nGSP.permute(1, 2, 0, 3).reshape(heads, positions, n * width)
+        orders = [x.expand(*batch, *x.shape[-2:])]
+        orders += [torch.zeros_like(x).expand_as(orders[0])] * (n - 1)
+    return torch.stack(orders[::-1] if backwards else orders, axis)
 
 
 def _products(a_GSX: Tensor, b_GXT: Tensor, n: int, factor: float = 1.0) -> Tensor:
@@ -113,22 +111,22 @@ def _products(a_GSX: Tensor, b_GXT: Tensor, n: int, factor: float = 1.0) -> Tens
     return out
 
 
-def _attended(scores_nGST: Tensor, v_nGTP: Tensor, visible: Visibility, heads: slice) -> Tensor:
-    """The attended values [n, G, S, P]."""
+def _attended(scores_nGST: Tensor, v_GXP: Tensor, visible: Visibility, heads: slice) -> Tensor:
+    """The attended values [n, G, S, P]; v_K … v₀ lie one below the other."""
     n, groups, queries, keys = scores_nGST.shape
-    below = v_nGTP.flip(0).permute(1, 0, 2, 3).reshape(groups, n * keys, v_nGTP.shape[-1])
     mask = visible.mask_MST
     known = mask is None or mask.dtype == torch.bool
     if known and keys <= _WIDEST_KERNEL and takes_series_kernel(scores_nGST):
         from loopscope.readout.taylor.kernels.softmax import attention_weights
 
         weights_GSnT = attention_weights(scores_nGST, mask, visible.heads, heads.start, causal=visible.causal)
-        return _products(weights_GSnT.reshape(groups, queries, n * keys), below, n)
+        return _products(weights_GSnT.reshape(groups, queries, n * keys), v_GXP, n)
     added = visible.added(heads, queries, keys, scores_nGST)
     if added is not None:
         scores_nGST[0] += added
     raised, total = exponentials(scores_nGST, -1)
-    return div(Series(_products(_side_by_side(raised.coefficients), below, n)), total).coefficients
+    raised_GSX = raised.coefficients.permute(1, 2, 0, 3).reshape(groups, queries, n * keys)
+    return div(Series(_products(raised_GSX, v_GXP, n)), total).coefficients
 
 
 def _visibility(

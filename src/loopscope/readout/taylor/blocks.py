@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from loopscope.readout.taylor.core import Series, implements
@@ -40,6 +41,10 @@ def rotate_own(x: Series, tables: Any, bias: Tensor | None = None, impl: Any = N
 
 def _turned(c: Tensor, tables: Any) -> Tensor:
     """(a, b) → (a cos − b sin, b cos + a sin)."""
+    if tables.layout == "interleaved" and c.dtype == tables.cos.dtype:
+        # Neighbours as complex numbers: one pass over memory.
+        turn = torch.complex(tables.cos[..., ::2], tables.sin[..., ::2])
+        return torch.view_as_real(_as_complex(c) * turn).flatten(-2)
     straight: Tensor = c * tables.cos
     crossed: Tensor = c * tables.sin
     half = c.shape[-1] // 2
@@ -48,3 +53,9 @@ def _turned(c: Tensor, tables: Any) -> Tensor:
     straight[..., one] -= crossed[..., two]
     straight[..., two] += crossed[..., one]
     return straight.to(c.dtype)
+
+
+def _as_complex(c: Tensor) -> Tensor:
+    pairs = c.unflatten(-1, (-1, 2))  # type: ignore[no-untyped-call]
+    even = c.storage_offset() % 2 == 0 and all(stride % 2 == 0 for stride in pairs.stride()[:-1])
+    return torch.view_as_complex(pairs if even and pairs.stride(-1) == 1 else pairs.contiguous())
