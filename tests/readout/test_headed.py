@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from loopscope._errors import LoopscopeError
 from loopscope.readout import headed, nonlinear_path
 from loopscope.readout.taylor import Series
 
@@ -99,3 +100,13 @@ def test_every_other_way_takes_the_same_readout(readout):
     taylor, nested, autograd = (path.derivatives(0.0, 2).stack for path in paths)
     torch.testing.assert_close(taylor, nested, rtol=1e-11, atol=1e-14)
     torch.testing.assert_close(taylor, autograd, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("which", ["mix", "weight"])
+def test_logits_that_are_not_finite_are_refused(readout, which):
+    getattr(readout, which)[0, 0] = torch.nan
+    path = path_of(readout)
+    with pytest.raises(LoopscopeError, match="NaN or infinite values in the readout's logits"):
+        path.value(1.0)
+    with pytest.raises(LoopscopeError, match="NaN or infinite values in the derivatives"):
+        path.derivatives(0.0, 2)
