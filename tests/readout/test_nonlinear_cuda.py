@@ -98,4 +98,4 @@ def test_logit_sums_at_full_vocabulary(sharpness):
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main([__file__, "-p", "no:cacheprovider", *sys.argv[1:]]))
+    sys.exit(pytest.main([__file__, "--noconftest", "-p", "no:cacheprovider", *sys.argv[1:]]))

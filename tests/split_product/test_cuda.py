@@ -75,4 +75,4 @@ def test_it_is_what_runs():
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main([__file__, "-p", "no:cacheprovider", *sys.argv[1:]]))
+    sys.exit(pytest.main([__file__, "--noconftest", "-p", "no:cacheprovider", *sys.argv[1:]]))
