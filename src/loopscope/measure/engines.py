@@ -57,6 +57,7 @@ class LocalEngine:
         model = request.model.load()
         settings = request.settings.on(model.device.type)
         self._facts = facts_of(model)
+        self.model = model
         self._worker = Worker(model, settings)
         self._encoder = QuestionEncoder(
             request.model.load_tokenizer(),

@@ -126,7 +126,7 @@ def measure(
             (notify or _ignore)("--share-context changes nothing here: no task has options")
         with open_or_create(output, prepared.manifest) as writer:
             writer.log("call", engine=engine, workers=workers, **request.as_event())
-            _run(chosen, prepared, writer, progress_style, notify or _ignore)
+            run_pending(chosen, prepared, writer, progress_style, notify)
             return writer.finish()
     finally:
         chosen.close()
@@ -165,7 +165,11 @@ def _engine(request: Request, name: str, workers: int | None, address: str | Non
     return RayEngine(request, workers, address)
 
 
-def _run(engine: Engine, prepared: Prepared, writer: RunWriter, style: Style, notify: Notify) -> None:
+def run_pending(
+    engine: Engine, prepared: Prepared, writer: RunWriter, style: Style = "none", notify: Notify | None = None
+) -> None:
+    """Measure and store every unit that is not there yet."""
+    notify = notify or _ignore
     pending = writer.pending()
     total = sum(unit.size for unit in writer.units)
     done = total - sum(unit.size for unit in pending)

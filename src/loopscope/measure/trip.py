@@ -75,24 +75,28 @@ class Trip:
         if settings.tokens and gate is not None:
             deepest = max(deepest, model.trained_depth)
         updates: dict[int, Tables] = {}
-        context = model.embed(self._packing.batch)
+        device = model.device
+        with part("forward", device):
+            context = model.embed(self._packing.batch)
         running = context.state
         state = before = None
         for depth in range(deepest + 1):
-            running = running if depth == 0 else model.step(running, context)
+            with part("forward", device):
+                running = running if depth == 0 else model.step(running, context)
             state, before = self._packing.separate(running), state
             if depth in settings.depths:
-                self._finite[depth] = self._finite_sequences(state)
+                with part("finite", device):
+                    self._finite[depth] = self._finite_sequences(state)
             if depth - 1 in settings.transitions:
                 assert before is not None, "a transition starts at depth 0 or later"
                 updates[depth - 1] = self._update(depth - 1, before, state)
             if gate is not None:
-                with part("gate", state.device):
+                with part("gate", device):
                     gate.see(depth, state)
             if depth in settings.depths and not self._is_surveyed(depth):
-                with part("depths", state.device):
+                with part("depths", device):
                     readings.read(depth, state)
-        with part("depths", running.device):
+        with part("depths", device):
             readings.settle()
         decision = None if gate is None else gate.decide()
         for transition, tables in updates.items():
