@@ -43,10 +43,10 @@ class HuginnUpdate:
         with torch.device("meta"):
             self.model = Huginn(HuginnConfig.from_json(config))
         fill_randomly(self.model, device, torch.bfloat16, seed=0)
-        with torch.no_grad():
-            self.model.lm_head.weight.mul_(SPREAD)
-        self.model.prepare()
         generator = torch.Generator(device).manual_seed(3)
+        with torch.no_grad():
+            self.model.lm_head.weight.normal_(0.0, SPREAD / size.hidden**0.5, generator=generator)
+        self.model.prepare()
         shape = (size.rows, size.positions, size.hidden)
         state = torch.randn(shape, device=device, generator=generator)
         noise = torch.randn(shape, device=device, generator=generator)
