@@ -26,13 +26,12 @@ from loopscope.readout._checks import (
     require_results_finite,
     require_same_shape,
 )
-from loopscope.readout._segments import SegmentMean, Segments, as_segments
+from loopscope.readout._segments import SegmentMean, Segments, as_segments, segment_mean
 from loopscope.readout.autograd import autograd_sweep
 from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
 from loopscope.readout.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
-from loopscope.readout.even import BLOCK_TOKENS as EVEN_BLOCK_TOKENS
-from loopscope.readout.even import BLOCK_VOCABULARY as EVEN_BLOCK_VOCABULARY
-from loopscope.readout.even import even_survey
+from loopscope.readout.even import EvenBlocks, EvenSurvey, even_survey
+from loopscope.readout.fused.path import FusedPath, fused_path
 from loopscope.readout.moments import Swept, sweep
 from loopscope.readout.sources import HeadLogits, LogitSource, ScaledDisplacement, StoredLogits, blocks
 from loopscope.readout.survey import EvenScales, Survey
@@ -61,10 +60,11 @@ class AffinePath(UtilityPath):
         impl: str,
         block_tokens: int | None = None,
         block_vocabulary: int | None = None,
+        fused: FusedPath | None = None,
     ) -> None:
         require_choice("impl", impl, IMPLEMENTATIONS)
         self._source, self._targets_T, self._segments = source, targets_T, segments
-        self._impl = impl
+        self._impl, self._fused = impl, fused
         self.max_order = 2 if impl == "autograd" else 4
         width = min(as_block("block_vocabulary", block_vocabulary, _BLOCK_VOCABULARY), source.vocabulary)
         self._block_vocabulary = width if impl == "blocked" else source.vocabulary
@@ -87,17 +87,25 @@ class AffinePath(UtilityPath):
 
     def per_token(self) -> AffinePath:
         """The same path with every reference token an example of its own."""
-        return self._with(self._source, self._segments.per_token())
+        return self._with(self._source, self._targets_T, self._segments.per_token(), self._fused)
 
-    def _with(self, source: LogitSource, segments: Segments) -> AffinePath:
+    def _with(
+        self, source: LogitSource, targets_T: Tensor, segments: Segments, fused: FusedPath | None = None
+    ) -> AffinePath:
         return AffinePath(
             source,
-            self._targets_T,
+            targets_T,
             segments,
             impl=self._impl,
             block_tokens=self._block_tokens,
             block_vocabulary=self._block_vocabulary,
+            fused=fused,
         )
+
+    def _some(self, tokens_t: Tensor) -> AffinePath:
+        """Some of the tokens, each by itself, without the fused kernels."""
+        segments = Segments(tokens_t, torch.ones_like(tokens_t), single=False).per_token()
+        return self._with(self._source.some(tokens_t), self._targets_T[tokens_t], segments)
 
     def _sweep(self, rows: slice, scales: list[float], order: int) -> Swept:
         targets_t = self._targets_T[rows]
@@ -118,7 +126,7 @@ class AffinePath(UtilityPath):
         """The same for evenly spaced scales from 0 to 1."""
         if self._impl != "blocked":
             return self._sweep(rows, scales, order)
-        width = min(self._block_vocabulary, EVEN_BLOCK_VOCABULARY)
+        width = EvenBlocks.on(self._source.device, self._block_vocabulary).vocabulary
         found = even_survey(
             self._source,
             rows,
@@ -135,7 +143,9 @@ class AffinePath(UtilityPath):
         return list(blocks(self._source.tokens, self._block_tokens))
 
     def _even_rows(self) -> list[slice]:
-        return list(blocks(self._source.tokens, EVEN_BLOCK_TOKENS)) if self._impl == "blocked" else self._rows()
+        if self._impl != "blocked":
+            return self._rows()
+        return list(blocks(self._source.tokens, EvenBlocks.on(self._source.device).tokens))
 
     def _stack(self, scales: list[float], order: int) -> Tensor:
         mean = SegmentMean(self._segments)
@@ -146,8 +156,12 @@ class AffinePath(UtilityPath):
     def _own(self, scales_N: Tensor, order: int) -> Tensor:
         # With v scaled by α_n, scale 1 is α_n and the k-th derivative carries a factor α_n^k. Below `_AT_START` the
         # derivatives are those of the start to the last digit, and that factor would underflow.
+        if self._fused is not None and order == 0:
+            scales_T = scales_N[self._segments.index]
+            gains_T = self._fused.own(scales_T, lambda lost: self._some(lost)._own(scales_T[lost], 0)[0])
+            return segment_mean(self._segments, gains_T).unsqueeze(0)
         scaled = ScaledDisplacement(self._source, scales_N[self._segments.index])
-        stack = self._with(scaled, self._segments)._stack([1.0], order)[..., 0]
+        stack = self._with(scaled, self._targets_T, self._segments)._stack([1.0], order)[..., 0]
         if order == 0:
             return stack
         at_start = scales_N < _AT_START
@@ -163,6 +177,9 @@ class AffinePath(UtilityPath):
     @cached_property
     def _ends(self) -> tuple[Tensor, Tensor]:
         """Derivatives at both ends [3, N, 2] and U(H) [N], from one sweep."""
+        if self._fused is not None:
+            found = self._both_ends
+            return found.derivatives if not self.single else found.derivatives.unsqueeze(1), found.initial.reshape(-1)
         ends, initial = SegmentMean(self._segments), SegmentMean(self._segments)
         for rows in self._rows():
             swept = self._sweep(rows, [0.0, 1.0], 2)
@@ -179,7 +196,13 @@ class AffinePath(UtilityPath):
         return self._ends[0][0, :, 1]
 
     @cached_property
+    def _both_ends(self) -> Survey:
+        return self.survey(2, (0.0, 1.0), 2)
+
+    @cached_property
     def _distributions(self) -> EndpointDistributions:
+        if self._fused is not None:
+            return self._both_ends.distributions
         mean = SegmentMean(self._segments)
         for rows in self._rows():
             found = endpoint_distributions(self._source, rows, self._targets_T[rows], self._block_vocabulary)
@@ -212,21 +235,56 @@ class AffinePath(UtilityPath):
         """
         even = EvenScales.of(count, moments_at)
         order = as_order(order, self.max_order)
-        gains, derivatives, initial = (SegmentMean(self._segments) for _ in range(3))
+        if self._fused is not None and self._fused.takes(even):
+            found = self._fused.survey(even, order, lambda lost: self._some(lost).survey(count, moments_at, order))
+            segments = self._segments
+            return self._surveyed(
+                even,
+                segment_mean(segments, found.gains_TK),
+                segment_mean(segments, found.derivatives.transpose(0, 1)).transpose(0, 1),
+                segment_mean(segments, found.initial_T),
+                EndpointDistributions(*segment_mean(segments, found.distributions.stacked().T).T),
+                found.spread_T,
+            )
+        gains, derivatives, initial, distributions = (SegmentMean(self._segments) for _ in range(4))
         spread_T = torch.empty(self.tokens, dtype=torch.float64, device=self._source.device)
-        for rows in self._rows():
-            swept = self._sweep(rows, even.scales, 0)
-            gains.add(rows, swept.derivatives[0])
-            initial.add(rows, swept.initial)
-            spread_T[rows] = swept.spread
-            if even.places:
-                found = self._sweep(rows, even.with_derivatives, order).derivatives
-            else:
-                found = swept.derivatives.new_zeros(order + 1, swept.initial.shape[0], 0)
-            derivatives.add(rows, found.transpose(0, 1))
+        for rows in self._even_rows():
+            here = self._survey_rows(rows, even, order)
+            gains.add(rows, here.gains)
+            derivatives.add(rows, here.derivatives.transpose(0, 1))
+            initial.add(rows, here.initial)
+            assert here.distributions is not None
+            distributions.add(rows, here.distributions.stacked().T)
+            spread_T[rows] = here.spread
         return self._surveyed(
-            even, gains.result(), derivatives.result().transpose(0, 1), initial.result(), self._distributions, spread_T
+            even,
+            gains.result(),
+            derivatives.result().transpose(0, 1),
+            initial.result(),
+            EndpointDistributions(*distributions.result().T),
+            spread_T,
         )
+
+    def _survey_rows(self, rows: slice, even: EvenScales, order: int) -> EvenSurvey:
+        if self._impl == "blocked":
+            width = EvenBlocks.on(self._source.device, self._block_vocabulary).vocabulary
+            found = even_survey(
+                self._source,
+                rows,
+                self._targets_T[rows],
+                even.count,
+                places=even.places,
+                order=order,
+                block_vocabulary=width,
+            )
+        else:
+            swept = self._sweep(rows, even.scales, 0)
+            at = self._sweep(rows, even.with_derivatives, order).derivatives if even.places else None
+            empty = swept.derivatives.new_zeros(order + 1, swept.initial.shape[0], 0)
+            ends = endpoint_distributions(self._source, rows, self._targets_T[rows], self._block_vocabulary)
+            found = EvenSurvey(swept.derivatives[0], empty if at is None else at, swept.initial, swept.spread, ends)
+        require_results_finite("the path", found.gains)
+        return found
 
     def _surveyed(
         self,
@@ -249,7 +307,7 @@ class AffinePath(UtilityPath):
             at(even.with_derivatives),
             derivatives[:, 0] if one else derivatives,
             self._drop(initial),
-            distributions,
+            EndpointDistributions(*(self._drop(field) for field in distributions.stacked())),
             self._drop(spread),
         )
 
@@ -326,7 +384,7 @@ def affine_path_from_states(
     *,
     examples: Any = None,
     dtype: torch.dtype = torch.float64,
-    impl: str = "blocked",
+    impl: str = "auto",
     block_tokens: int | None = None,
     block_vocabulary: int | None = None,
     check: bool = True,
@@ -335,7 +393,8 @@ def affine_path_from_states(
 
     D = H⁺ − H is formed in `dtype` from the states as stored, the products H Wᵀ and D Wᵀ are taken in it a block of
     tokens and vocabulary at a time, and everything after the products is float64. The products are taken again for
-    every question asked of the path; ask for all the scales at once.
+    every question asked of the path; `survey` asks for everything at once. It, both ends and scales of one's own run
+    in the fused kernels where those can be had (`loopscope.readout.fused`).
 
     Args:
         h: current states at the reference tokens' prediction positions, [tokens, hidden].
@@ -345,7 +404,8 @@ def affine_path_from_states(
         targets: reference label of each token.
         examples: which example each token belongs to; None means one example.
         dtype: arithmetic of the products, float32 (the paper's protocol) or float64.
-        impl: "blocked", "reference" or "autograd", as for `affine_path`.
+        impl: "blocked", "reference" or "autograd", as for `affine_path`; "auto" is "blocked" with the fused kernels
+            where they can be had: states and head in BF16 or FP16 on a GPU, read in float32.
         block_tokens: tokens worked on at a time.
         block_vocabulary: vocabulary entries worked on at a time.
         check: look whether the numbers are finite and the labels in the vocabulary, which waits for the device;
@@ -375,13 +435,20 @@ def affine_path_from_states(
             if given is not None:
                 require_finite(name, given)
     source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
+    targets_T = as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets
+    fused = None
+    if impl == "auto":
+        impl = "blocked"
+        if dtype == torch.float32:
+            fused = fused_path(h, h_plus, head_weight, head_bias, targets_T, check=check)
     if impl == "blocked" and block_tokens is None:
         block_tokens, block_vocabulary = 256, block_vocabulary or 1024
     return AffinePath(
         source,
-        as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets,
+        targets_T,
         as_segments(examples, source.tokens, source.device),
         impl=impl,
         block_tokens=block_tokens,
         block_vocabulary=block_vocabulary,
+        fused=fused,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -54,6 +55,10 @@ class LogitSource(ABC):
         """One block; `target` is what `target_logits` gave for the same rows."""
 
     @abstractmethod
+    def some(self, tokens_t: Tensor) -> LogitSource:
+        """Some of the tokens, by index."""
+
+    @abstractmethod
     def states(self, rows: slice) -> StateView:
         """The same tokens for autograd."""
 
@@ -80,6 +85,10 @@ class StoredLogits(LogitSource):
         """Cut out of the matrices."""
         return LogitBlock(self._z0_TV[rows, columns].double(), self._v_TV[rows, columns].double())
 
+    def some(self, tokens_t: Tensor) -> StoredLogits:
+        """Some of the tokens."""
+        return StoredLogits(self._z0_TV[tokens_t], self._v_TV[tokens_t])
+
     def states(self, rows: slice) -> StateView:
         """The logits themselves are the state."""
         return StateView(self._z0_TV[rows].double(), self._v_TV[rows].double(), lambda logits: logits)
@@ -95,15 +104,25 @@ class HeadLogits(LogitSource):
     def __init__(
         self, h_TD: Tensor, h_plus_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, dtype: torch.dtype
     ) -> None:
-        # Side by side, so that both products are one: twice the rows for each stretch of the head that is read.
-        self._hd_T2D = torch.empty(h_TD.shape[0], 2, h_TD.shape[1], dtype=dtype, device=h_TD.device)
-        self._hd_T2D[:, 0] = h_TD.detach()
-        torch.sub(h_plus_TD.detach().to(dtype), self._hd_T2D[:, 0], out=self._hd_T2D[:, 1])
+        self._h_TD, self._h_plus_TD = h_TD.detach(), h_plus_TD.detach()
         self._weight_VD = weight_VD.detach()
         self._bias_V = None if bias_V is None else bias_V.detach()
         self._dtype = dtype
         self.tokens, self.vocabulary = int(h_TD.shape[0]), int(weight_VD.shape[0])
         self.device = h_TD.device
+
+    @cached_property
+    def _hd_T2D(self) -> Tensor:  # noqa: N802 - its shape
+        # Side by side, so that both products are one: twice the rows for each stretch of the head that is read.
+        both = torch.empty(self.tokens, 2, self._h_TD.shape[1], dtype=self._dtype, device=self.device)
+        both[:, 0] = self._h_TD
+        torch.sub(self._h_plus_TD.to(self._dtype), both[:, 0], out=both[:, 1])
+        return both
+
+    def some(self, tokens_t: Tensor) -> HeadLogits:
+        """Some of the tokens."""
+        h_tD, h_plus_tD = self._h_TD[tokens_t], self._h_plus_TD[tokens_t]
+        return HeadLogits(h_tD, h_plus_tD, self._weight_VD, self._bias_V, self._dtype)
 
     def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
         """One row of the head for each token."""
@@ -119,7 +138,8 @@ class HeadLogits(LogitSource):
         weight_Db = self._weight_VD[columns].to(self._dtype).T
         with full_precision_products():
             products_t2b = (self._hd_T2D[rows].flatten(0, 1) @ weight_Db).view(-1, 2, weight_Db.shape[1])
-        require_finite("the logits", products_t2b)
+        if not products_t2b.is_cuda:  # there the look would wait for the device; results are looked at in any case
+            require_finite("the logits", products_t2b)
         z0_tb, v_tb = (products_t2b[:, i].double().contiguous() for i in range(2))
         if self._bias_V is not None:
             z0_tb += self._bias_V[columns].double()
@@ -161,6 +181,10 @@ class ScaledDisplacement(LogitSource):
         own = self._source.target_logits(rows, targets_t)
         z0_tb, v_tb = self._source.block(rows, columns, targets_t, own)
         return LogitBlock(z0_tb, v_tb * self._scales_T[rows, None])
+
+    def some(self, tokens_t: Tensor) -> ScaledDisplacement:
+        """Some of the tokens."""
+        return ScaledDisplacement(self._source.some(tokens_t), self._scales_T[tokens_t])
 
     def states(self, rows: slice) -> StateView:
         """The source's, scaled."""

@@ -56,6 +56,12 @@ def launch(
         kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **constants)
 
 
+def descriptor(matrix: Tensor, block: list[int]) -> Any:
+    """A matrix as the copy engine of the device reads it, a block at a time; what lies outside it reads as zero."""
+    module = importlib.import_module("triton.tools.tensor_descriptor")
+    return module.TensorDescriptor.from_tensor(matrix, block)
+
+
 def power_of_two(size: int) -> int:
     """The smallest power of two that is not smaller."""
     return 1 << (size - 1).bit_length()

@@ -1,0 +1,95 @@
+r"""Tensor cores cut off where FP32 arithmetic rounds; this says by how much their sums are too small, and undoes it.
+
+A product over the hidden width is accumulated 16 entries at a time. An accumulator that is cut off after each step
+loses half a unit in its last place on average, towards zero: units are proportional to the running sum, and the
+running sum grows towards z, so the loss is on average proportional to z. Left alone it acts like a temperature a
+little above 1, the same for every token, which averages over the vocabulary do not average away (on one H200 at width
+2048 about 2e-6 of every logit, ten times the rounding of an FP32 product). What remains after z is multiplied by
+1 + β has no preferred sign and is of the size of FP32 rounding.
+
+β is measured, once for each head: rows of the head times random states that lean towards them, on the device's tensor
+cores in the sweep's own order, against float64. A device that rounds gets β = 0 but for noise. States and rows are the
+same every time, so β depends on the device and the head alone.
+
+Shapes: T states, V rows of the head, D hidden width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from loopscope.triton_kernels.language import Value, constexpr, descriptor, jit, launch, tl
+
+_ROWS = 512
+_ALIGNED = 5.0
+"""How many deviations the logits lie above 0 on which β is measured: where those lie that have probability."""
+
+_known = WeakIdKeyDictionary()
+
+
+def growth_of(weight_VD: Tensor, chain: int) -> Tensor:
+    """1 + β for products with this head that are accumulated over `chain` entries, float32 [1] on its device."""
+    version = 0 if weight_VD.is_inference() else weight_VD._version
+    held: dict[int, tuple[int, Tensor]] = _known.setdefault(weight_VD, {})  # type: ignore[no-untyped-call]
+    if chain not in held or held[chain][0] != version:
+        held[chain] = (version, _measured(weight_VD[:, :chain]))
+    return held[chain][1]
+
+
+def _measured(weight_VD: Tensor) -> Tensor:
+    vocabulary = weight_VD.shape[0]
+    chance = torch.Generator().manual_seed(0)
+    chosen = torch.linspace(0, vocabulary - 1, min(_ROWS, vocabulary), device=weight_VD.device).long()
+    rows_VD = weight_VD.detach()[chosen].contiguous()
+    noise_VD = torch.randn(rows_VD.shape, generator=chance).to(weight_VD.device)
+    length_V1 = rows_VD.float().norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    states_VD = (noise_VD + _ALIGNED * rows_VD.float() / length_V1).to(weight_VD.dtype)
+    found_V = products(states_VD, rows_VD).diagonal().double()
+    true_V = (states_VD.double() * rows_VD.double()).sum(1)
+    beta = (true_V * (true_V - found_V)).sum() / (true_V**2).sum().clamp(min=torch.finfo(torch.float64).tiny)
+    grown: Tensor = (1.0 + beta).float().reshape(1)
+    return grown
+
+
+def products(states_TD: Tensor, rows_VD: Tensor) -> Tensor:
+    """Logits as the sweep's tensor-core products make them, float32 [T, V]."""
+    (tokens, width), vocabulary = states_TD.shape, rows_VD.shape[0]
+    out = torch.empty(tokens, vocabulary, dtype=torch.float32, device=states_TD.device)
+    block_width = next(size for size in (64, 32, 16) if width % size == 0)
+    launch(
+        _products,
+        (-(-tokens // 64), -(-vocabulary // 64)),
+        out,
+        descriptor(states_TD, [64, block_width]),
+        descriptor(rows_VD, [64, block_width]),
+        out,
+        tokens,
+        vocabulary,
+        width,
+        BLOCK=64,
+        BLOCK_D=block_width,
+    )
+    return out
+
+
+@jit
+def _products(
+    states: Value,
+    head: Value,
+    out: Value,
+    tokens: Value,
+    vocabulary: Value,
+    width: Value,
+    BLOCK: constexpr,
+    BLOCK_D: constexpr,
+) -> None:
+    row = tl.program_id(0) * BLOCK
+    column = tl.program_id(1) * BLOCK
+    z = tl.zeros([BLOCK, BLOCK], dtype=tl.float32)
+    for start in range(0, width, BLOCK_D):
+        z = tl.dot(states.load([row, start]), head.load([column, start]).T, z)
+    rows = (row + tl.arange(0, BLOCK))[:, None]
+    columns = (column + tl.arange(0, BLOCK))[None, :]
+    tl.store(out + rows * vocabulary + columns, z, mask=(rows < tokens) & (columns < vocabulary))

@@ -1,0 +1,49 @@
+"""The fused kernels at full size on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loopscope.readout import affine_path_from_states
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+AT = (0.0, 0.25, 0.5, 0.75, 1.0)
+WIDTH, VOCABULARY = 2048, 49152
+
+
+@pytest.mark.parametrize(("tokens", "vocabulary"), [(512, VOCABULARY), (333, 50_001)])
+@pytest.mark.parametrize("scale", [2.0, 8.0])
+def test_close_to_float64(states, plain, named, tokens, vocabulary, scale):
+    made = states(tokens, vocabulary, WIDTH, scale=scale, step=0.5, device="cuda")
+    examples = list(range(tokens))
+    found = named(affine_path_from_states(*made, examples=examples, dtype=torch.float32).survey(21, AT))
+    true = named(affine_path_from_states(*made, examples=examples, dtype=torch.float64, block_tokens=64).survey(21, AT))
+    by_hand = plain(*made, 21, AT)
+    for name in found:
+        ours, theirs = ((x[name].double() - true[name]).pow(2).mean().sqrt() for x in (found, by_hand))
+        assert float(ours) <= 4.0 * float(theirs), name
+
+
+def test_65536_tokens_take_no_more_than_256_mib(states):
+    made = states(65_536, VOCABULARY, WIDTH, scale=2.0, device="cuda")
+    path = affine_path_from_states(*made, examples=list(range(65_536)), dtype=torch.float32)
+    path.survey(21, (0.0,))
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    path.survey(21, (0.0,))
+    torch.cuda.synchronize()
+    assert torch.cuda.max_memory_allocated() - held <= 256 * 2**20
+
+
+def test_repeated_bit_for_bit(states):
+    made = states(4096, VOCABULARY, WIDTH, scale=2.0, device="cuda")
+    path = affine_path_from_states(*made, examples=list(range(4096)), dtype=torch.float32)
+    one, other = path.survey(21, AT), path.survey(21, AT)
+    assert torch.equal(one.gains, other.gains)
+    assert torch.equal(one.derivatives, other.derivatives)
+    assert torch.equal(one.distributions.stacked(), other.distributions.stacked())
