@@ -63,8 +63,8 @@ class OptionGroups:
         return cls(index, member, present, target)
 
     def gathered(self, per_sequence: Tensor, absent: float) -> Tensor:
-        """[N] to [G, O], with a filler where a question has fewer options."""
-        return torch.where(self.present, per_sequence[self.member], absent)
+        """[..., N] to [..., G, O], with a filler where a question has fewer options."""
+        return torch.where(self.present, per_sequence[..., self.member], absent)
 
     def spread(self, per_question: Tensor) -> Tensor:
         """[G] to [N]: every sequence its question's."""
@@ -94,19 +94,20 @@ class OptionPath(UtilityPath):
         return log_probability_at_start(scores_GO, self._questions.target)
 
     def _stack(self, scales: list[float], order: int) -> Tensor:
-        options = self._path._stack(scales, order)
-        return torch.stack([self._joint(options[..., k]) for k in range(len(scales))], -1)
+        return self._joint(self._path._stack(scales, order).transpose(1, 2)).transpose(1, 2)
 
     def _own(self, scales_N: Tensor, order: int) -> Tensor:
-        return self._joint(self._path._own(self._questions.spread(scales_N), order))
+        return self._joint(self._path._own(self._questions.spread(scales_N), order).unsqueeze(1))[:, 0]
 
     def _joint(self, options: Tensor) -> Tensor:
-        """From the options' derivatives at one scale [order+1, N] to the questions' [order+1, G]."""
-        start_GO = self._questions.gathered(self._scores, -torch.inf)
-        target_G = self._questions.target
-        gains_GO, *slopes = (self._questions.gathered(part, 0.0) for part in options)
-        gain = gain_at(start_GO, gains_GO, target_G, 1.0)
-        return torch.stack([gain, *log_softmax_derivatives(start_GO + gains_GO, slopes, target_G.unsqueeze(1))])
+        """From the options' derivatives at some scales [order+1, K, N] to the questions' [order+1, K, G]."""
+        scales, groups = options.shape[1], self.examples
+        start = self._questions.gathered(self._scores, -torch.inf).repeat(scales, 1)
+        target = self._questions.target.repeat(scales)
+        gains, *slopes = self._questions.gathered(options, 0.0).flatten(1, 2)
+        gain = gain_at(start, gains, target, 1.0)
+        joint = torch.stack([gain, *log_softmax_derivatives(start + gains, slopes, target.unsqueeze(1))])
+        return joint.reshape(-1, scales, groups)
 
 
 def option_path(path: UtilityPath, question: Any = None, correct: Any = 0) -> OptionPath:
