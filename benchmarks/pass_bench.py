@@ -20,83 +20,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from loopscope.bench.machine import in_words, machine
-from loopscope.measure.batches import Question, collate, plan_batches
-from loopscope.measure.engines import LocalEngine
+from loopscope.bench.pass_run import OURO, TINY, TRANSITION, PassRequest, PassSetup, set_up, synchronise
 from loopscope.measure.parts import part_times
-from loopscope.measure.prepare import QuestionEncoder
-from loopscope.measure.request import DataRequest, ModelRequest, Request
-from loopscope.measure.run import Prepared, prepare, run_pending
-from loopscope.measure.settings import BatchPolicy, Settings
 from loopscope.measure.trip import Trip
-from loopscope.models.batch import Batch
-from loopscope.models.protocol import LoopedModel
 from loopscope.models.registry import EMBEDDED
-from loopscope.store.levels import Level
-from loopscope.store.writer import open_or_create
-
-OURO = {
-    "architectures": ["OuroForCausalLM"],
-    "model_type": "ouro",
-    "vocab_size": 49152,
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "head_dim": 128,
-    "hidden_act": "silu",
-    "rope_theta": 1e6,
-    "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 65536,
-    "total_ut_steps": 4,
-    "torch_dtype": "bfloat16",
-}
-TINY = OURO | {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-TINY |= {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
-TRANSITION = 4
-
-
-class Setup(NamedTuple):
-    """A loaded model, the plan of a pass, and its batches as the pass will make them."""
-
-    engine: LocalEngine
-    prepared: Prepared
-    settings: Settings
-    batches: list[list[Question]]
-
-    @property
-    def model(self) -> LoopedModel:
-        """The engine's."""
-        return self.engine.model
-
-
-def setup(request: Request) -> tuple[Setup, dict[str, float]]:
-    seconds = {}
-    began = time.perf_counter()
-    engine = LocalEngine(request)
-    synchronise(engine.model.device)
-    seconds["load"] = time.perf_counter() - began
-    began = time.perf_counter()
-    prepared = prepare(request, request.data.load(), engine.facts())
-    seconds["plan"] = time.perf_counter() - began
-    settings = request.settings.on(engine.facts().device_type)
-    encoder = QuestionEncoder(request.model.load_tokenizer(), engine.facts().max_positions, "error")
-    batches = []
-    for unit in prepared.manifest.units():
-        planned = prepared.task_of(unit)
-        questions = encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
-        batches += plan_batches(questions, settings.batch)
-    return Setup(engine, prepared, settings, batches), seconds
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def timed(call: Callable[[], Any], device: torch.device) -> float:
@@ -107,46 +39,21 @@ def timed(call: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-@torch.no_grad()
-def run_bare(model: LoopedModel, batches: list[Batch]) -> None:
-    for batch in batches:
-        context = model.embed(batch.to(model.device))
-        state = context.state
-        for _ in range(TRANSITION + 1):
-            state = model.step(state, context)
-
-
-def run_pass(made: Setup, folder: Path) -> None:
-    with open_or_create(folder, made.prepared.manifest) as writer:
-        run_pending(made.engine, made.prepared, writer)
-        writer.finish()
-
-
-def compare(made: Setup, repeats: int, scratch: Path) -> dict[str, Any]:
+def compare(made: PassSetup, repeats: int) -> dict[str, Any]:
     device = made.model.device
-    bare = [collate(batch).batch for batch in made.batches]
-    folders = (scratch / f"run-{index}" for index in range(10**6))
     seconds: dict[str, list[float]] = {"bare": [], "pass": []}
     for repeat in range(repeats + 1):
-        took = {
-            "bare": timed(lambda: run_bare(made.model, bare), device),
-            "pass": timed(lambda: run_pass(made, next(folders)), device),
-        }
+        took = {"bare": timed(made.run_bare, device), "pass": timed(made.run_pass, device)}
         if repeat:
             for name, value in took.items():
                 seconds[name].append(value)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with part_times() as times:
-        whole = timed(lambda: run_pass(made, next(folders)), device)
+        whole = timed(made.run_pass, device)
     median = {name: statistics.median(values) for name, values in seconds.items()}
-    questions = [question for batch in made.batches for question in batch]
     return {
-        "questions": len(questions),
-        "batches": len(made.batches),
-        "padded_tokens": sum(batch.input_ids.numel() for batch in bare),
-        "tokens": sum(int(batch.attention_mask.sum()) for batch in bare),
-        "reference_tokens": sum(question.example.prediction_count for question in questions),
+        **made.size,
         "repeats": repeats,
         "seconds": seconds,
         "median": median,
@@ -160,7 +67,7 @@ def compare(made: Setup, repeats: int, scratch: Path) -> dict[str, Any]:
     }
 
 
-def profile(made: Setup) -> str:
+def profile(made: PassSetup) -> str:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recorded
 
@@ -215,30 +122,24 @@ def main() -> int:
         options.limit, options.unit_size, options.repeats = min(options.limit, 8), 4, 2
     elif options.tokenizer is None:
         parser.error("--tokenizer is needed: Ouro's own, so that the batches are those of a real pass")
-    settings = Settings.of(
-        [TRANSITION],
-        [],
-        Level.GRID,
-        batch=BatchPolicy.parse("auto"),
-        unit_size=options.unit_size,
-        scalar_checks=options.scalar_checks,
+    request = PassRequest(
+        TINY if options.tiny else OURO,
+        options.device,
+        options.tokenizer,
+        options.task,
+        options.data_dir,
+        options.limit,
+        options.unit_size,
+        options.scalar_checks,
     )
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "model"
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(TINY if options.tiny else OURO))
-        request = Request(
-            ModelRequest(str(folder), options.device, "bfloat16", None, True, 0, options.tokenizer),
-            DataRequest((options.task,), options.data_dir, None, options.limit),
-            settings,
-        )
-        made, once = setup(request)
+        made = set_up(request, Path(scratch))
         report = {
             "machine": machine(made.model.device),
             "model": "tiny Ouro" if options.tiny else "Ouro-1.4B (random weights), bfloat16",
             "task": options.task,
-            "once": once,
-            "pass": compare(made, options.repeats, Path(scratch)),
+            "once": made.once,
+            "pass": compare(made, options.repeats),
         }
         print(table(report))
         options.output.write_text(json.dumps(report, indent=1) + "\n")

@@ -6,7 +6,7 @@ from loopscope.cli import _commands  # noqa: F401 - registers the commands
 from loopscope.cli._app import app
 
 SURFACE = {
-    "bench": "--device --output --quick --rows",
+    "bench": "--data-dir --device --output --quick --rows --tokenizer",
     "compare": "--format --name runs",
     "demo": "--output --progress --questions",
     "figures": "--format --name --output runs",

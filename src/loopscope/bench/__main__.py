@@ -18,9 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", default="", help=f"comma separated; all by default: {', '.join(ROWS)}")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs")
     parser.add_argument("--output", help="JSON file")
+    parser.add_argument("--tokenizer", help="folder with Ouro's tokenizer, for the row pass")
+    parser.add_argument("--data-dir", help="folder with the benchmarks, for the row pass")
     options = parser.parse_args(arguments)
     try:
-        report = run_bench(options.device, options.rows, quick=options.quick, output=options.output)
+        report = run_bench(**vars(options))
     except LoopscopeError as error:
         print(f"loopscope: {error}", file=sys.stderr)
         return 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from loopscope._errors import LoopscopeError
-from loopscope.bench import accuracy, fp64_path, geometry, geometry_memory, huginn_readout
+from loopscope.bench import accuracy, fp64_path, geometry, geometry_memory, huginn_readout, whole_pass
 from loopscope.bench.machine import in_words, machine
 from loopscope.bench.report import Report
 from loopscope.bench.row import Row
@@ -26,11 +26,19 @@ ROWS: dict[str, Callable[[Setting], list[Row]]] = {
     "accuracy": accuracy.rows,
     "fp64": fp64_path.rows,
     "huginn": huginn_readout.rows,
+    "pass": whole_pass.rows,
 }
 
 
 def run_bench(
-    device: str = "auto", rows: str = "", *, quick: bool = False, output: str | None = None, progress: bool = True
+    device: str = "auto",
+    rows: str = "",
+    *,
+    quick: bool = False,
+    output: str | None = None,
+    tokenizer: str | None = None,
+    data_dir: str | None = None,
+    progress: bool = True,
 ) -> Report:
     """Measures rows, all by default, and writes the file after each of them.
 
@@ -39,11 +47,17 @@ def run_bench(
         rows: names, comma separated.
         quick: small sizes, a test of the benchmark rather than a benchmark.
         output: JSON file.
+        tokenizer: folder with Ouro's tokenizer, for the row `pass`.
+        data_dir: folder with the benchmarks, for the row `pass`.
         progress: say on stderr what is being measured.
     """
     names = chosen_rows(rows)
     place = chosen_device(device)
-    setting = Setting(place, sizes_for(place.type, quick=quick))
+    setting = Setting(place, sizes_for(place.type, quick=quick), tokenizer, data_dir)
+    reason = whole_pass.unavailable(setting)
+    if not rows and reason is not None:
+        names.remove("pass")
+        _say(progress, f"pass: left out, {reason}")
     report = Report(machine(place), quick)
     if output is not None:
         report.write(Path(output))

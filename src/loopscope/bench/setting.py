@@ -12,10 +12,12 @@ from loopscope.bench.sizes import Sizes
 
 @dataclass(frozen=True)
 class Setting:
-    """The device, its clock and the sizes."""
+    """The device, its clock and the sizes; for a whole pass also a tokenizer's folder and the benchmarks' one."""
 
     device: torch.device
     sizes: Sizes
+    tokenizer: str | None = None
+    data_dir: str | None = None
 
     @property
     def clock(self) -> Clock:

@@ -135,11 +135,13 @@ def bench(
     rows: Annotated[str, flag("--rows", "Only these, comma separated, e.g. geometry,memory.")] = "",
     quick: Annotated[bool, flag("--quick", "Small sizes, to see that everything runs.")] = False,
     output: Annotated[str | None, flag("--output", "JSON file.")] = None,
+    tokenizer: Annotated[str | None, flag("--tokenizer", "Folder with Ouro's tokenizer, for the row pass.")] = None,
+    data_dir: Annotated[str | None, flag("--data-dir", "Folder with the benchmarks, for the row pass.")] = None,
 ) -> None:
     """Time, memory and accuracy on this machine, each beside its reference."""
     from loopscope.cli.bench import run
 
-    run(device=device, rows=rows, quick=quick, output=output)
+    run(device=device, rows=rows, quick=quick, output=output, tokenizer=tokenizer, data_dir=data_dir)
 
 
 @app.command("train-toy")
