@@ -26,13 +26,30 @@ from torch import Tensor
 
 from loopscope._errors import LoopscopeError
 from loopscope.readout.endpoint import EndpointDistributions, EndpointSweep
-from loopscope.readout.even_sums import START_ORDER, EvenNodes, EvenSums, LogMass, even_sums
-from loopscope.readout.moments import Moments, derivatives_from_moments, merge_moments
+from loopscope.readout.even_kernel import KernelSums
+from loopscope.readout.even_merge import BlockSums, EvenResult
+from loopscope.readout.even_sums import EvenNodes
 from loopscope.readout.sources import LogitSource, blocks
+from loopscope.triton_kernels.choice import takes_kernel
 
 BLOCK_TOKENS = 256
 BLOCK_VOCABULARY = 1024
 _NEGLECTED = 1e-13
+
+
+@dataclass(frozen=True)
+class EvenBlocks:
+    """How many tokens and vocabulary entries are worked on at a time."""
+
+    tokens: int
+    vocabulary: int
+
+    @classmethod
+    def on(cls, device: torch.device, most_vocabulary: int = BLOCK_VOCABULARY) -> EvenBlocks:
+        """Large enough for efficient products; small enough for a CPU's caches, or a few hundred MiB of a GPU."""
+        if device.type == "cuda":
+            return cls(512, 8192)
+        return cls(BLOCK_TOKENS, min(most_vocabulary, BLOCK_VOCABULARY))
 
 
 @dataclass(frozen=True)
@@ -67,6 +84,7 @@ def even_nodes(count: int, places: tuple[int, ...] | None, order: int) -> EvenNo
     return EvenNodes(count, chosen, order)
 
 
+@torch.no_grad()
 def even_survey(
     source: LogitSource,
     rows: slice,
@@ -76,13 +94,13 @@ def even_survey(
     places: tuple[int, ...] | None = None,
     order: int = 3,
     distributions: bool = True,
-    block_vocabulary: int = BLOCK_VOCABULARY,
+    block_vocabulary: int | None = None,
 ) -> EvenSurvey:
     """φ of some tokens at `count` scales 0, 1/(count−1), …, 1, and everything else one sweep can tell.
 
     Args:
         source: where the logits come from.
-        rows: the tokens; a few hundred make the products efficient.
+        rows: the tokens; `EvenBlocks.on` says how many at a time make the products efficient.
         targets_t: their reference labels.
         count: number of scales, 0 and 1 among them.
         places: indices of the scales where derivatives are wanted; None means all.
@@ -92,56 +110,39 @@ def even_survey(
     """
     nodes = even_nodes(count, places, order)
     target = source.target_logits(rows, targets_t)
-    scales_K = nodes.scales(source.device)
+    stretches = list(blocks(source.vocabulary, block_vocabulary or EvenBlocks.on(source.device).vocabulary))
     ends = EndpointSweep() if distributions else None
-    sums: EvenSums | None = None
+    on_kernel = takes_kernel(target.v, dtypes=(torch.float64,))
+    sums = KernelSums(target.v, nodes, len(stretches)) if on_kernel else BlockSums(target.v, nodes)
     low_t = high_t = target.v[:, 0]
-    for columns in blocks(source.vocabulary, block_vocabulary):
+    for columns in stretches:
         z0_tb, v_tb = source.block(rows, columns, targets_t, target)
         least_t, most_t = torch.aminmax(v_tb, dim=1)
         low_t, high_t = torch.minimum(low_t, least_t), torch.maximum(high_t, most_t)
-        block = even_sums(z0_tb, v_tb, target.v, float((most_t - least_t).max()), nodes)
-        sums = block if sums is None else merge_even_sums(sums, block, nodes, scales_K)
+        sums.add(z0_tb, v_tb, most_t - least_t)
         if ends is not None:
             ends.add(z0_tb, v_tb)
-    assert sums is not None
-    gains_tK = even_gains(sums, target.v, high_t - low_t, scales_K)
+    found = sums.result()
+    gains_tK = even_gains(found, target.v, high_t - low_t, nodes.scales(source.device))
     return EvenSurvey(
         gains_tK,
-        torch.stack([gains_tK[:, nodes.places], *derivatives_from_moments(sums.wanted)[:order]]),
-        (target.z0[:, 0] - sums.start.z0_d[:, 0]) - torch.log1p(sums.start.others[:, 0]),
+        torch.cat([gains_tK[:, nodes.places].unsqueeze(0), found.derivatives]),
+        (target.z0[:, 0] - found.mass.z0_d[:, 0]) - torch.log1p(found.mass.others[:, 0]),
         high_t - low_t,
         None if ends is None else ends.result(),
     )
 
 
-def merge_even_sums(a: EvenSums, b: EvenSums, nodes: EvenNodes, scales_K: Tensor) -> EvenSums:
-    """The sums of the union of two parts of the vocabulary."""
-    return EvenSums(
-        merge_log_mass(a.mass, b.mass, scales_K),
-        merge_moments(a.wanted, b.wanted, scales_K[list(nodes.places)])[0],
-        merge_moments(a.start, b.start, scales_K[:1])[0],
-    )
-
-
-def merge_log_mass(a: LogMass, b: LogMass, scales_K: Tensor) -> LogMass:
-    """The mass of the union of two parts of the vocabulary."""
-    gap_tK = (b.z0_d - a.z0_d) + scales_K * (b.v_d - a.v_d)
-    b_leads = gap_tK > 0.0
-    factor = torch.exp(-gap_tK.abs())
-    others = torch.where(b_leads, b.others + factor * (1.0 + a.others), a.others + factor * (1.0 + b.others))
-    return LogMass(torch.where(b_leads, b.z0_d, a.z0_d), torch.where(b_leads, b.v_d, a.v_d), others)
-
-
-def even_gains(sums: EvenSums, v_y_t1: Tensor, spread_t: Tensor, scales_K: Tensor) -> Tensor:
+def even_gains(found: EvenResult, v_y_t1: Tensor, spread_t: Tensor, scales_K: Tensor) -> Tensor:
     """φ at all scales, [t, K]."""
-    mass, start = sums.mass, sums.start
+    mass = found.mass
     direct = (
         scales_K * (v_y_t1 - mass.v_d)
-        - (mass.z0_d - start.z0_d)
-        - (torch.log1p(mass.others) - torch.log1p(start.others))
+        - (mass.z0_d - mass.z0_d[:, :1])
+        - (torch.log1p(mass.others) - torch.log1p(mass.others[:, :1]))
     )
-    return torch.where((spread_t <= tiny_spread(START_ORDER)).unsqueeze(1), taylor_gains(start, scales_K), direct)
+    tiny_t = spread_t <= tiny_spread(found.start.shape[0])
+    return torch.where(tiny_t.unsqueeze(1), taylor_gains(found.start, scales_K), direct)
 
 
 def tiny_spread(order: int) -> float:
@@ -149,10 +150,9 @@ def tiny_spread(order: int) -> float:
     return math.pow(_NEGLECTED, 1.0 / (order + 1))
 
 
-def taylor_gains(start: Moments, scales_K: Tensor) -> Tensor:
-    """φ at all scales from its derivatives at 0, [t, K]."""
-    terms = derivatives_from_moments(start)
-    gains = torch.zeros_like(start.others * scales_K)
-    for n, derivative_t1 in reversed(list(enumerate(terms, 1))):
-        gains = scales_K * (derivative_t1 / math.factorial(n) + gains)
+def taylor_gains(start_nt: Tensor, scales_K: Tensor) -> Tensor:
+    """φ at all scales from its derivatives φ', φ'', … at 0, [t, K]."""
+    gains = torch.zeros_like(start_nt[0].unsqueeze(1) * scales_K)
+    for n in range(start_nt.shape[0], 0, -1):
+        gains = scales_K * (start_nt[n - 1].unsqueeze(1) / math.factorial(n) + gains)
     return gains
