@@ -3,6 +3,8 @@
 Norms are Frobenius norms; the states of all options of a question are concatenated.
 
     ‖D‖,   ‖D‖ / (‖H‖ + 1e-12),   1 − ⟨H, H⁺⟩ / (‖H‖ ‖H⁺‖)
+
+Shapes: R sequences, S positions, D hidden width, B questions.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ import torch
 from torch import Tensor
 
 from loopscope.measure.layout import Layout
+from loopscope.triton_kernels.choice import Implementation, takes_kernel
+
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class StateChange(NamedTuple):
@@ -25,18 +30,25 @@ class StateChange(NamedTuple):
 
 def state_change(h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> StateChange:
     """How far the update moved the states of each question."""
-    valid_RS = layout.batch.attention_mask
-
-    def total(product_RSD: Tensor) -> Tensor:
-        per_position_RS = product_RSD.sum(-1, dtype=torch.float64)
-        return layout.question_sum((per_position_RS * valid_RS).sum(-1))
-
-    h, h_plus = h_RSD.float(), h_plus_RSD.float()
-    d = h_plus - h
-    norm_d, norm_h, norm_plus = total(d * d).sqrt(), total(h * h).sqrt(), total(h_plus * h_plus).sqrt()
+    at_positions = torch.where(layout.batch.attention_mask, squared_norms(h_RSD, h_plus_RSD), 0.0)
+    norm_h, norm_plus, norm_d = layout.question_sum(at_positions.sum(-1).T).sqrt().unbind(1)
     both = norm_h * norm_plus
     # 1 − cos loses its digits for small angles; with unit vectors u and u⁺ it is ‖u − u⁺‖²/2, which does not:
     # ‖D‖² = (‖H‖ − ‖H⁺‖)² + 2 ‖H‖ ‖H⁺‖ (1 − cos).
     angular = (norm_d**2 - (norm_h - norm_plus) ** 2).clamp(min=0.0) / (2.0 * both)
     cosine = torch.where(both > 0, angular, torch.zeros_like(both))
     return StateChange(norm_d, norm_d / (norm_h + 1e-12), cosine)
+
+
+def squared_norms(h_RSD: Tensor, h_plus_RSD: Tensor, impl: Implementation | None = None) -> Tensor:
+    """‖H‖², ‖H⁺‖² and ‖D‖² of every position, float64 [3, R, S]; D and the squares are FP32."""
+    if takes_kernel(h_RSD, impl, _DTYPES):
+        from loopscope.measure.kernels.squared_norms import squared_norms as kernel
+
+        return kernel(h_RSD, h_plus_RSD)
+    found = []
+    # A few rows at a time: what is made in between stays in the cache.
+    for h, h_plus in zip(torch.split(h_RSD, 8), torch.split(h_plus_RSD, 8), strict=True):
+        a, b = h.float(), h_plus.float()
+        found.append(torch.stack([(x * x).sum(-1, dtype=torch.float64) for x in (a, b, b - a)]))
+    return torch.cat(found, 1)
