@@ -72,12 +72,12 @@ CUDA = Sizes(
 )
 CPU = replace(
     CUDA,
-    tokens=64,
-    chunk=64,
+    tokens=128,
+    chunk=128,
     repeats=5,
-    memory_tokens=(64, 1024),
+    memory_tokens=(256, 1024),
     fp64_tokens=8,
-    error_tokens=29,
+    error_tokens=61,
     huginn=HuginnSizes(hidden=1056, heads=11, inner=3584, vocabulary=65_536, rows=2, positions=32),
 )
 QUICK = Sizes(
