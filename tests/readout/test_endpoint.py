@@ -75,3 +75,30 @@ def test_plain_log_softmax_agrees_on_ordinary_logits():
     torch.testing.assert_close(found.divergence, (lp.exp() * (lp - lq)).sum(-1).mean())
     torch.testing.assert_close(found.reverse_divergence, (lq.exp() * (lq - lp)).sum(-1).mean())
     torch.testing.assert_close(found.entropy_change, ((lp.exp() * lp).sum(-1) - (lq.exp() * lq).sum(-1)).mean())
+
+
+def test_rows_of_every_range_in_one_block(exact_ends):
+    # Each range has its own way through a block: a series, a difference, and the careful one.
+    g = torch.Generator().manual_seed(11)
+    z0 = 3.0 * torch.randn(9, 50, generator=g, dtype=torch.float64)
+    z0[::2, 3] += 40.0
+    sizes = torch.tensor([1e-9, 20.0, 0.01, 1.0, 300.0, 0.02, 1e-4, 5.0, 0.0], dtype=torch.float64)
+    v = sizes.unsqueeze(1) * torch.randn(9, 50, generator=g, dtype=torch.float64)
+    found = affine_path(z0, v, [0] * 9).per_token().distributions
+    for token in range(9):
+        exact = exact_ends(z0[token], v[token])
+        for name in NAMES:
+            relative, to_scale = exact.error(name, float(getattr(found, name)[token]))
+            assert to_scale < 1e-12, (name, token)
+            assert relative < 1e-12 or name == "entropy_change", (name, token)
+
+
+@pytest.mark.parametrize("range_of_v", [0.04999, 0.05001, 29.999, 30.001])
+def test_ways_agree_where_they_meet(exact_ends, range_of_v):
+    g = torch.Generator().manual_seed(12)
+    z0, v = 3.0 * torch.randn(2, 200, generator=g, dtype=torch.float64)
+    v *= range_of_v / (v.max() - v.min())
+    exact = exact_ends(z0, v)
+    found = affine_path(z0, v, [0]).distributions
+    for name in NAMES:
+        assert exact.error(name, float(getattr(found, name)))[1] < 1e-13, name
