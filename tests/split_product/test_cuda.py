@@ -17,6 +17,7 @@ from loopscope.triton_kernels.choice import implementation
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 WAYS = pytest.mark.parametrize("product", [accumulated, fused])
+ROUNDING = {accumulated: 2.0**-21, fused: 2.0**-23}
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def test_no_worse_than_a_float32_product(product, rows, inputs, outputs, spread)
         float(((found.double() - exact) / scale).square().mean().sqrt())
         for found in (product(split(x), weight), x @ weight.float().T)
     ]
-    assert errors[0] <= max(1.2 * errors[1], 2.0**-23), errors
+    assert errors[0] <= max(1.2 * errors[1], ROUNDING[product]), errors
 
 
 @pytest.mark.parametrize("shape", [(1,), (999,), (3, 1025)])

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from loopscope.split_product.accumulate import accumulated, has_float32_output
 from loopscope.split_product.parts import split
-from loopscope.triton_kernels.choice import Implementation, chosen, is_differentiating
+from loopscope.split_product.product_kernel import fused
+from loopscope.triton_kernels.choice import Implementation, chosen, is_differentiating, takes_kernel
 
 
 def splits_apply(device: torch.device, impl: Implementation | None = None) -> bool:
@@ -38,14 +39,11 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, impl: Im
     if not is_mixed(x, weight) or x.numel() == 0 or not splits_apply(x.device, impl):
         return functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
     parts_3MK = split(x.reshape(-1, x.shape[-1]), impl)
-    out_MN = _product(parts_3MK, weight, chosen(impl)).reshape(*x.shape[:-1], weight.shape[0])
+    out_MN = _product(parts_3MK, weight, impl).reshape(*x.shape[:-1], weight.shape[0])
     return out_MN if bias is None else out_MN.add_(bias)
 
 
-def _product(parts_3MK: Tensor, weight_NK: Tensor, how: Implementation) -> Tensor:
+def _product(parts_3MK: Tensor, weight_NK: Tensor, impl: Implementation | None) -> Tensor:
+    """By the kernel, which is as fast as the library's products and rounds four times as well; by those without it."""
     matrix_NK = weight_NK if weight_NK.stride(1) == 1 else weight_NK.contiguous()
-    if how != "triton":
-        return accumulated(parts_3MK, matrix_NK)
-    from loopscope.split_product.product_kernel import fused
-
-    return fused(parts_3MK, matrix_NK)
+    return fused(parts_3MK, matrix_NK) if takes_kernel(parts_3MK, impl) else accumulated(parts_3MK, matrix_NK)

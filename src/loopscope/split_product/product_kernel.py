@@ -25,7 +25,7 @@ class Tile(NamedTuple):
     inputs: int = 64
     warps: int = 8
     stages: int = 3
-    group: int = 8
+    group: int = 16
 
 
 TILE = Tile()

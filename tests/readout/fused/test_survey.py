@@ -19,7 +19,6 @@ SHAPES = {
 TILES = {
     "whole": Tiles(16, 32, 16, 4, 1, halves=False),
     "halves": Tiles(16, 32, 16, 4, 1, halves=True),
-    "rounded": Tiles(16, 32, 16, 4, 1, halves=False, rounded=True),
 }
 
 

@@ -4,7 +4,7 @@ A product over the hidden width is accumulated 16 entries at a time. An accumula
 loses half a unit in its last place on average, towards zero: units are proportional to the running sum, and the
 running sum grows towards z, so the loss is on average proportional to z. Left alone it acts like a temperature a
 little above 1, the same for every token, which averages over the vocabulary do not average away (on one H200 at width
-2048 about 2e-6 of every logit, ten times the rounding of an FP32 product). What remains after z is multiplied by
+2048 about 2e-6 of every logit, several times the rounding of an FP32 product). What remains after z is multiplied by
 1 + β has no preferred sign and is of the size of FP32 rounding.
 
 β is measured, once for each head: rows of the head times random states that lean towards them, on the device's tensor
@@ -29,13 +29,13 @@ _ALIGNED = 5.0
 _known = WeakIdKeyDictionary()
 
 
-def growth_of(weight_VD: Tensor, chain: int) -> Tensor:
-    """1 + β for products with this head that are accumulated over `chain` entries, float32 [1] on its device."""
+def growth_of(weight_VD: Tensor) -> Tensor:
+    """1 + β for products with this head, float32 [1] on its device."""
     version = 0 if weight_VD.is_inference() else weight_VD._version
-    held: dict[int, tuple[int, Tensor]] = _known.setdefault(weight_VD, {})  # type: ignore[no-untyped-call]
-    if chain not in held or held[chain][0] != version:
-        held[chain] = (version, _measured(weight_VD[:, :chain]))
-    return held[chain][1]
+    held: tuple[int, Tensor] | None = _known.get(weight_VD)  # type: ignore[no-untyped-call]
+    if held is None or held[0] != version:
+        _known[weight_VD] = held = (version, _measured(weight_VD))
+    return held[1]
 
 
 def _measured(weight_VD: Tensor) -> Tensor:

@@ -35,7 +35,6 @@ class Tiles(NamedTuple):
     warps: int = 8
     stages: int = 3
     halves: bool = True
-    rounded: bool = False
 
 
 DEFAULT = Tiles()
@@ -147,7 +146,7 @@ def _chunk(
     per_split = -(-tile_count // min(splits or _splits(token_blocks, tile_count, device), tile_count))
     stretches = -(-tile_count // per_split)
     sums = torch.empty(stretches, slots(even.count, placed, order), tokens, dtype=torch.float32, device=device)
-    growth = growth_of(head.weight_VD, block_width if tiles.rounded else width)
+    growth = growth_of(head.weight_VD)
     own = labels if own_T is None else own_T.to(torch.float32)
     constants: dict[str, Any] = {
         "COUNT": even.count,
@@ -179,7 +178,6 @@ def _chunk(
         fusion=True,
         num_stages=tiles.stages,
         HALVES=tiles.halves,
-        ROUNDED=tiles.rounded,
         HAS_BIAS=head.bias_V is not None,
         RAGGED=vocabulary % tiles.vocabulary != 0,
         BLOCK_T=tiles.tokens,
@@ -195,7 +193,7 @@ def _chunk(
         sums,
         sums,
         labels,
-        torch.ones_like(growth) if tiles.rounded else growth,
+        growth,
         own,
         out,
         tokens,

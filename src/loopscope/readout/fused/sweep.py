@@ -68,7 +68,6 @@ def sweep_kernel(
     EXTREMES: constexpr,
     RAGGED: constexpr,
     HALVES: constexpr,
-    ROUNDED: constexpr,
     BLOCK_T: constexpr,
     BLOCK_V: constexpr,
     BLOCK_D: constexpr,
@@ -79,8 +78,7 @@ def sweep_kernel(
     split = tl.program_id(1)
     live = rows < tokens
     target = tl.load(targets + rows, mask=live, other=0)
-    scale = tl.load(growth)
-    grow = 1.0 if ROUNDED else scale
+    grow = tl.load(growth)
     y0 = tl.load(target_logits + rows, mask=live, other=0.0) / grow
     y1 = tl.load(target_logits + tokens + rows, mask=live, other=0.0) / grow
     found = (y0, y1) + _zeros(COUNT + PLACED * ORDER + 7, BLOCK_T)
@@ -94,13 +92,8 @@ def sweep_kernel(
         z1 = tl.zeros([BLOCK_T, BLOCK_V], dtype=tl.float32)
         for start in range(0, width, BLOCK_D):
             head = weight.load([tile * BLOCK_V, start]).T
-            if ROUNDED:
-                # Summed up in registers, where FP32 is rounded and not cut off.
-                z0 += tl.dot(h.load([start_row, start]), head) * scale
-                z1 += tl.dot(h_plus.load([start_row, start]), head) * scale
-            else:
-                z0 = tl.dot(h.load([start_row, start]), head, z0)
-                z1 = tl.dot(h_plus.load([start_row, start]), head, z1)
+            z0 = tl.dot(h.load([start_row, start]), head, z0)
+            z1 = tl.dot(h_plus.load([start_row, start]), head, z1)
         if HALVES:
             # Even and odd columns one after the other: half as many registers, twice the work on whole rows.
             z0, z0_odd = tl.split(tl.reshape(z0, [BLOCK_T, BLOCK_V // 2, 2]))
