@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from loopscope._errors import LoopscopeError
-from loopscope.measure import worker
+from loopscope.measure import affine, worker
 from loopscope.measure.trip import PendingTrip, Tables, Trip
+from loopscope.readout import AffinePath, Survey, affine_path_from_states
 from loopscope.store import Run, verify
 from loopscope.store.writer import RunWriter
 
@@ -23,8 +26,8 @@ class Watched(Trip):
 
     seen: list[str]
 
-    def __init__(self, model: Any, settings: Any, questions: Any) -> None:
-        super().__init__(model, settings, questions)
+    def __init__(self, model: Any, settings: Any, questions: Any, **options: Any) -> None:
+        super().__init__(model, settings, questions, **options)
         self.rows = ",".join(str(question.row) for question in sorted(questions, key=lambda q: q.row))
 
     def launch(self) -> PendingTrip:
@@ -116,3 +119,28 @@ def test_what_was_measured_is_stored_when_a_later_batch_fails(
     run = measured("ouro", "arithmetic", output=tmp_path / "cut", **SMALL)
     assert contents(run.path) == contents(whole.path)
     assert verify(run).ok
+
+
+def test_token_that_the_kernels_give_up_is_read_another_way(
+    measured: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, contents: Callable[[Path], dict[str, bytes]]
+) -> None:
+    options = {"limit": 6, "unit_size": 2, "tokens": True}
+    sound = measured("ouro", "arithmetic", **options)
+    survey, checks = AffinePath.survey, []
+
+    def read(*arguments: Any, check: bool, **options: Any) -> AffinePath:
+        path = affine_path_from_states(*arguments, check=check, **options)
+        checks.append(check)
+        monkeypatch.setattr(AffinePath, "survey", survey if check else given_up)
+        return path
+
+    def given_up(self: AffinePath, *arguments: Any) -> Survey:
+        found = survey(self, *arguments)
+        lost = torch.zeros_like(found.initial).index_fill_(0, torch.tensor([3]), torch.nan)
+        return dataclasses.replace(found, initial=found.initial + lost, gains=found.gains + lost.unsqueeze(1))
+
+    monkeypatch.setattr(affine, "affine_path_from_states", read)
+    run = measured("ouro", "arithmetic", **options)
+    assert contents(run.path) == contents(sound.path)
+    # Two units were launched before it was known; both are measured again, the third carefully from the start.
+    assert checks == [False] * 6 + [True] * 9

@@ -1,6 +1,7 @@
 """Reference tokens through an affine head: only the states at their prediction positions matter, [N, D].
 
-Nothing here waits for the device; whether the states are finite is looked at when the batch is through.
+Nothing here waits for the device, unless `careful`: then tokens that the kernels give up are read another way, which is
+only known when they have run. Otherwise such a token is NaN, and the batch is measured again, carefully.
 
 Shapes: N reference tokens, R sequences, S positions, D hidden width.
 """
@@ -26,19 +27,36 @@ def predicting(state_RSD: Tensor, layout: Layout) -> Tensor:
     return state_RSD[row, place]
 
 
-def token_path(head: AffineHead, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout, dtype: torch.dtype) -> AffinePath:
-    """φ of every reference token by itself, the head read in `dtype`."""
+class Reader(NamedTuple):
+    """How an affine head is read.
+
+    Attributes:
+        head: the head.
+        layout: whose reference tokens.
+        dtype: arithmetic of the readout.
+        careful: whether to wait for the device and read again what its kernels give up.
+    """
+
+    head: AffineHead
+    layout: Layout
+    dtype: torch.dtype
+    careful: bool = False
+
+
+def token_path(reader: Reader, h_ND: Tensor, h_plus_ND: Tensor) -> AffinePath:
+    """φ of every reference token by itself."""
+    head = reader.head
     size = block_size(head)
     path = affine_path_from_states(
         h_ND,
         h_plus_ND,
         head.weight_VD,
         head.bias_V,
-        layout.targets_N,
-        dtype=dtype,
+        reader.layout.targets_N,
+        dtype=reader.dtype,
         block_tokens=size.tokens,
         block_vocabulary=size.vocabulary,
-        check=False,
+        check=reader.careful,
     )
     return path.per_token()
 
@@ -50,11 +68,9 @@ class LogProbabilities(NamedTuple):
     second: Tensor
 
 
-def read_two(
-    head: AffineHead, first_ND: Tensor, second_ND: Tensor, layout: Layout, dtype: torch.dtype
-) -> LogProbabilities:
+def read_two(reader: Reader, first_ND: Tensor, second_ND: Tensor) -> LogProbabilities:
     """Two states read at once: the head passes by once for both."""
-    found = token_path(head, first_ND, second_ND, layout, dtype).survey(2, [], 0)
+    found = token_path(reader, first_ND, second_ND).survey(2, [], 0)
     return LogProbabilities(found.initial, found.initial + found.gains[:, -1])
 
 

@@ -38,6 +38,10 @@ class Arrival:
         self._parts = parts
         self._landing = Landing([tensor for part in parts for value in part.values() for tensor in _tensors(value)])
 
+    def is_finite(self) -> bool:
+        """Whether every number is finite, as soon as they are here."""
+        return all(np.isfinite(values).all() for values in self._landing.arrays() if values.dtype.kind == "f")
+
     def columns(self) -> list[Columns]:
         """The same with arrays and lists only, as soon as the numbers are here."""
         arrays = iter(self._landing.arrays())

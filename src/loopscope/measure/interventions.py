@@ -13,10 +13,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from loopscope.measure.affine import predicting, read_two
+from loopscope.measure.affine import Reader, predicting, read_two
 from loopscope.measure.layout import Layout
 from loopscope.measure.utility import Reading, read
-from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.models.protocol import LoopedModel
 
 
 def interpolated(h: Tensor, h_plus: Tensor, scale: Tensor) -> Tensor:
@@ -41,10 +41,11 @@ def rounded_gains(
     layout: Layout,
     dtype: torch.dtype,
     before: Reading,
+    reader: Reader | None,
 ) -> tuple[Tensor, Tensor]:
-    """U of the rounded interventions at two scales a question, each minus U(H), float64 [B]."""
-    if model.head is not None:
-        one, other = _affine(model.head, h_RSD, h_plus_RSD, scales_B, layout, dtype)
+    """U of the rounded interventions at two scales a question, each minus U(H), float64 [B]; `reader` if affine."""
+    if reader is not None:
+        one, other = _affine(reader, h_RSD, h_plus_RSD, scales_B)
     else:
         one, other = (
             read(model, rounded_state(h_RSD, h_plus_RSD, scale_B, layout), layout, dtype) for scale_B in scales_B
@@ -53,15 +54,11 @@ def rounded_gains(
 
 
 def _affine(
-    head: AffineHead,
-    h_RSD: Tensor,
-    h_plus_RSD: Tensor,
-    scales_B: tuple[Tensor, Tensor],
-    layout: Layout,
-    dtype: torch.dtype,
+    reader: Reader, h_RSD: Tensor, h_plus_RSD: Tensor, scales_B: tuple[Tensor, Tensor]
 ) -> tuple[Reading, Reading]:
+    layout = reader.layout
     h_ND, h_plus_ND = predicting(h_RSD, layout), predicting(h_plus_RSD, layout)
     question_N = layout.question_R[layout.sequence_N]
     one, other = (interpolated(h_ND, h_plus_ND, scale_B[question_N, None]) for scale_B in scales_B)
-    log_p = read_two(head, one, other, layout, dtype)
+    log_p = read_two(reader, one, other)
     return Reading.of(log_p.first, layout), Reading.of(log_p.second, layout)

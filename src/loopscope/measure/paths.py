@@ -18,12 +18,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.measure.affine import predicting, token_path
+from loopscope.measure.affine import Reader, predicting, token_path
 from loopscope.measure.layout import Layout
 from loopscope.measure.parts import part
 from loopscope.measure.utility import Reading, local_positions, logits, pieces
 from loopscope.models.base import LoopedModule
-from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.models.protocol import LoopedModel
 from loopscope.readout.affine import affine_path
 from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path_from_states
 from loopscope.readout.options import OptionPath
@@ -190,12 +190,11 @@ class Scales(NamedTuple):
         return cls(len(CURVATURE_SCALES) if tokens else 2, (0.0,))
 
 
-def affine_paths(
-    head: AffineHead, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype, scales: Scales
-) -> UpdatePaths:
-    """The paths from H to H⁺ through an affine head read in `dtype`: one survey for everything but own scales."""
+def affine_paths(reader: Reader, h_RSD: Tensor, h_plus_RSD: Tensor, scales: Scales) -> UpdatePaths:
+    """The paths from H to H⁺ through an affine head: one survey for everything but own scales."""
+    layout = reader.layout
     with part("survey", h_RSD.device):
-        path = token_path(head, predicting(h_RSD, layout), predicting(h_plus_RSD, layout), layout, dtype)
+        path = token_path(reader, predicting(h_RSD, layout), predicting(h_plus_RSD, layout))
         found = path.survey(scales.points, scales.with_derivatives, 2)
     tokens = RememberedPath(path, found.initial)
     tokens.know([index / (scales.points - 1) for index in range(scales.points)], found.gains.unsqueeze(0))

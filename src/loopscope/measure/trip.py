@@ -10,7 +10,7 @@ Shapes: R sequences, S positions, D hidden width, B questions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from loopscope._errors import LoopscopeError
+from loopscope.measure.affine import Reader
 from loopscope.measure.batches import Question, collate
 from loopscope.measure.columns import Arrival, Columns, Later, array, stacked
 from loopscope.measure.examples import identity_columns, length_columns
@@ -42,8 +43,10 @@ Tables = dict[str, Columns]
 class Trip:
     """A batch on its way through the loops of a model."""
 
-    def __init__(self, model: LoopedModel, settings: Settings, questions: Sequence[Question]) -> None:
-        self._model, self._settings = model, settings
+    def __init__(
+        self, model: LoopedModel, settings: Settings, questions: Sequence[Question], *, careful: bool = False
+    ) -> None:
+        self._model, self._settings, self._careful = model, settings, careful
         self._dtype: torch.dtype = getattr(torch, settings.readout_dtype)
         packing, device = collate(questions), model.device
         own = packing.sequences is packing.batch
@@ -51,7 +54,8 @@ class Trip:
         sequences = batch if own else pinned(packing.sequences, device)
         self._packing = dataclasses.replace(packing, batch=batch, sequences=sequences).to(device)
         self._layout = Layout.of(questions, self._packing.sequences, device)
-        self._readings = Readings(model, self._layout, self._dtype)
+        self._reader = None if model.head is None else Reader(model.head, self._layout, self._dtype, careful)
+        self._readings = Readings(model, self._layout, self._dtype, self._reader)
         self._finite: dict[int, Tensor] = {}
 
     def run(self) -> Tables:
@@ -102,7 +106,12 @@ class Trip:
         for transition, tables in updates.items():
             self._decided(tables, transition, decision)
         depths = [self._depth(depth, reading) for depth, reading in sorted(readings.found.items())]
-        return PendingTrip(Later(self._require_finite, *self._finite.values()), depths, list(updates.values()))
+        finite = Later(self._require_finite, *self._finite.values())
+        return PendingTrip(finite, depths, list(updates.values()), None if self._careful else self._carefully)
+
+    def _carefully(self) -> Tables:
+        """The same trip again, waiting for the device wherever its kernels may give up a token."""
+        return Trip(self._model, self._settings, self._layout.questions, careful=True).run()
 
     def _is_surveyed(self, depth: int) -> bool:
         """Whether the survey of an update that starts or ends at a depth says what would be read there."""
@@ -134,10 +143,9 @@ class Trip:
     def _paths(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> UpdatePaths:
         """The paths of an update; the readings of its ends are noted where it says what they are."""
         settings, model, layout, found = self._settings, self._model, self._layout, self._readings.found
-        if model.head is None:
+        if self._reader is None:
             return nonlinear_paths(model, h_RSD, h_plus_RSD, layout, self._dtype, settings.level, found[transition])
-        scales = Scales.of(settings.level, tokens=settings.tokens)
-        paths = affine_paths(model.head, h_RSD, h_plus_RSD, layout, self._dtype, scales)
+        paths = affine_paths(self._reader, h_RSD, h_plus_RSD, Scales.of(settings.level, tokens=settings.tokens))
         found[transition] = paths.before
         if transition + 1 not in settings.transitions:
             found[transition + 1] = paths.after(layout)
@@ -149,7 +157,7 @@ class Trip:
         questions: Columns = {
             **identity_columns(layout),
             **length_columns(layout),
-            **update_columns(model, h_RSD, h_plus_RSD, layout, settings, paths),
+            **update_columns(model, h_RSD, h_plus_RSD, layout, settings, paths, self._reader),
         }
         tables: Tables = {"questions": questions}
         if settings.level is not Level.QUICK:
@@ -204,19 +212,33 @@ def _chosen_options(columns: Columns) -> list[int]:
 
 
 class PendingTrip:
-    """A batch whose numbers are on their way to the host."""
+    """A batch whose numbers are on their way to the host.
 
-    def __init__(self, finite: Later, depths: Sequence[Columns], updates: Sequence[Tables]) -> None:
+    Attributes:
+        repeated: after `finish`, whether the batch had to be measured again.
+    """
+
+    def __init__(
+        self,
+        finite: Later,
+        depths: Sequence[Columns],
+        updates: Sequence[Tables],
+        again: Callable[[], Tables] | None = None,
+    ) -> None:
+        self._again, self.repeated = again, False
         self._depths = len(depths)
         self._names = [list(tables) for tables in updates]
-        # First of all whether the states were finite at all: a NaN must not travel on.
-        self._arrival = Arrival(
-            [{"finite": finite}, *depths, *(columns for tables in updates for columns in tables.values())]
-        )
+        self._finite = Arrival([{"finite": finite}])
+        self._arrival = Arrival([*depths, *(columns for tables in updates for columns in tables.values())])
 
     def finish(self) -> Tables:
         """The rows of the batch in every table but `examples`, as soon as they are here."""
-        _, *landed = self._arrival.columns()
+        # First of all whether the states were finite at all: if not, no other calculation will help.
+        self._finite.columns()
+        if self._again is not None and not self._arrival.is_finite():
+            self.repeated = True
+            return self._again()
+        landed = self._arrival.columns()
         tables: dict[str, list[Columns]] = {"depths": landed[: self._depths], "questions": []}
         columns = iter(landed[self._depths :])
         for names in self._names:

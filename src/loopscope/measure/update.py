@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from loopscope.measure.affine import Reader
 from loopscope.measure.columns import Columns, Later
 from loopscope.measure.diagnostics import state_change
 from loopscope.measure.interventions import rounded_gains
@@ -28,9 +29,15 @@ from loopscope.store.tables.grids import CURVATURE_SCALES, GRID
 
 
 def update_columns(
-    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, settings: Settings, paths: UpdatePaths
+    model: LoopedModel,
+    h_RSD: Tensor,
+    h_plus_RSD: Tensor,
+    layout: Layout,
+    settings: Settings,
+    paths: UpdatePaths,
+    reader: Reader | None,
 ) -> Columns:
-    """The columns of `questions` that describe one update, one row a question."""
+    """The columns of `questions` that describe one update, one row a question; `reader` where the head is affine."""
     path, before = paths.questions, paths.before
     quick = settings.level is Level.QUICK
     # Highest order first: through a nonlinear readout derivatives are what costs, and they bring the values along.
@@ -57,7 +64,7 @@ def update_columns(
         columns["quadratic_gain"] = path._own(scale, 0)[0]
     outputs = paths.outputs
     assert outputs is not None, "every level but quick asks for them"
-    if model.head is not None and not layout.is_options:
+    if reader is not None and not layout.is_options:
         columns["kl_correction"] = outputs.divergence_R
         columns["kl_residual"] = gain - (slope - outputs.divergence_R)
     columns["output_kl"] = layout.question_mean(outputs.divergence_R)
@@ -66,7 +73,7 @@ def update_columns(
         columns.update(state_change(h_RSD, h_plus_RSD, layout)._asdict())
     with part("rounded", device):
         chosen = (torch.full_like(gain, CONTRACTION), scale)
-        rounded = rounded_gains(model, h_RSD, h_plus_RSD, chosen, layout, dtype, before)
+        rounded = rounded_gains(model, h_RSD, h_plus_RSD, chosen, layout, dtype, before, reader)
         columns["bf16_quarter_gain"], columns["bf16_quadratic_gain"] = rounded
     return columns
 

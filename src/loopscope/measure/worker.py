@@ -66,12 +66,15 @@ class _Flight(Generic[Name]):
 class Worker:
     """Measures the questions of units with one model.
 
-    A batch that does not fit into memory is halved, and no later batch of this worker is larger than what is left.
+    A batch that does not fit into memory is halved, and no later batch of this worker is larger than what is left. One
+    whose tokens the kernels gave up was measured twice; the worker then takes care from the start, which changes no
+    number.
     """
 
     def __init__(self, model: LoopedModel, settings: Settings) -> None:
         self._model, self._settings = model, settings
         self._ceiling: int | None = None
+        self._careful = False
 
     def run(self, units: Iterable[tuple[Name, Sequence[Question]]]) -> Iterator[Measured[Name]]:
         """Each unit in order, as soon as the batch after its last one is launched."""
@@ -104,7 +107,7 @@ class Worker:
         """The batch on its way, or None when it did not fit and smaller ones are to be tried."""
         try:
             with part("launch"):
-                return Trip(self._model, self._settings, batch).launch()
+                return Trip(self._model, self._settings, batch, careful=self._careful).launch()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -116,7 +119,9 @@ class Worker:
         """The tables of a launched batch, or those of its parts where memory refused at the last moment."""
         try:
             with part("finish"):
-                return [trip.finish()]
+                tables = trip.finish()
+            self._careful |= trip.repeated
+            return [tables]
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
