@@ -171,3 +171,21 @@ def test_a_repeated_run_gives_the_same_bits():
 def test_senseless_requests_are_refused(count, options):
     with pytest.raises(LoopscopeError, match=r"scale|order"):
         _survey(*_random(1, 4, 1.0), count, **options)
+
+
+def test_tokens_side_by_side_are_the_same_tokens():
+    # Enough of them for several threads, and a number that does not divide evenly.
+    z0, v, y = _random(101, 60, 3.0)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        together = _survey(z0, v, y, 21, places=(0, 20), order=4, block_vocabulary=25)
+        torch.set_num_threads(1)
+        one = _survey(z0, v, y, 21, places=(0, 20), order=4, block_vocabulary=25)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(together.gains, one.gains, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(together.derivatives, one.derivatives, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(together.distributions.stacked(), one.distributions.stacked(), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(together.initial, one.initial, rtol=1e-14, atol=0.0)
+    assert torch.equal(together.spread, one.spread)

@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from loopscope._errors import LoopscopeError
+from loopscope.readout._workers import in_parallel, workers
 from loopscope.readout.endpoint import EndpointDistributions, EndpointSweep
 from loopscope.readout.even_kernel import KernelSums
 from loopscope.readout.even_merge import BlockSums, EvenResult
@@ -34,6 +36,7 @@ from loopscope.triton_kernels.choice import takes_kernel
 
 BLOCK_TOKENS = 256
 BLOCK_VOCABULARY = 1024
+_LEAST_TOKENS = 16  # for which a piece of work of its own, with products of its own, is worth it
 _NEGLECTED = 1e-13
 
 
@@ -84,7 +87,6 @@ def even_nodes(count: int, places: tuple[int, ...] | None, order: int) -> EvenNo
     return EvenNodes(count, chosen, order)
 
 
-@torch.no_grad()
 def even_survey(
     source: LogitSource,
     rows: slice,
@@ -109,8 +111,37 @@ def even_survey(
         block_vocabulary: vocabulary entries worked on at a time.
     """
     nodes = even_nodes(count, places, order)
+    width = block_vocabulary or EvenBlocks.on(source.device).vocabulary
+
+    def some(here: slice) -> EvenSurvey:
+        there = slice(rows.start + here.start, rows.start + here.stop)
+        return _survey(source, there, targets_t[here], nodes, distributions, width)
+
+    tokens = targets_t.shape[0]
+    pieces = 1 if source.device.type == "cuda" else max(1, min(workers(), tokens // _LEAST_TOKENS))
+    return _joined(in_parallel([partial(some, here) for here in blocks(tokens, -(-tokens // pieces))]))
+
+
+def _joined(pieces: list[EvenSurvey]) -> EvenSurvey:
+    """Surveys of tokens that follow each other."""
+    if len(pieces) == 1:
+        return pieces[0]
+    found = [piece.distributions.stacked() for piece in pieces if piece.distributions is not None]
+    return EvenSurvey(
+        torch.cat([piece.gains for piece in pieces]),
+        torch.cat([piece.derivatives for piece in pieces], 1),
+        torch.cat([piece.initial for piece in pieces]),
+        torch.cat([piece.spread for piece in pieces]),
+        EndpointDistributions(*torch.cat(found, 1)) if found else None,
+    )
+
+
+@torch.no_grad()
+def _survey(
+    source: LogitSource, rows: slice, targets_t: Tensor, nodes: EvenNodes, distributions: bool, block_vocabulary: int
+) -> EvenSurvey:
     target = source.target_logits(rows, targets_t)
-    stretches = list(blocks(source.vocabulary, block_vocabulary or EvenBlocks.on(source.device).vocabulary))
+    stretches = list(blocks(source.vocabulary, block_vocabulary))
     ends = EndpointSweep() if distributions else None
     on_kernel = takes_kernel(target.v, dtypes=(torch.float64,))
     sums = KernelSums(target.v, nodes, len(stretches)) if on_kernel else BlockSums(target.v, nodes)
