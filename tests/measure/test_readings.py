@@ -6,8 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
+from loopscope.measure.affine import Reader
+from loopscope.measure.batches import collate
+from loopscope.measure.layout import Layout
+from loopscope.measure.prepare import QuestionEncoder
+from loopscope.measure.readings import Readings
+from loopscope.models import load_model, load_tokenizer
 from loopscope.store import Run
+from loopscope.tasks.load import load_task
 
 EXACT = {"dtype": "float64", "readout_dtype": "float64"}
 
@@ -36,3 +44,22 @@ def test_both_tables_tell_the_same_utility(task: str, measured: Callable[..., Ru
         if column == "utility_before":
             np.testing.assert_array_equal(stored, told)
         np.testing.assert_allclose(stored, told, rtol=1e-14, atol=1e-15)
+
+
+@torch.no_grad()
+def test_two_depths_at_a_time_are_each_by_itself(checkpoint: Callable[[str], str]) -> None:
+    model = load_model(checkpoint("ouro"), dtype="float64")
+    task = load_task("arithmetic-mc", limit=3)
+    questions = QuestionEncoder(load_tokenizer(checkpoint("ouro")), None, "error").questions(task, task.rows, 0)
+    batch = collate(questions).batch
+    layout, dtype = Layout.of(questions, batch, model.device), torch.float64
+    alone, paired = Readings(model, layout, dtype), Readings(model, layout, dtype, Reader(model.head, layout, dtype))
+    for depth, state in model.states(batch, range(5)).items():
+        alone.read(depth, state)
+        paired.read(depth, state)
+    assert set(paired.found) == {0, 1, 2, 3}, "the last one waits for another"
+    paired.settle()
+    assert set(paired.found) == set(alone.found) == set(range(5))
+    for depth, found in alone.found.items():
+        for name in ("log_p_N", "sums_R", "scores_R", "utility_B"):
+            torch.testing.assert_close(getattr(paired.found[depth], name), getattr(found, name), rtol=1e-12, atol=1e-13)

@@ -24,10 +24,10 @@ class _Waiting(NamedTuple):
 class Readings:
     """Readings by depth, in the order in which they become known.
 
-    Depths that no update says anything about are read two at a time where the head is affine: it passes by once.
+    With a `reader`, depths that no update says anything about are read two at a time: the head passes by once.
     """
 
-    def __init__(self, model: LoopedModel, layout: Layout, dtype: torch.dtype, reader: Reader | None) -> None:
+    def __init__(self, model: LoopedModel, layout: Layout, dtype: torch.dtype, reader: Reader | None = None) -> None:
         self._model, self._layout, self._dtype, self._reader = model, layout, dtype, reader
         self._waiting: _Waiting | None = None
         self.found: dict[int, Reading] = {}

@@ -55,7 +55,9 @@ class Trip:
         self._packing = dataclasses.replace(packing, batch=batch, sequences=sequences).to(device)
         self._layout = Layout.of(questions, self._packing.sequences, device)
         self._reader = None if model.head is None else Reader(model.head, self._layout, self._dtype, careful)
-        self._readings = Readings(model, self._layout, self._dtype, self._reader)
+        # A core has nothing to gain from two states at a time, the kernels of a GPU have.
+        pairs = None if device.type == "cpu" else self._reader
+        self._readings = Readings(model, self._layout, self._dtype, pairs)
         self._finite: dict[int, Tensor] = {}
 
     def run(self) -> Tables:
