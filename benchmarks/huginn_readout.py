@@ -12,10 +12,8 @@ there is.
 
 import argparse
 import gc
-import importlib.metadata
 import importlib.util
 import json
-import platform
 import statistics
 import sys
 import time
@@ -26,39 +24,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.models.huginn import Huginn, HuginnConfig
-from loopscope.models.random_weights import fill_randomly
-from loopscope.readout.autograd import autograd_coefficients
-from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path_from_states
+from loopscope.bench.clock import Clock
+from loopscope.bench.huginn_update import HuginnUpdate
+from loopscope.bench.machine import in_words, machine
+from loopscope.bench.memory import MIB, extra_on_gpu
+from loopscope.bench.sizes import CUDA, QUICK
+from loopscope.readout.nonlinear import NonlinearPath
 from loopscope.split_product.accumulate import accumulated
 from loopscope.split_product.parts import split
 from loopscope.triton_kernels.choice import implementation
 
-HUGINN = {
-    "vocab_size": 65536,
-    "n_embd": 5280,
-    "n_heads": 55,
-    "head_dim": 96,
-    "intermediate_size": 17920,
-    "n_layers_in_prelude": 0,
-    "n_layers_in_recurrent_block": 1,
-    "n_layers_in_coda": 2,
-    "rope_base": 50000,
-    "mean_recurrence": 32,
-}
-TINY = HUGINN | {"vocab_size": 211, "n_embd": 48, "n_heads": 4, "head_dim": 12, "intermediate_size": 96}
 FORWARD = "forward, float32"
 PAPER = "A, Q by Hessian–vector product, float32"
-
-
-class Problem(NamedTuple):
-    """One update of a batch, and where it is read."""
-
-    model: Huginn
-    h_BSD: Tensor
-    h_plus_BSD: Tensor
-    positions_T2: Tensor
-    targets_T: Tensor
 
 
 class Row(NamedTuple):
@@ -71,68 +48,17 @@ class Row(NamedTuple):
     order: int = 0
 
 
-def build(config: dict[str, Any], device: torch.device, rows: int, width: int) -> Problem:
-    with torch.device("meta"):
-        model = Huginn(HuginnConfig.from_json(config))
-    fill_randomly(model, device, torch.bfloat16, seed=0)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(4.0)  # logits spread as a trained model's are, not nearly flat
-    model.prepare()
-    generator = torch.Generator(device).manual_seed(1)
-    shape = (rows, width, model.hidden_size)
-    h = torch.randn(shape, generator=generator, device=device)
-    h_plus = h + 0.3 * torch.randn(shape, generator=generator, device=device)
-    first = max(1, width // 42)
-    positions = torch.cartesian_prod(torch.arange(rows), torch.arange(first, width))
-    targets = torch.randint(0, model.vocabulary_size, (len(positions),), generator=generator, device=device)
-    return Problem(model, h.bfloat16(), h_plus.bfloat16(), positions.to(device), targets)
-
-
-def path_of(problem: Problem, dtype: torch.dtype, impl: str = "taylor") -> NonlinearPath:
-    return nonlinear_path_from_states(
-        problem.model.body_and_head(dtype),
-        problem.h_BSD,
-        problem.h_plus_BSD,
-        problem.targets_T,
-        problem.positions_T2,
-        examples=problem.positions_T2[:, 0],
-        dtype=dtype,
-        impl=impl,
-    )
-
-
-def paper_way(problem: Problem) -> Tensor:
-    """U(H), A and φ''(0) of every sequence, [3, B]: a gradient and a Hessian–vector product, float32 throughout."""
-    state = problem.h_BSD.float()
-    displacement = problem.h_plus_BSD.float() - state
-    rows = state.shape[0]
-    row_T = problem.positions_T2[:, 0]
-    counts = torch.bincount(row_T, minlength=rows)
-
-    def utility(h: Tensor) -> Tensor:
-        logits = problem.model.readout(h, problem.positions_T2, torch.float32)
-        log_p = torch.log_softmax(logits, -1).gather(1, problem.targets_T[:, None])[:, 0]
-        return torch.zeros(rows, device=h.device).index_add(0, row_T, log_p) / counts
-
-    owner = torch.arange(rows, device=state.device)
-    return torch.stack(list(autograd_coefficients(utility, state, displacement, owner, rows)))
-
-
-def rows_of(problem: Problem, cuda: bool) -> list[Row]:
-    def forward() -> Tensor:
-        with torch.no_grad():
-            return problem.model.readout(problem.h_BSD.float(), problem.positions_T2, torch.float32)
-
+def rows_of(update: HuginnUpdate, cuda: bool) -> list[Row]:
     def taylor(order: int, impl: str = "taylor") -> tuple[Callable[[], Any], Callable[[], NonlinearPath], int]:
-        def make() -> NonlinearPath:
-            return path_of(problem, torch.float32, impl)
+        return (lambda: update.path(impl).derivatives(0.0, order).stack), lambda: update.path(impl), order
 
-        return (lambda: make().derivatives(0.0, order).stack), make, order
+    def paper_way() -> Tensor:
+        return torch.stack(list(update.hessian_vector()))
 
     rows = [
-        Row(FORWARD, "reference", forward),
-        Row("forward, split products", "auto", forward),
-        Row(PAPER, "reference", lambda: paper_way(problem)),
+        Row(FORWARD, "reference", update.forward),
+        Row("forward, split products", "auto", update.forward),
+        Row(PAPER, "reference", paper_way),
         Row("A, Q by Taylor mode, float32", "reference", *taylor(2)),
         Row("A, Q, φ''' by Taylor mode, float32", "reference", *taylor(3)),
         Row("A, Q by Taylor mode, split products", "auto", *taylor(2)),
@@ -144,70 +70,32 @@ def rows_of(problem: Problem, cuda: bool) -> list[Row]:
     return rows
 
 
-class Clock:
-    """Seconds and bytes of a call."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.cuda = device, device.type == "cuda"
-
-    def synchronise(self) -> None:
-        """Waits for the device."""
-        if self.cuda:
-            torch.cuda.synchronize(self.device)
-
-    def seconds(self, call: Callable[[], Any]) -> float:
-        """How long the call takes."""
-        self.synchronise()
-        if not self.cuda:
-            start = time.perf_counter()
-            call()
-            return time.perf_counter() - start
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        self.synchronise()
-        return begin.elapsed_time(end) / 1000
-
-    def held(self) -> int:
-        """Bytes in use now."""
-        gc.collect()
-        self.synchronise()
-        return torch.cuda.memory_allocated(self.device) if self.cuda else 0
-
-    def peak(self, call: Callable[[], Any]) -> int:
-        """The most memory that the call adds to what is held."""
-        if not self.cuda:
-            return 0
-        before = self.held()
-        torch.cuda.reset_peak_memory_stats(self.device)
-        call()
-        self.synchronise()
-        return torch.cuda.max_memory_allocated(self.device) - before
+def held(device: torch.device) -> int:
+    """Bytes in use now."""
+    gc.collect()
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
 def relative(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).norm() / exact.norm())
 
 
-def exact_values(problem: Problem) -> tuple[Tensor, Tensor]:
+def exact_values(update: HuginnUpdate) -> tuple[Tensor, Tensor]:
     """φ and its derivatives at 0 of sequences and tokens, by a float64 run."""
     with implementation("reference"):
-        path = path_of(problem, torch.float64)
+        path = update.path(dtype=torch.float64)
         tokens = path.per_token().derivatives(0.0, 3).stack
-    sequences = path.derivatives(0.0, 3).stack
-    problem.model._casts.clear()
+        sequences = path.derivatives(0.0, 3).stack
     return sequences, tokens
 
 
-def measure(row: Row, problem: Problem, exact: tuple[Tensor, Tensor], clock: Clock, repeats: int) -> dict[str, Any]:
-    problem.model._casts.clear()
-    base = clock.held()
+def measure(row: Row, update: HuginnUpdate, exact: tuple[Tensor, Tensor], clock: Clock, repeats: int) -> dict[str, Any]:
+    update.model.prepare()  # forgets copies of the weights
+    base = held(clock.device)
     names = ("A", "Q", "third")
-    with implementation(row.choice):  # type: ignore[arg-type]
+    with implementation(row.choice), torch.no_grad():  # type: ignore[arg-type]
         start = time.perf_counter()
         found = row.call()
-        clock.synchronise()
         first_call = time.perf_counter() - start
         errors: dict[str, float] = {}
         if row.name == PAPER:
@@ -220,31 +108,31 @@ def measure(row: Row, problem: Problem, exact: tuple[Tensor, Tensor], clock: Clo
                 side = exact[0] if level == "sequences" else exact[1]
                 errors |= {f"{names[k - 1]} of {level}": relative(values[k], side[k]) for k in range(1, row.order + 1)}
             del path, stack, values
-        held = clock.held() - base
-        peak = clock.peak(row.call)
-        seconds = [clock.seconds(row.call) for _ in range(repeats)]
+        kept = held(clock.device) - base
+        peak = extra_on_gpu(row.call, clock.device) if clock.device.type == "cuda" else 0.0
+        seconds = [clock.once(row.call) for _ in range(repeats)]
     return {
         "row": row.name,
         "kernels": row.choice,
         "ms": 1000 * statistics.median(seconds),
-        "ms_per_1000_positions": 1e6 * statistics.median(seconds) / len(problem.targets_T),
-        "held_mib": held / 2**20,
-        "peak_mib": peak / 2**20,
+        "ms_per_1000_positions": 1e6 * statistics.median(seconds) / update.tokens,
+        "held_mib": kept / MIB,
+        "peak_mib": peak,
         "first_call_seconds": first_call,
         "errors": errors,
         "seconds": seconds,
     }
 
 
-def bench_products(problem: Problem, streams: int, clock: Clock, repeats: int) -> list[dict[str, Any]]:
+def bench_products(update: HuginnUpdate, streams: int, clock: Clock, repeats: int) -> list[dict[str, Any]]:
     """Every way to multiply all streams by the three largest matrices of the readout."""
-    block = next(iter(problem.model.transformer["coda"].children()))
+    block = next(iter(update.model.transformer["coda"].children()))
     matrices = {
         "gate and up": block.mlp.fc.weight,
         "down": block.mlp.proj.weight,
-        "head": problem.model.lm_head.weight,
+        "head": update.model.lm_head.weight,
     }
-    count = streams * len(problem.targets_T)
+    count = streams * update.tokens
     found = []
     for name, weight in matrices.items():
         outputs, inputs = weight.shape
@@ -259,7 +147,7 @@ def bench_products(problem: Problem, streams: int, clock: Clock, repeats: int) -
         for stretch in (1 << 20, 1792, 896, 448):
             label = "whole" if stretch > inputs else str(stretch)
             ways[f"library, stretches {label}"] = lambda parts=parts, w=weight, s=stretch: accumulated(parts, w, s)
-        if clock.cuda:
+        if clock.device.type == "cuda":
             ways["library, BF16 part alone"] = lambda parts=parts, w=weight: torch.mm(
                 parts[2], w.T, out_dtype=torch.float32
             )
@@ -267,7 +155,7 @@ def bench_products(problem: Problem, streams: int, clock: Clock, repeats: int) -
         for way, call in ways.items():
             try:
                 result = call()
-                times = [clock.seconds(call) for _ in range(repeats)]
+                times = [clock.once(call) for _ in range(repeats)]
             except Exception as error:
                 found.append({"matrix": name, "way": way, "failed": f"{type(error).__name__}: {error}"[:300]})
                 continue
@@ -303,35 +191,23 @@ def triton_ways(parts: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]
     return {f"Triton {tuple(tile)}": lambda parts=parts, w=weight, tile=tile: fused(parts, w, tile) for tile in tiles}
 
 
-def profile(problem: Problem, clock: Clock) -> str:
+def profile(update: HuginnUpdate, device: torch.device) -> str:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as record_of
 
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if clock.cuda else [])
-    with record_of(activities=activities) as record:
-        path_of(problem, torch.float32).derivatives(0.0, 3)
-        clock.synchronise()
-    sort = "self_cuda_time_total" if clock.cuda else "self_cpu_time_total"
+    cuda = device.type == "cuda"
+    with record_of(activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])) as record:
+        update.taylor()
+        if cuda:
+            torch.cuda.synchronize(device)
+    sort = "self_cuda_time_total" if cuda else "self_cpu_time_total"
     return str(record.key_averages().table(sort_by=sort, row_limit=40, max_name_column_width=90))
 
 
-def machine(device: torch.device) -> dict[str, str]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU"
-    return {
-        "device": name,
-        "torch": torch.__version__,
-        "triton": importlib.metadata.version("triton") if importlib.util.find_spec("triton") else "none",
-        "cuda": str(torch.version.cuda),
-        "python": platform.python_version(),
-        "date": time.strftime("%Y-%m-%d"),
-    }
-
-
 def table(report: dict[str, Any]) -> str:
-    host, forward = report["machine"], report["rows"][0]["ms"]
+    forward = report["rows"][0]["ms"]
     lines = [
-        f"{host['device']}, torch {host['torch']} (CUDA {host['cuda']}), Triton {host['triton']}, "
-        f"Python {host['python']}, {host['date']}",
+        in_words(report["machine"]),
         "",
         f"| {report['name']}, {report['positions']} positions | ms | forwards | held MiB | peak MiB | errors |",
         "|---|---:|---:|---:|---:|---|",
@@ -366,30 +242,30 @@ def main() -> int:
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    clock = Clock(torch.device(options.device))
-    rows, width = (2, 9) if options.tiny else (4, 256)
-    problem = build(TINY if options.tiny else HUGINN, clock.device, rows, width)
+    device = torch.device(options.device)
+    clock = Clock(device)
+    update = HuginnUpdate((QUICK if options.tiny else CUDA).huginn, device)
     report: dict[str, Any] = {
-        "machine": machine(clock.device),
+        "machine": machine(device),
         "name": "tiny Huginn readout" if options.tiny else "Huginn readout (random weights)",
-        "positions": len(problem.targets_T),
+        "positions": update.tokens,
         "rows": [],
     }
-    exact = exact_values(problem)
-    for row in rows_of(problem, clock.cuda):
+    exact = exact_values(update)
+    for row in rows_of(update, device.type == "cuda"):
         try:
-            report["rows"].append(measure(row, problem, exact, clock, 2 if options.tiny else options.repeats))
+            report["rows"].append(measure(row, update, exact, clock, 2 if options.tiny else options.repeats))
         except torch.OutOfMemoryError as error:
             report["rows"].append({"row": row.name, "failed": str(error).splitlines()[0]})
-    problem.model._casts.clear()
+    update.model.prepare()
     if options.products:
         with torch.no_grad():
-            report["products"] = bench_products(problem, 4, clock, max(2, options.repeats // 2))
+            report["products"] = bench_products(update, 4, clock, max(2, options.repeats // 2))
     print(table(report), flush=True)
     if options.output is not None:
         options.output.write_text(json.dumps(report, indent=1) + "\n")
     if options.profile:
-        print(profile(problem, clock))
+        print(profile(update, device))
     return 0
 
 
