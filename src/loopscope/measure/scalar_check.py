@@ -23,8 +23,8 @@ from loopscope.readout.options import grouped_option_utility
 from loopscope.readout.sources import full_precision_products
 
 ABSOLUTE, RELATIVE = 1e-6, 1e-4
-_LOGITS = LOGITS // 4
-"""Logits at a time: both derivatives keep several arrays of that size."""
+_LOGITS = {"cpu": LOGITS // 4}
+"""Logits at a time, where not `LOGITS`: both derivatives keep some ten float64 arrays of that size."""
 
 
 def scalar_quadratics(
@@ -82,7 +82,7 @@ def scalar_check_columns(
 
 def _groups(model: LoopedModel, layout: Layout, chosen: Sequence[int]) -> Iterator[list[int]]:
     """So many questions at a time that what is differentiated fits; one, where the readout is more than a head."""
-    most = _LOGITS // model.vocabulary_size if model.head is not None else 0
+    most = _LOGITS.get(model.device.type, LOGITS) // model.vocabulary_size if model.head is not None else 0
     group: list[int] = []
     tokens = 0
     for index in chosen:
