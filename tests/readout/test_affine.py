@@ -242,3 +242,11 @@ def test_autograd_on_stored_logits():
         paper.derivatives(0.0, 3)
     with pytest.raises(LoopscopeError, match="impl='blocked'"):
         paper.envelope()
+
+
+def test_evenly_spaced_scales_are_the_same_scales_one_by_one(language_model_logits):
+    z0, v, y, examples = language_model_logits(4, 5, 200, seed=3)
+    path = affine_path(z0, v, y, examples=examples)
+    together = path.derivatives([k / 20 for k in range(21)], 4).stack
+    alone = torch.stack([path.derivatives(k / 20, 4).stack for k in range(21)], -1)
+    torch.testing.assert_close(together, alone, rtol=1e-11, atol=1e-13)

@@ -70,7 +70,7 @@ def test_repeats_bit_for_bit(product):
 def test_it_is_what_runs():
     x, weight = drawn(40, 128, 64, 0.0)
     assert splits_apply(x.device)
-    assert torch.equal(mixed_linear(x, weight), accumulated(split(x), weight))
+    assert torch.equal(mixed_linear(x, weight), fused(split(x), weight))
     with implementation("reference"):
         assert torch.equal(mixed_linear(x, weight), torch.nn.functional.linear(x, weight.float()))
 

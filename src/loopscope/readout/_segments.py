@@ -93,6 +93,8 @@ def _sums(values: Tensor, lengths: Tensor) -> Tensor:
 
 def segment_mean(segments: Segments, values: Tensor) -> Tensor:
     """Mean over each example's tokens: [T, ...] to [N, ...]."""
+    if segments.each:
+        return values
     mean = SegmentMean(segments)
     mean.add(slice(0, values.shape[0]), values)
     return mean.result()

@@ -5,7 +5,7 @@ Shapes: T reference tokens, V vocabulary entries, D hidden width, N examples, K 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -30,11 +30,11 @@ from loopscope.readout._segments import SegmentMean, Segments, as_segments, segm
 from loopscope.readout.autograd import autograd_sweep
 from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
 from loopscope.readout.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
-from loopscope.readout.even import EvenBlocks, EvenSurvey, even_survey
+from loopscope.readout.even import EvenBlocks, EvenSurvey, even_survey, is_even
 from loopscope.readout.fused.path import FusedPath, fused_path
 from loopscope.readout.moments import Swept, sweep
 from loopscope.readout.sources import HeadLogits, LogitSource, ScaledDisplacement, StoredLogits, blocks
-from loopscope.readout.survey import EvenScales, Survey
+from loopscope.readout.survey import EvenScales, Survey, scales_on
 from loopscope.readout.utility_path import Derivatives, UtilityPath
 
 IMPLEMENTATIONS = ("blocked", "reference", "autograd")
@@ -122,22 +122,29 @@ class AffinePath(UtilityPath):
         require_results_finite("the path", swept.derivatives)
         return swept
 
-    def _even_sweep(self, rows: slice, scales: list[float], order: int) -> Swept:
-        """The same for evenly spaced scales from 0 to 1."""
-        if self._impl != "blocked":
-            return self._sweep(rows, scales, order)
+    def _even_sweep(self, rows: slice, count: int, order: int) -> Swept:
+        """The same at evenly spaced scales from 0 to 1."""
         width = EvenBlocks.on(self._source.device, self._block_vocabulary).vocabulary
         found = even_survey(
             self._source,
             rows,
             self._targets_T[rows],
-            len(scales),
+            count,
             order=order,
             distributions=False,
             block_vocabulary=width,
         )
         require_results_finite("the path", found.derivatives)
         return Swept(found.derivatives, found.initial, found.spread)
+
+    def _sweeps(self, scales: list[float], order: int) -> Iterator[tuple[slice, Swept]]:
+        """All tokens, a block of them at a time."""
+        if self._impl == "blocked" and is_even(scales):
+            for rows in self._even_rows():
+                yield rows, self._even_sweep(rows, len(scales), order)
+        else:
+            for rows in self._rows():
+                yield rows, self._sweep(rows, scales, order)
 
     def _rows(self) -> list[slice]:
         return list(blocks(self._source.tokens, self._block_tokens))
@@ -149,8 +156,8 @@ class AffinePath(UtilityPath):
 
     def _stack(self, scales: list[float], order: int) -> Tensor:
         mean = SegmentMean(self._segments)
-        for rows in self._rows():
-            mean.add(rows, self._sweep(rows, scales, order).derivatives.transpose(0, 1))
+        for rows, swept in self._sweeps(scales, order):
+            mean.add(rows, swept.derivatives.transpose(0, 1))
         return mean.result().transpose(0, 1)
 
     def _own(self, scales_N: Tensor, order: int) -> Tensor:
@@ -225,26 +232,30 @@ class AffinePath(UtilityPath):
         residual = self.gain - (self.slope - self.divergence)
         return EndpointDecomposition(self.gain, self.slope, self.divergence, residual)
 
-    def survey(self, count: int = 21, moments_at: Sequence[float] = (0.0,), order: int = 2) -> Survey:
+    def survey(
+        self, count: int = 21, moments_at: Sequence[float] = (0.0,), order: int = 2, *, spread: bool = False
+    ) -> Survey:
         """φ at `count` even scales, derivatives at some of them and the endpoint distributions: see `Survey`.
 
         Args:
             count: evenly spaced scales from 0 to 1.
             moments_at: those among them where derivatives are wanted; none at all is fine.
             order: highest derivative, at most 4.
+            spread: whether the range of the displacement is wanted, too.
         """
         even = EvenScales.of(count, moments_at)
         order = as_order(order, self.max_order)
         if self._fused is not None and self._fused.takes(even):
-            found = self._fused.survey(even, order, lambda lost: self._some(lost).survey(count, moments_at, order))
+            again = lambda lost: self._some(lost).survey(count, moments_at, order, spread=spread)  # noqa: E731
+            found = self._fused.survey(even, order, again, spread=spread)
             segments = self._segments
             return self._surveyed(
                 even,
                 segment_mean(segments, found.gains_TK),
                 segment_mean(segments, found.derivatives.transpose(0, 1)).transpose(0, 1),
                 segment_mean(segments, found.initial_T),
-                EndpointDistributions(*segment_mean(segments, found.distributions.stacked().T).T),
-                found.spread_T,
+                EndpointDistributions(*(segment_mean(segments, field) for field in found.distributions.fields())),
+                found.spread_T if spread else None,
             )
         gains, derivatives, initial, distributions = (SegmentMean(self._segments) for _ in range(4))
         spread_T = torch.empty(self.tokens, dtype=torch.float64, device=self._source.device)
@@ -262,7 +273,7 @@ class AffinePath(UtilityPath):
             derivatives.result().transpose(0, 1),
             initial.result(),
             EndpointDistributions(*distributions.result().T),
-            spread_T,
+            spread_T if spread else None,
         )
 
     def _survey_rows(self, rows: slice, even: EvenScales, order: int) -> EvenSurvey:
@@ -293,22 +304,21 @@ class AffinePath(UtilityPath):
         derivatives: Tensor,
         initial: Tensor,
         distributions: EndpointDistributions,
-        spread_T: Tensor,
+        spread_T: Tensor | None,
     ) -> Survey:
-        def at(scales: list[float]) -> Tensor:
-            return torch.tensor(scales, dtype=torch.float64).to(self._source.device, non_blocking=True)
-
-        spread = torch.zeros(self.examples, dtype=torch.float64, device=spread_T.device)
-        spread.scatter_reduce_(0, self._segments.index, spread_T, "amax")
+        spread = None
+        if spread_T is not None:
+            spread = torch.zeros(self.examples, dtype=torch.float64, device=spread_T.device)
+            spread.scatter_reduce_(0, self._segments.index, spread_T, "amax")
         one = self.single
         return Survey(
-            at(even.scales),
+            scales_on(tuple(even.scales), self._source.device),
             gains[0] if one else gains,
-            at(even.with_derivatives),
+            scales_on(tuple(even.with_derivatives), self._source.device),
             derivatives[:, 0] if one else derivatives,
             self._drop(initial),
-            EndpointDistributions(*(self._drop(field) for field in distributions.stacked())),
-            self._drop(spread),
+            EndpointDistributions(*(self._drop(field) for field in distributions.fields())),
+            None if spread is None else self._drop(spread),
         )
 
     def envelope(self, cells: int = 256) -> Envelope:
@@ -321,8 +331,7 @@ class AffinePath(UtilityPath):
             raise LoopscopeError("impl='autograd' has no fourth derivative; use impl='blocked' for envelopes.")
         nodes = [k / cells for k in range(cells + 1)]
         stack, *bounds = (SegmentMean(self._segments) for _ in range(1 + len(CellBounds._fields)))
-        for rows in self._even_rows():
-            swept = self._even_sweep(rows, nodes, 4)
+        for rows, swept in self._sweeps(nodes, 4):
             stack.add(rows, swept.derivatives.transpose(0, 1))
             for mean, field in zip(bounds, cell_bounds(swept.derivatives, swept.spread, 1.0 / cells), strict=True):
                 mean.add(rows, field)

@@ -38,11 +38,13 @@ class EndpointDistributions:
     final_entropy: Tensor
     entropy_change: Tensor
 
+    def fields(self) -> tuple[Tensor, ...]:
+        """The five quantities in order."""
+        return self.divergence, self.reverse_divergence, self.initial_entropy, self.final_entropy, self.entropy_change
+
     def stacked(self) -> Tensor:
         """The five quantities as one tensor, [5, t]."""
-        return torch.stack(
-            [self.divergence, self.reverse_divergence, self.initial_entropy, self.final_entropy, self.entropy_change]
-        )
+        return torch.stack(self.fields())
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ Shapes: t tokens, b vocabulary entries, K scales, M of them with derivatives.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,6 +38,8 @@ from loopscope.triton_kernels.choice import takes_kernel
 BLOCK_TOKENS = 256
 BLOCK_VOCABULARY = 1024
 _LEAST_TOKENS = 16  # for which a piece of work of its own, with products of its own, is worth it
+_FEWEST_CELLS = 4
+_ROUNDING = 2.0**-52  # of a scale, however it was computed
 _NEGLECTED = 1e-13
 
 
@@ -72,6 +75,16 @@ class EvenSurvey:
     initial: Tensor
     spread: Tensor
     distributions: EndpointDistributions | None
+
+
+def is_even(scales: Sequence[float]) -> bool:
+    """Whether these are so many evenly spaced scales from 0 to 1 that they are worth a sweep of their own kind.
+
+    >>> is_even([0.0, 0.25, 0.5, 0.75, 1.0]), is_even([0.0, 0.25, 0.6, 0.75, 1.0]), is_even([0.0, 1.0])
+    (True, False, False)
+    """
+    last = len(scales) - 1
+    return last >= _FEWEST_CELLS and all(abs(scale - k / last) <= _ROUNDING for k, scale in enumerate(scales))
 
 
 def even_nodes(count: int, places: tuple[int, ...] | None, order: int) -> EvenNodes:

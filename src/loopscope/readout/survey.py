@@ -9,9 +9,11 @@ Shapes: N examples (or tokens), K scales of the grid, M of them with derivatives
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from loopscope._errors import LoopscopeError
@@ -29,7 +31,8 @@ class Survey:
         derivatives: φ, φ', … there, [order+1, N, M].
         initial: U(H), [N].
         distributions: the two divergences and entropies, [N] each.
-        spread: the range of the displacement, max v − min v; of an example, its tokens' largest, [N].
+        spread: the range of the displacement, max v − min v; of an example, its tokens' largest, [N]. None where it
+            was not asked for.
     """
 
     alpha: Tensor
@@ -38,7 +41,7 @@ class Survey:
     derivatives: Tensor
     initial: Tensor
     distributions: EndpointDistributions
-    spread: Tensor
+    spread: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -73,3 +76,9 @@ class EvenScales:
     def with_derivatives(self) -> list[float]:
         """Those with derivatives."""
         return [place / (self.count - 1) for place in self.places]
+
+
+@functools.lru_cache(maxsize=64)
+def scales_on(scales: tuple[float, ...], device: torch.device) -> Tensor:
+    """Scales on a device, sent there once."""
+    return torch.tensor(scales, dtype=torch.float64).to(device)

@@ -20,8 +20,12 @@ WIDTH, VOCABULARY = 2048, 49152
 def test_close_to_float64(states, plain, named, tokens, vocabulary, scale):
     made = states(tokens, vocabulary, WIDTH, scale=scale, step=0.5, device="cuda")
     examples = list(range(tokens))
-    found = named(affine_path_from_states(*made, examples=examples, dtype=torch.float32).survey(21, AT))
-    true = named(affine_path_from_states(*made, examples=examples, dtype=torch.float64, block_tokens=64).survey(21, AT))
+    found = named(affine_path_from_states(*made, examples=examples, dtype=torch.float32).survey(21, AT, spread=True))
+    true = named(
+        affine_path_from_states(*made, examples=examples, dtype=torch.float64, block_tokens=64).survey(
+            21, AT, spread=True
+        )
+    )
     by_hand = plain(*made, 21, AT)
     for name in found:
         ours, theirs = ((x[name].double() - true[name]).pow(2).mean().sqrt() for x in (found, by_hand))

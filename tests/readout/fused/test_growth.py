@@ -27,19 +27,19 @@ def head():
 
 
 def test_arithmetic_that_rounds_has_next_to_none(head):
-    assert abs(float(growth.growth_of(head)) - 1.0) <= 3e-7
+    assert float((growth.growth_of(head) - 1.0).abs().max()) <= 3e-7
 
 
 def test_what_is_cut_off_is_put_back(head, monkeypatch):
     monkeypatch.setattr(growth, "products", cut_off)
-    found = growth.growth_of(head)
-    assert 1.5e-6 < float(found) - 1.0 < 4e-6
+    likely, found = growth.growth_of(head)
+    assert 1.5e-6 < float(found) - 1.0 < float(likely) - 1.0 < 4e-6
     chance = torch.Generator().manual_seed(4)
     states = torch.randn(32, 2048, generator=chance).to(torch.bfloat16)
     true = states.double() @ head.double().T
     raw = cut_off(states, head).double()
     lean = lambda z: float((true * (z - true)).sum() / (true**2).sum())  # noqa: E731
-    assert abs(lean(raw * found.double())) < 0.35 * abs(lean(raw))
+    assert abs(lean(raw * found.double())) < 0.1 * abs(lean(raw))
     assert float((raw * found.double() - true).std()) < 0.75 * float((raw - true).std())
 
 

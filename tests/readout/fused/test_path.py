@@ -44,7 +44,7 @@ def close(found, true, size=3e-6):
 
 def test_a_path_takes_them(states, launches):
     path, true = both(states)
-    found, expected = path.survey(21, AT), true.survey(21, AT)
+    found, expected = path.survey(21, AT, spread=True), true.survey(21, AT, spread=True)
     assert launches == ["sweep_kernel", "merge_kernel"]
     close(found.gains, expected.gains)
     close(found.derivatives, expected.derivatives)
@@ -69,6 +69,7 @@ def test_a_single_example(states):
         close(getattr(path, name), getattr(true, name))
     close(path.at(0.3).value, true.at(0.3).value)
     assert path.survey().gains.shape == (21,)
+    assert path.survey().spread is None
 
 
 def test_own_scales(states, launches):

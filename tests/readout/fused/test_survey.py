@@ -35,7 +35,7 @@ def exact(made, count=21, at=AT, order=2):
     path = affine_path_from_states(
         h, h_plus, weight, bias, targets, examples=list(range(len(targets))), dtype=torch.float64, impl="reference"
     )
-    return path.survey(count, at, order)
+    return path.survey(count, at, order, spread=True)
 
 
 def fields(found):

@@ -7,9 +7,11 @@ little above 1, the same for every token, which averages over the vocabulary do 
 2048 about 2e-6 of every logit, several times the rounding of an FP32 product). What remains after z is multiplied by
 1 + β has no preferred sign and is of the size of FP32 rounding.
 
-β is measured, once for each head: rows of the head times random states that lean towards them, on the device's tensor
-cores in the sweep's own order, against float64. A device that rounds gets β = 0 but for noise. States and rows are the
-same every time, so β depends on the device and the head alone.
+β is measured, once for each head, on the device's tensor cores in the sweep's own order against float64, and twice:
+on logits that lie far above the others, where those are that have probability, for the weights; and on random logits,
+which is what a spread over the whole vocabulary consists of, for the central moments of flat distributions. A device
+that rounds gets β = 0 but for noise. States and rows are the same every time, so β depends on the device and the head
+alone.
 
 Shapes: T states, V rows of the head, D hidden width.
 """
@@ -30,7 +32,7 @@ _known = WeakIdKeyDictionary()
 
 
 def growth_of(weight_VD: Tensor) -> Tensor:
-    """1 + β for products with this head, float32 [1] on its device."""
+    """1 + β of likely logits and of all of them, for products with this head: float32 [2] on its device."""
     version = 0 if weight_VD.is_inference() else weight_VD._version
     held: tuple[int, Tensor] | None = _known.get(weight_VD)  # type: ignore[no-untyped-call]
     if held is None or held[0] != version:
@@ -45,12 +47,17 @@ def _measured(weight_VD: Tensor) -> Tensor:
     rows_VD = weight_VD.detach()[chosen].contiguous()
     noise_VD = torch.randn(rows_VD.shape, generator=chance).to(weight_VD.device)
     length_V1 = rows_VD.float().norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    states_VD = (noise_VD + _ALIGNED * rows_VD.float() / length_V1).to(weight_VD.dtype)
-    found_V = products(states_VD, rows_VD).diagonal().double()
-    true_V = (states_VD.double() * rows_VD.double()).sum(1)
-    beta = (true_V * (true_V - found_V)).sum() / (true_V**2).sum().clamp(min=torch.finfo(torch.float64).tiny)
-    grown: Tensor = (1.0 + beta).float().reshape(1)
-    return grown
+    leaning_VD = (noise_VD + _ALIGNED * rows_VD.float() / length_V1).to(weight_VD.dtype)
+    random_VD = noise_VD.to(weight_VD.dtype)
+    likely = _lost(products(leaning_VD, rows_VD).diagonal(), (leaning_VD.double() * rows_VD.double()).sum(1))
+    anywhere = _lost(products(random_VD, rows_VD), random_VD.double() @ rows_VD.double().T)
+    return 1.0 + torch.stack([likely, anywhere]).float()
+
+
+def _lost(found: Tensor, true: Tensor) -> Tensor:
+    """How much smaller the found logits are than the true ones, by least squares."""
+    lost: Tensor = (true * (true - found.double())).sum() / (true**2).sum().clamp(min=torch.finfo(torch.float64).tiny)
+    return lost
 
 
 def products(states_TD: Tensor, rows_VD: Tensor) -> Tensor:

@@ -68,6 +68,7 @@ def merge_kernel(
     stride = (9 + COUNT + PLACED * ORDER) * tokens.to(tl.int64)
     tops = sums + rows
     grow = tl.load(growth).to(tl.float64)
+    grow_spread = tl.load(growth + 1).to(tl.float64)
     top0 = tl.full([BLOCK_T], -1.0e30, dtype=tl.float64)
     top1 = tl.full([BLOCK_T], -1.0e30, dtype=tl.float64)
     for split in range(splits):
@@ -171,6 +172,7 @@ def merge_kernel(
                 poison,
                 (9 + COUNT + place * ORDER) * tokens,
                 grow,
+                grow_spread,
                 live,
                 COUNT,
                 ORDER,
@@ -191,6 +193,7 @@ def _moments(
     poison: Value,
     slot: Value,
     grow: Value,
+    grow_spread: Value,
     live: Value,
     COUNT: constexpr,
     ORDER: constexpr,
@@ -229,13 +232,14 @@ def _moments(
                 if ORDER >= 4:
                     m4 = keep * tl.load(part + 3 * tokens, mask=live, other=0.0).to(tl.float64)
                     fourth += m4 + 4.0 * off * m3 + 6.0 * off * off * m2 + here * off * off * off * off
-        variance = second / mass * grow * grow
+        square = grow_spread * grow_spread
+        variance = second / mass * square
         tl.store(out + tokens, -variance, mask=live)
         if ORDER >= 3:
-            tl.store(out + 2 * tokens, -third / mass * grow * grow * grow, mask=live)
+            tl.store(out + 2 * tokens, -third / mass * square * grow_spread, mask=live)
             if ORDER >= 4:
                 tl.store(
                     out + 3 * tokens,
-                    -(fourth / mass * grow * grow * grow * grow - 3.0 * variance * variance),
+                    -(fourth / mass * square * square - 3.0 * variance * variance),
                     mask=live,
                 )

@@ -36,9 +36,9 @@ class FusedPath:
         """Whether a grid is not too fine for repeated multiplication in FP32."""
         return even.count <= MOST_SCALES
 
-    def survey(self, even: EvenScales, order: int, again: Callable[[Tensor], Survey]) -> TokenSurvey:
+    def survey(self, even: EvenScales, order: int, again: Callable[[Tensor], Survey], *, spread: bool) -> TokenSurvey:
         """Everything about every token; `again` surveys some of them another way."""
-        found = fused_survey(self.head, self.targets_T, even, order, extremes=True)
+        found = fused_survey(self.head, self.targets_T, even, order, extremes=spread)
         lost = self._lost(found.initial_T)
         if lost is None:
             return found
@@ -48,7 +48,7 @@ class FusedPath:
             found.derivatives.index_copy(1, lost, other.derivatives),
             found.initial_T.index_copy(0, lost, other.initial),
             EndpointDistributions(*found.distributions.stacked().index_copy(1, lost, other.distributions.stacked())),
-            found.spread_T.index_copy(0, lost, other.spread),
+            found.spread_T if other.spread is None else found.spread_T.index_copy(0, lost, other.spread),
             found.own_T,
         )
 

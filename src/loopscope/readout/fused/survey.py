@@ -5,6 +5,7 @@ Shapes: T tokens, V vocabulary entries, D hidden width, K scales, M of them with
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -205,6 +206,7 @@ def _chunk(
     return out
 
 
+@functools.lru_cache(maxsize=1024)
 def _splits(token_blocks: int, tile_count: int, device: torch.device) -> int:
     """So many stretches that the programs fill the device's multiprocessors a whole number of times, or nearly."""
     if device.type != "cuda":
