@@ -97,8 +97,10 @@ def errors_table(rows: Sequence[Row]) -> str:
 
 
 def _ratios(error: dict[str, Any]) -> str:
-    ratios = [error["rms_ratio"], error["max_ratio"]]
-    return " · ".join("∞" if ratio is None else f"{ratio:.2g}" for ratio in ratios)
+    rms, low, high, largest = (
+        "∞" if error[name] is None else f"{error[name]:.2g}" for name in ("rms_ratio", "low", "high", "max_ratio")
+    )
+    return f"{rms} [{low}, {high}] · {largest}"
 
 
 def what_table(rows: Sequence[Row]) -> str:

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from loopscope.bench.errors import Error
 from loopscope.bench.measured import Measured
-from loopscope.bench.row import Error, Reference, Row, at_least, at_most
+from loopscope.bench.row import Reference, Row, at_least, at_most
 
 ONE = Measured.of([1.0, 2.0, 3.0])
 
@@ -44,7 +45,16 @@ def test_seconds_are_also_given_for_a_thousand_tokens_and_other_units_are_not():
 
 def test_no_number_that_json_lacks_is_written():
     nothing = Measured.of([0.0])
-    row = Row("a", "", {}, "MiB", nothing, (Reference("r", ONE),), errors=(Error("q", 1.0, 1.0, 0.0, 0.0, 0.0),))
+    row = Row(
+        "a",
+        "",
+        {},
+        "MiB",
+        nothing,
+        (Reference("r", ONE),),
+        errors=(Error("q", 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, float("inf")),),
+    )
     written = json.loads(json.dumps(row.as_json(), allow_nan=False))
     assert written["references"][0]["ratio"] is None
     assert (written["errors"][0]["rms_ratio"], written["errors"][0]["max_ratio"]) == (None, 1.0)
+    assert written["errors"][0]["high"] is None

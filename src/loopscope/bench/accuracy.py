@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from loopscope.bench.errors import error_of
 from loopscope.bench.geometry import CURVATURE_AT, SCALES, survey
 from loopscope.bench.measured import Measured
 from loopscope.bench.plain_fp32 import plain_geometry
-from loopscope.bench.row import Row, at_most, error_of
+from loopscope.bench.row import Row, at_most
 from loopscope.bench.setting import Setting
 from loopscope.bench.updates import FLAT, PEAKED, SMALL_STEP, STEP, TYPICAL, Update, random_update, with_likely_targets
 from loopscope.readout import Survey, affine_path_from_states
@@ -70,7 +71,10 @@ def _row(case: Case, setting: Setting) -> Row:
             at_most("no quantity's RMS error above plain FP32's", 1.0, worst, judged=sizes.judged),
             at_most("no quantity's largest error above plain FP32's", 1.0, largest, judged=sizes.judged),
         ),
-        figures={"mean_initial_entropy": float(exact["initial entropy"].mean())},
+        figures={
+            "mean_initial_entropy": float(exact["initial entropy"].mean()),
+            "quantities_less_accurate_beyond_chance": float(sum(error.low > 1.0 for error in errors)),
+        },
         errors=errors,
     )
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from loopscope.bench.clock import Call
+from loopscope.bench.errors import Error, error_of
 from loopscope.bench.huginn_update import HuginnUpdate
 from loopscope.bench.measured import Measured
 from loopscope.bench.memory import MIB, extra_on_gpu
-from loopscope.bench.row import Error, Reference, Row, at_least, at_most, error_of
+from loopscope.bench.row import Reference, Row, at_least, at_most
 from loopscope.bench.setting import Setting
 
 PLAIN_FORWARD = "one forward pass with FP32 products"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,3 +30,19 @@ class Measured:
         """One after the other."""
         repeats = min(self.repeats, other.repeats)
         return Measured(self.value + other.value, self.low + other.low, self.high + other.high, repeats)
+
+
+def over(a: float, b: float) -> float:
+    """a/b; nothing over nothing is no difference.
+
+    >>> over(1.0, 4.0), over(0.0, 0.0), over(1.0, 0.0)
+    (0.25, 1.0, inf)
+    """
+    if b == 0.0:
+        return 1.0 if a == 0.0 else math.inf
+    return a / b
+
+
+def finite(value: float) -> float | None:
+    """For JSON, which knows no infinities."""
+    return value if math.isfinite(value) else None

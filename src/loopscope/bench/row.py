@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torch import Tensor
-
-from loopscope.bench.measured import Measured
+from loopscope.bench.errors import Error
+from loopscope.bench.measured import Measured, finite, over
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,8 @@ class Reference:
     def ratio(self, ours: Measured) -> float:
         """How many times the floor we take, or how many times less than the alternative."""
         if self.floor:
-            return _over(ours.value, self.measured.value)
-        return _over(self.measured.value, ours.value)
+            return over(ours.value, self.measured.value)
+        return over(self.measured.value, ours.value)
 
 
 @dataclass(frozen=True)
@@ -64,28 +62,6 @@ class Goal:
         if not self.judged:
             return None
         return self.measured <= self.bound if self.at_most else self.measured >= self.bound
-
-
-@dataclass(frozen=True)
-class Error:
-    """Errors of one quantity against FP64, ours beside the plain FP32 implementation's; `size` is its own RMS."""
-
-    quantity: str
-    size: float
-    ours_rms: float
-    plain_rms: float
-    ours_max: float
-    plain_max: float
-
-    @property
-    def rms_ratio(self) -> float:
-        """Ours over plain: above 1 the plain implementation is the more accurate."""
-        return _over(self.ours_rms, self.plain_rms)
-
-    @property
-    def max_ratio(self) -> float:
-        """The same of the largest errors, each a single token's and subject to chance."""
-        return _over(self.ours_max, self.plain_max)
 
 
 @dataclass(frozen=True)
@@ -132,13 +108,13 @@ class Row:
             "unit": self.unit,
             "measured": self._measured(self.measured),
             "references": [self._reference(one) for one in self.references],
-            "goals": [asdict(goal) | {"measured": _finite(goal.measured), "met": goal.met} for goal in self.goals],
+            "goals": [asdict(goal) | {"measured": finite(goal.measured), "met": goal.met} for goal in self.goals],
             "figures": self.figures,
             "errors": [_error(error) for error in self.errors],
         }
 
     def _reference(self, one: Reference) -> dict[str, Any]:
-        ratio = _finite(one.ratio(self.measured))
+        ratio = finite(one.ratio(self.measured))
         return {"name": one.name, "floor": one.floor, "ratio": ratio} | self._measured(one.measured)
 
     def _measured(self, measured: Measured) -> dict[str, Any]:
@@ -156,29 +132,6 @@ def at_least(text: str, bound: float, measured: float, *, judged: bool, against:
     return Goal(text, bound, False, measured, against, judged)
 
 
-def error_of(quantity: str, exact: Tensor, ours: Tensor, plain: Tensor) -> Error:
-    """Of all values of one quantity, against those in FP64."""
-
-    def rms(values: Tensor) -> float:
-        return float(values.square().mean().sqrt())
-
-    off, plain_off = ours.double() - exact, plain.double() - exact
-    largest, plain_largest = float(off.abs().max()), float(plain_off.abs().max())
-    return Error(quantity, rms(exact), rms(off), rms(plain_off), largest, plain_largest)
-
-
-def _over(a: float, b: float) -> float:
-    """a/b; nothing over nothing is no difference."""
-    if b == 0.0:
-        return 1.0 if a == 0.0 else float("inf")
-    return a / b
-
-
 def _error(error: Error) -> dict[str, Any]:
-    ratios = {"rms_ratio": _finite(error.rms_ratio), "max_ratio": _finite(error.max_ratio)}
-    return asdict(error) | ratios
-
-
-def _finite(value: float) -> float | None:
-    """JSON knows no infinities."""
-    return value if math.isfinite(value) else None
+    ratios = {"rms_ratio": error.rms_ratio, "low": error.low, "high": error.high, "max_ratio": error.max_ratio}
+    return asdict(error) | {name: finite(value) for name, value in ratios.items()}

@@ -20,12 +20,13 @@ def table(rows: Sequence[Row]) -> str:
 def error_table(row: Row) -> str:
     """Errors of one row."""
     width = max(len(error.quantity) for error in row.errors)
-    heads = ("RMS size", "RMS error", "plain", "ratio", "largest", "plain", "ratio")
-    lines = [f"  {'quantity':<{width}}" + "".join(f"  {head:>9}" for head in heads)]
+    heads = ("RMS size", "RMS error", "plain", "ratio", "95%", "", "largest", "plain", "ratio")
+    lines = [f"  {'quantity':<{width}}" + "".join(f"  {head:>8}" for head in heads)]
     for error in row.errors:
-        rms = f"{error.ours_rms:9.2e}  {error.plain_rms:9.2e}  {error.rms_ratio:9.3g}"
-        largest = f"{error.ours_max:9.2e}  {error.plain_max:9.2e}  {error.max_ratio:9.3g}"
-        lines.append(f"  {error.quantity:<{width}}  {error.size:9.2e}  {rms}  {largest}")
+        ratio = f"{error.rms_ratio:8.3g}  {error.low:8.3g}  {error.high:8.3g}"
+        rms = f"{error.ours_rms:8.2e}  {error.plain_rms:8.2e}  {ratio}"
+        largest = f"{error.ours_max:8.2e}  {error.plain_max:8.2e}  {error.max_ratio:8.3g}"
+        lines.append(f"  {error.quantity:<{width}}  {error.size:8.2e}  {rms}  {largest}")
     return "\n".join([f"{row.name}: {row.what} ({_sizes(row)})", *lines])
 
 
