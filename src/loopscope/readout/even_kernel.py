@@ -19,10 +19,14 @@ from torch import Tensor
 
 from loopscope.readout.even_merge import EvenResult
 from loopscope.readout.even_sums import EvenNodes, LogMass
+from loopscope.readout.even_tensor_kernel import RUN, TILE, tensor_sums_kernel
 from loopscope.triton_kernels.language import Value, constexpr, jit, launch, power_of_two, tl
 
 LEAST_ORDER = 3
 """The kernels always take moments up to the third; the sums are there for the asking."""
+
+FEW = 48
+"""Up to so many scales the sums are taken lane by lane; beyond it on the tensor cores (`even_tensor_kernel`)."""
 
 _SLOTS = 5  # z_d, v_d, others, mean, slope; then the central sums
 
@@ -42,16 +46,45 @@ class KernelSums:
     def __init__(self, v_y_t1: Tensor, nodes: EvenNodes, stretches: int, shape: Shape | None = None) -> None:
         self._v_y_t, self._nodes = v_y_t1[:, 0].contiguous(), nodes
         self._scales_K = nodes.scales(v_y_t1.device)
-        self._order, self._shape, self._added = max(nodes.order, LEAST_ORDER), shape or Shape(), 0
+        self._order, self._shape, self._added = max(nodes.order, LEAST_ORDER), shape, 0
         sizes = (stretches, _SLOTS + self._order - 1, v_y_t1.shape[0], nodes.count)
         self._parts_SstK = torch.empty(sizes, dtype=torch.float64, device=v_y_t1.device)
 
     def add(self, z0_tb: Tensor, v_tb: Tensor, _spread_t: Tensor | None = None) -> None:
         """Takes in the next stretch, float64. The kernel finds the range of v by itself."""
-        tokens, entries = z0_tb.shape
         if z0_tb.stride(1) != 1 or v_tb.stride(1) != 1:
             z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
-        count, shape = self._nodes.count, self._shape
+        if self._shape is None and self._nodes.count > FEW:
+            self._add_by_tensor_cores(z0_tb, v_tb)
+        else:
+            self._add_by_lanes(z0_tb, v_tb, self._shape or Shape())
+        self._added += 1
+
+    def _add_by_tensor_cores(self, z0_tb: Tensor, v_tb: Tensor) -> None:
+        tokens, entries = z0_tb.shape
+        launch(
+            tensor_sums_kernel,
+            (-(-self._nodes.count // RUN), tokens),
+            z0_tb,
+            z0_tb,
+            v_tb,
+            self._v_y_t,
+            self._scales_K,
+            self._parts_SstK[self._added],
+            tokens,
+            entries,
+            z0_tb.stride(0),
+            v_tb.stride(0),
+            warps=1,
+            fusion=True,
+            COUNT=self._nodes.count,
+            ORDER=self._order,
+            TILE=TILE,
+        )
+
+    def _add_by_lanes(self, z0_tb: Tensor, v_tb: Tensor, shape: Shape) -> None:
+        tokens, entries = z0_tb.shape
+        count = self._nodes.count
         run = -(-count // -(-count // shape.run))  # as many runs, of nearly the same length
         launch(
             sums_kernel,
@@ -75,7 +108,6 @@ class KernelSums:
             TURN=shape.turn,
             TILE=shape.tile,
         )
-        self._added += 1
 
     def result(self) -> EvenResult:
         """The stretches put together."""
