@@ -12,12 +12,14 @@ Shapes: t tokens, b vocabulary entries of a stretch, S stretches, K scales.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from loopscope.readout.even_merge import EvenResult
+from loopscope.readout.even_merge_kernel import merge_states
+from loopscope.readout.even_power_kernel import MOST_POWERS, power_sums_kernel
 from loopscope.readout.even_sums import EvenNodes, LogMass
 from loopscope.readout.even_tensor_kernel import RUN, TILE, tensor_sums_kernel
 from loopscope.triton_kernels.language import Value, constexpr, jit, launch, power_of_two, tl
@@ -27,6 +29,9 @@ LEAST_ORDER = 3
 
 FEW = 48
 """Up to so many scales the sums are taken lane by lane; beyond it on the tensor cores (`even_tensor_kernel`)."""
+
+MANY: Literal["tensor cores", "powers"] = "tensor cores"
+"""How the sums of more scales are taken."""
 
 _SLOTS = 5  # z_d, v_d, others, mean, slope; then the central sums
 
@@ -40,12 +45,16 @@ class Shape(NamedTuple):
     warps: int = 1
 
 
+POWERS = Shape(run=64, tile=512, turn=4, warps=1)
+
+
 class KernelSums:
     """Moments of some tokens at evenly spaced scales, a stretch of the vocabulary at a time."""
 
     def __init__(self, v_y_t1: Tensor, nodes: EvenNodes, stretches: int, shape: Shape | None = None) -> None:
         self._v_y_t, self._nodes = v_y_t1[:, 0].contiguous(), nodes
         self._scales_K = nodes.scales(v_y_t1.device)
+        self._inverses = 1.0 / torch.arange(1, MOST_POWERS + 1, dtype=torch.float64, device=v_y_t1.device)
         self._order, self._shape, self._added = max(nodes.order, LEAST_ORDER), shape, 0
         sizes = (stretches, _SLOTS + self._order - 1, v_y_t1.shape[0], nodes.count)
         self._parts_SstK = torch.empty(sizes, dtype=torch.float64, device=v_y_t1.device)
@@ -55,7 +64,10 @@ class KernelSums:
         if z0_tb.stride(1) != 1 or v_tb.stride(1) != 1:
             z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
         if self._shape is None and self._nodes.count > FEW:
-            self._add_by_tensor_cores(z0_tb, v_tb)
+            if MANY == "powers":
+                self._add_by_powers(z0_tb, v_tb)
+            else:
+                self._add_by_tensor_cores(z0_tb, v_tb)
         else:
             self._add_by_lanes(z0_tb, v_tb, self._shape or Shape())
         self._added += 1
@@ -80,6 +92,34 @@ class KernelSums:
             COUNT=self._nodes.count,
             ORDER=self._order,
             TILE=TILE,
+        )
+
+    def _add_by_powers(self, z0_tb: Tensor, v_tb: Tensor, shape: Shape = POWERS) -> None:
+        tokens, entries = z0_tb.shape
+        count = self._nodes.count
+        run = -(-count // -(-count // shape.run))
+        launch(
+            power_sums_kernel,
+            (-(-count // run), tokens),
+            z0_tb,
+            z0_tb,
+            v_tb,
+            self._v_y_t,
+            self._scales_K,
+            self._inverses,
+            self._parts_SstK[self._added],
+            tokens,
+            entries,
+            z0_tb.stride(0),
+            v_tb.stride(0),
+            warps=shape.warps,
+            fusion=True,
+            COUNT=count,
+            RUN=run,
+            NODES=power_of_two(run),
+            ORDER=self._order,
+            TURN=shape.turn,
+            TILE=shape.tile,
         )
 
     def _add_by_lanes(self, z0_tb: Tensor, v_tb: Tensor, shape: Shape) -> None:
@@ -221,7 +261,7 @@ def sums_kernel(
         if ORDER >= 4:
             fourth_b = (s4 + (mu * mu) * (mu * mu)) - 4.0 * m * s3 + 6.0 * m * m * s2 - 3.0 * m * m * m * s1
         slope_b = mass_b * ((target - v_b) - mu) - s1
-        z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a = _merge(
+        z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a = merge_states(
             z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a,
             z_b, v_b, s0, mu + m, slope_b, second_b, third_b, fourth_b, alpha,
         )  # fmt: skip
@@ -271,7 +311,7 @@ def merge_kernel(
         fourth_b = none
         if ORDER >= 4:
             fourth_b = tl.load(part + 7 * slot, mask=live, other=0.0)
-        z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a = _merge(
+        z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a = merge_states(
             z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a,
             z_b, v_b, others_b, mean_b, slope_b, second_b, third_b, fourth_b, alpha,
         )  # fmt: skip
@@ -287,56 +327,3 @@ def merge_kernel(
     tl.store(out + 5 * slot, -third_a / mass, mask=live)
     if ORDER >= 4:
         tl.store(out + 6 * slot, -(fourth_a / mass - 3.0 * variance * variance), mask=live)
-
-
-@jit
-def _merge(
-    z_a: Value,
-    v_a: Value,
-    others_a: Value,
-    mean_a: Value,
-    slope_a: Value,
-    second_a: Value,
-    third_a: Value,
-    fourth_a: Value,
-    z_b: Value,
-    v_b: Value,
-    others_b: Value,
-    mean_b: Value,
-    slope_b: Value,
-    second_b: Value,
-    third_b: Value,
-    fourth_b: Value,
-    alpha: Value,
-) -> Any:
-    """`merge_moments`, term by term."""
-    gap = (z_b - z_a) + alpha * (v_b - v_a)
-    b_leads = gap > 0.0
-    factor = tl.exp(-tl.abs(gap))
-    factor_a = tl.where(b_leads, factor, 1.0)
-    factor_b = tl.where(b_leads, 1.0, factor)
-    mass_a = factor_a * (1.0 + others_a)
-    mass_b = factor_b * (1.0 + others_b)
-    others = tl.where(b_leads, others_b + mass_a, others_a + mass_b)
-    mass = 1.0 + others
-    share_a = mass_a / mass
-    share_b = mass_b / mass
-    delta = (v_b - v_a) + (mean_b - mean_a)
-    mean = tl.where(b_leads, mean_b - delta * share_a, mean_a + delta * share_b)
-    pair = mass_a * share_b
-    square = delta * delta
-    second_a = factor_a * second_a
-    second_b = factor_b * second_b
-    third_a = factor_a * third_a
-    third_b = factor_b * third_b
-    fourth = factor_a * fourth_a + factor_b * fourth_b
-    fourth += square * square * pair * (share_a * share_a - share_a * share_b + share_b * share_b)
-    fourth += 6.0 * square * (share_a * share_a * second_b + share_b * share_b * second_a)
-    fourth += 4.0 * delta * (share_a * third_b - share_b * third_a)
-    third = third_a + third_b + square * delta * pair * (share_a - share_b)
-    third += 3.0 * delta * (share_a * second_b - share_b * second_a)
-    second = second_a + second_b + square * pair
-    slope = factor_a * slope_a + factor_b * slope_b
-    z = tl.where(b_leads, z_b, z_a)
-    v = tl.where(b_leads, v_b, v_a)
-    return z, v, others, mean, slope, second, third, fourth

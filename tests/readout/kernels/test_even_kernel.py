@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.readout import reference
+from loopscope.readout import even_kernel, reference
 from loopscope.readout.even import even_survey
 from loopscope.readout.even_kernel import KernelSums, Shape
 from loopscope.readout.even_sums import EvenNodes
@@ -109,3 +109,17 @@ def test_numbers_that_are_not_finite_are_seen(interpreted):
     source = StoredLogits(torch.zeros_like(z0), torch.zeros_like(v))
     source._z0_TV, source._v_TV = z0, v
     assert not torch.isfinite(even_survey(source, slice(0, 2), y, 5, distributions=False).gains).any()
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-9, 0.05, 0.5, 4.0, 25.0, 120.0])
+@pytest.mark.parametrize("peak", [0.0, 40.0])
+def test_many_scales_from_power_sums(interpreted, launches, monkeypatch, size, peak):
+    monkeypatch.setattr(even_kernel, "MANY", "powers")
+    z0, v, y = _random(1, 40, size, peak)
+    found = _summed(z0, v, y, 100, 4, [25, 15], None)
+    assert launches == ["power_sums_kernel"] * 2 + ["merge_kernel"]
+    expected = _plain(z0, v, y, 100, 4)[1:]
+    scale = max(size, 1e-30) ** torch.arange(1.0, 5.0).double()[:, None, None]
+    atol = 1e-12 if peak == 0.0 else 1e-26
+    torch.testing.assert_close(found.derivatives / scale, expected / scale, rtol=1e-11, atol=atol)
+    torch.testing.assert_close(found.derivatives[1], expected[1], rtol=1e-12, atol=0.0)
