@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from loopscope.readout.even_powers import power_sums, suits
 from loopscope.readout.even_sums import EvenNodes, EvenSums, LogMass, even_sums
 from loopscope.readout.moments import derivatives_from_moments, merge_moments
 
@@ -32,7 +33,9 @@ class BlockSums:
 
     def add(self, z0_tb: Tensor, v_tb: Tensor, spread_t: Tensor) -> None:
         """Takes in the next block; `spread_t` is the range of v over its entries."""
-        block = even_sums(z0_tb, v_tb, self._v_y_t1, float(spread_t.max()), self._nodes)
+        spread = float(spread_t.max())
+        sums = power_sums if suits(self._nodes, spread) else even_sums
+        block = sums(z0_tb, v_tb, self._v_y_t1, spread, self._nodes)
         self._sums = block if self._sums is None else self._merged(self._sums, block)
 
     def result(self) -> EvenResult:

@@ -41,9 +41,11 @@ from loopscope.readout.moments import Moments
 START_ORDER = 4
 """The moments that node 0 always has: a tiny displacement's gains are their Taylor polynomial."""
 
+DOMINANT = 4.0
+"""The mass Σ_{a≠d} w_a beyond which moments are taken about the mean and not about v_d."""
+
 _WIDTH = 8.0  # of a run of scales, times the range of v: e^{4} is how much weights grow from its middle to its end
-_DOMINANT = 4.0  # Σ_{a≠d} w_a beyond which moments are taken about the mean and not about v_d
-_WORKSPACE = 1 << 19  # elements: 4 MiB of float64 stay in the second-level caches
+_WORKSPACE = 1 << 20  # elements: 8 MiB of float64, most of which stay in a core's caches
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ def _sum_run(z0_cb: Tensor, v_cb: Tensor, nodes: EvenNodes, run: _Run, index: in
 
     mass_c1 = table_cLb[:, middle].sum(1, keepdim=True)
     mean_c1 = torch.mul(table_cLb[:, middle], u_cb, out=scratch_cb).sum(1, keepdim=True) / (1.0 + mass_c1)
-    mu_c1 = torch.where(mass_c1 > _DOMINANT, mean_c1, 0.0)
+    mu_c1 = torch.where(mass_c1 > DOMINANT, mean_c1, 0.0)
     _times_powers(table_cLb, u_cb.sub_(mu_c1), run)
 
     found_cLJ = torch.bmm(table_cLb, columns_cJb.transpose(1, 2))
