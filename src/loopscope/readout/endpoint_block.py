@@ -34,8 +34,8 @@ def compare_block(z0_tb: Tensor, v_tb: Tensor) -> Tensor:
     chunk = max(1, _ELEMENTS // z0_tb.shape[1])
     parts = []
     for rows in blocks(z0_tb.shape[0], chunk):
-        least_c, most_c = torch.aminmax(v_tb[rows], dim=1)
-        parts.append(_sorted(z0_tb[rows], v_tb[rows], most_c - least_c))
+        v_cb = v_tb[rows]
+        parts.append(_sorted(z0_tb[rows], v_cb, v_cb.amax(1) - v_cb.amin(1)))
     return torch.cat(parts, 1)
 
 

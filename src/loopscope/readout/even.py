@@ -161,7 +161,7 @@ def _survey(
     low_t = high_t = target.v[:, 0]
     for columns in stretches:
         z0_tb, v_tb = source.block(rows, columns, targets_t, target)
-        least_t, most_t = torch.aminmax(v_tb, dim=1)
+        least_t, most_t = v_tb.amin(1), v_tb.amax(1)
         low_t, high_t = torch.minimum(low_t, least_t), torch.maximum(high_t, most_t)
         sums.add(z0_tb, v_tb, most_t - least_t)
         if ends is not None:
