@@ -15,6 +15,10 @@ from loopscope.models.packing import Group, Packing, pack
 from loopscope.tasks.example import Example, Row
 
 
+_LARGE = 16
+_PADDED = 0.1
+
+
 class Span(NamedTuple):
     """Where a token stands in its reference or option text, in characters."""
 
@@ -64,11 +68,22 @@ def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[lis
     batches: list[list[Question]] = []
     # Longest first: if memory does not suffice, that shows at once and not after an hour.
     for question in sorted(questions, key=lambda q: (-q.width, q.row)):
-        if batches and padded_tokens([*batches[-1], question]) <= policy.budget:
+        if batches and _belongs(question, batches[-1], policy.budget):
             batches[-1].append(question)
         else:
             batches.append([question])
     return batches
+
+
+def _belongs(question: Question, batch: Sequence[Question], budget: int) -> bool:
+    """Whether a shorter question joins a batch: within the budget, and without much padding once the batch is large.
+
+    Beyond a sixteenth of the budget a batch gains nothing by being larger, so a question that would be padded by more
+    than a tenth begins the next one.
+    """
+    if padded_tokens([*batch, question]) > budget:
+        return False
+    return padded_tokens(batch) * _LARGE < budget or question.width >= (1.0 - _PADDED) * batch[0].width
 
 
 def shrunk(batches: Iterable[Sequence[Question]], ceiling: int | None) -> list[list[Question]]:

@@ -20,15 +20,11 @@ def _with_bfloat16(create_dot):
     import numpy as np
     import triton.language as tl
 
-    def numbers(handle):
-        if handle.dtype.scalar != tl.bfloat16:
-            return handle.data
-        return (handle.data.astype(np.uint32) << 16).view(np.float32)
-
     def dot(self, a, b, d, *options):
-        interpreter = importlib.import_module("triton.runtime.interpreter")
-        handles = [interpreter.TensorHandle(numbers(x), tl.float32) for x in (a, b)]
-        return create_dot(self, *handles, d, *options)
+        if a.dtype.scalar == tl.bfloat16:
+            handle = importlib.import_module("triton.runtime.interpreter").TensorHandle
+            a, b = (handle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32) for x in (a, b))
+        return create_dot(self, a, b, d, *options)
 
     return dot
 

@@ -54,6 +54,7 @@ def merge_kernel(
     PLACES: constexpr,
     PLACED: constexpr,
     ORDER: constexpr,
+    KEPT: constexpr,
     HAS_OWN: constexpr,
     ENDS: constexpr,
     EXTREMES: constexpr,
@@ -65,7 +66,7 @@ def merge_kernel(
     live = rows < tokens
     scale = tl.arange(0, BLOCK_K)
     alpha = scale.to(tl.float64) / (COUNT - 1)
-    stride = (9 + COUNT + PLACED * ORDER) * tokens.to(tl.int64)
+    stride = (9 + COUNT + PLACED * KEPT) * tokens.to(tl.int64)
     tops = sums + rows
     grow = tl.load(growth).to(tl.float64)
     grow_spread = tl.load(growth + 1).to(tl.float64)
@@ -170,7 +171,7 @@ def merge_kernel(
                 splits,
                 stride,
                 poison,
-                (9 + COUNT + place * ORDER) * tokens,
+                (9 + COUNT + place * KEPT) * tokens,
                 grow,
                 grow_spread,
                 live,
@@ -224,7 +225,8 @@ def _moments(
             part = sums + split * stride + slot
             here = keep * tl.load(sums + split * stride + (9 + K) * tokens, mask=live, other=0.0).to(tl.float64)
             off = tl.load(part, mask=live, other=0.0).to(tl.float64) - mean
-            m2 = keep * tl.load(part + tokens, mask=live, other=0.0).to(tl.float64)
+            m2 = tl.load(part + tokens, mask=live, other=0.0).to(tl.float64)
+            m2 = keep * (m2 + tl.load(part + ORDER * tokens, mask=live, other=0.0).to(tl.float64))
             second += m2 + here * off * off
             if ORDER >= 3:
                 m3 = keep * tl.load(part + 2 * tokens, mask=live, other=0.0).to(tl.float64)

@@ -15,7 +15,7 @@ from torch import Tensor
 from loopscope.readout.endpoint import EndpointDistributions
 from loopscope.readout.fused.growth import growth_of
 from loopscope.readout.fused.merge import Results, merge_kernel
-from loopscope.readout.fused.sweep import slots, sweep_kernel
+from loopscope.readout.fused.sweep import kept, slots, sweep_kernel
 from loopscope.readout.fused.targets import target_logits
 from loopscope.readout.survey import EvenScales
 from loopscope.triton_kernels.language import descriptor, launch, power_of_two
@@ -154,6 +154,7 @@ def _chunk(
         "PLACES": places,
         "PLACED": placed,
         "ORDER": order,
+        "KEPT": kept(order),
         "HAS_OWN": own_T is not None,
         "ENDS": ends,
         "EXTREMES": extremes,

@@ -38,9 +38,14 @@ def slots(count: int, placed: int, order: int) -> int:
 
     Nine come first: M⁰, M⁺; Σw⁰x⁰, Σw⁰x⁺, Σw⁺x⁰, Σw⁺x⁺ with x a logit less the largest, in units of log 2; the largest
     and the smallest u; the mass at the token's own scale. Then the masses at the K scales, then for each scale with
-    moments their mean and central sums.
+    moments their mean and central sums, and what the second lost to rounding.
     """
-    return HEADER + count + placed * order
+    return HEADER + count + placed * kept(order)
+
+
+def kept(order: int) -> int:
+    """Sums of a scale with moments."""
+    return order + 1 if order >= 2 else order
 
 
 @jit
@@ -62,6 +67,7 @@ def sweep_kernel(
     PLACES: constexpr,
     PLACED: constexpr,
     ORDER: constexpr,
+    KEPT: constexpr,
     HAS_BIAS: constexpr,
     HAS_OWN: constexpr,
     ENDS: constexpr,
@@ -81,7 +87,7 @@ def sweep_kernel(
     grow = tl.load(growth)
     y0 = tl.load(target_logits + rows, mask=live, other=0.0) / grow
     y1 = tl.load(target_logits + tokens + rows, mask=live, other=0.0) / grow
-    found = (y0, y1) + _zeros(COUNT + PLACED * ORDER + 7, BLOCK_T)
+    found = (y0, y1) + _zeros(COUNT + PLACED * KEPT + 7, BLOCK_T)
     alpha = tl.zeros([BLOCK_T], dtype=tl.float32)
     if HAS_OWN:
         alpha = tl.load(own + rows, mask=live, other=0.0)
@@ -117,6 +123,7 @@ def sweep_kernel(
             PLACES,
             PLACED,
             ORDER,
+            KEPT,
             HAS_BIAS,
             HAS_OWN,
             ENDS,
@@ -140,6 +147,7 @@ def sweep_kernel(
                 PLACES,
                 PLACED,
                 ORDER,
+                KEPT,
                 HAS_BIAS,
                 HAS_OWN,
                 ENDS,
@@ -147,8 +155,8 @@ def sweep_kernel(
                 RAGGED,
             )
 
-    at = sums + split.to(tl.int64) * (COUNT + PLACED * ORDER + 9) * tokens + rows
-    for slot in tl.static_range(0, COUNT + PLACED * ORDER + 9):
+    at = sums + split.to(tl.int64) * (COUNT + PLACED * KEPT + 9) * tokens + rows
+    for slot in tl.static_range(0, COUNT + PLACED * KEPT + 9):
         tl.store(at + slot * tokens, found[slot], mask=live)
 
 
@@ -169,6 +177,7 @@ def _reduce(
     PLACES: constexpr,
     PLACED: constexpr,
     ORDER: constexpr,
+    KEPT: constexpr,
     HAS_BIAS: constexpr,
     HAS_OWN: constexpr,
     ENDS: constexpr,
@@ -273,7 +282,7 @@ def _reduce(
             upper_moments = (
                 _moments(
                     found,
-                    9 + COUNT + PLACED * ORDER - ORDER - len(upper_moments),
+                    9 + COUNT + PLACED * KEPT - KEPT - len(upper_moments),
                     mass_a,
                     mass_b,
                     here,
@@ -317,7 +326,11 @@ def _moments(
         wc = w * c
         second_a = old[FIRST + 1] * keep
         second_b = tl.sum(wc * c, 1)
-        out = out + (second_a + second_b + delta * delta * pair,)
+        more = second_b + delta * delta * pair
+        second = second_a + more
+        # A flat distribution has thousands of equal parts: what each addition loses is kept beside the sum.
+        lost = old[FIRST + ORDER] * keep + (more - (second - second_a))
+        out = out + (second,)
         if ORDER >= 3:
             wc = wc * c
             third_a = old[FIRST + 2] * keep
@@ -332,4 +345,5 @@ def _moments(
                 shift = 6.0 * square * (share_a * share_a * second_b + share_b * share_b * second_a)
                 skew = 4.0 * delta * (share_a * third_b - share_b * third_a)
                 out = out + (fourth_a + fourth_b + spread + shift + skew,)
+        out = out + (lost,)
     return out
