@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -40,6 +42,28 @@ def test_token_budget_sorts_by_length_and_is_kept() -> None:
     batches = plan_batches(QUESTIONS, BatchPolicy("tokens", budget=80))
     assert rows(batches) == [[1, 4], [3, 2], [5, 0, 6]]
     assert all(padded_tokens(batch) <= 80 for batch in batches)
+
+
+def test_batches_are_those_with_the_least_work() -> None:
+    """Against every way to cut the questions, ordered by length, into batches."""
+    chance = random.Random(5)
+    questions = [question(row, chance.choice([200, 250, 600, 900, 1500])) for row in range(9)]
+    ordered = sorted(questions, key=lambda q: (-q.width, q.row))
+
+    def work(batches: Iterable[list[Question]]) -> int:
+        return sum(max(padded_tokens(batch), 1024) for batch in batches)
+
+    def cuts() -> Iterator[list[list[Question]]]:
+        for chosen in itertools.product([False, True], repeat=len(ordered) - 1):
+            marks = [0, *(place for place, cut in enumerate(chosen, 1) if cut), len(ordered)]
+            batches = [ordered[start:stop] for start, stop in itertools.pairwise(marks)]
+            if all(len(batch) == 1 or padded_tokens(batch) <= 4096 for batch in batches):
+                yield batches
+
+    found = plan_batches(questions, BatchPolicy("tokens", budget=4096))
+    assert [q for batch in found for q in batch] == ordered
+    assert work(found) == min(map(work, cuts()))
+    assert len(found) > 2
 
 
 def test_question_larger_than_the_budget_runs_alone() -> None:

@@ -6,6 +6,7 @@ has the batches of an undisturbed one. Only a batch that did not fit into memory
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,10 +14,6 @@ from typing import NamedTuple
 from loopscope.measure.settings import BatchPolicy
 from loopscope.models.packing import Group, Packing, pack
 from loopscope.tasks.example import Example, Row
-
-
-_LARGE = 16
-_PADDED = 0.1
 
 
 class Span(NamedTuple):
@@ -65,25 +62,38 @@ def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[lis
     if policy.size is not None:
         return [list(questions[start : start + policy.size]) for start in range(0, len(questions), policy.size)]
     assert policy.budget is not None
-    batches: list[list[Question]] = []
     # Longest first: if memory does not suffice, that shows at once and not after an hour.
-    for question in sorted(questions, key=lambda q: (-q.width, q.row)):
-        if batches and _belongs(question, batches[-1], policy.budget):
-            batches[-1].append(question)
-        else:
-            batches.append([question])
-    return batches
+    return _least_work(sorted(questions, key=lambda q: (-q.width, q.row)), policy.budget)
 
 
-def _belongs(question: Question, batch: Sequence[Question], budget: int) -> bool:
-    """Whether a shorter question joins a batch: within the budget, and without much padding once the batch is large.
+def _least_work(ordered: Sequence[Question], budget: int) -> list[list[Question]]:
+    """Neighbours by length in batches within the budget, so that the batches' work is least.
 
-    Beyond a sixteenth of the budget a batch gains nothing by being larger, so a question that would be padded by more
-    than a tenth begins the next one.
+    Work is padded tokens, but a batch of less than a tenth of the budget, or of 1024, takes as long as one of that
+    size: it leaves a device half idle, or its host busy starting operations. By dynamic programming over where the
+    last batch begins.
     """
-    if padded_tokens([*batch, question]) > budget:
-        return False
-    return padded_tokens(batch) * _LARGE < budget or question.width >= (1.0 - _PADDED) * batch[0].width
+    small = max(budget // 10, 1024)
+    rows_of, widths = [q.group.rows for q in ordered], [q.width for q in ordered]
+    least, begins = [0], [0]
+    for stop in range(1, len(ordered) + 1):
+        found, begin, rows = math.inf, stop - 1, 0
+        for start in range(stop - 1, -1, -1):
+            rows += rows_of[start]
+            tokens = rows * widths[start]
+            if tokens > budget and start < stop - 1:
+                break
+            work = least[start] + max(tokens, small)
+            if work < found:
+                found, begin = work, start
+        least.append(int(found))
+        begins.append(begin)
+    batches: list[list[Question]] = []
+    stop = len(ordered)
+    while stop:
+        batches.append(list(ordered[begins[stop] : stop]))
+        stop = begins[stop]
+    return batches[::-1]
 
 
 def shrunk(batches: Iterable[Sequence[Question]], ceiling: int | None) -> list[list[Question]]:

@@ -54,7 +54,7 @@ class EvenBlocks:
     def on(cls, device: torch.device, most_vocabulary: int = BLOCK_VOCABULARY) -> EvenBlocks:
         """Large enough for efficient products; small enough for a CPU's caches, or a few hundred MiB of a GPU."""
         if device.type == "cuda":
-            return cls(512, 8192)
+            return cls(1024, 8192)
         return cls(BLOCK_TOKENS, min(most_vocabulary, BLOCK_VOCABULARY))
 
 

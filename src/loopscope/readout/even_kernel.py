@@ -12,7 +12,7 @@ Shapes: t tokens, b vocabulary entries of a stretch, S stretches, K scales.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,17 +21,13 @@ from loopscope.readout.even_merge import EvenResult
 from loopscope.readout.even_merge_kernel import merge_states
 from loopscope.readout.even_power_kernel import MOST_POWERS, power_sums_kernel
 from loopscope.readout.even_sums import EvenNodes, LogMass
-from loopscope.readout.even_tensor_kernel import RUN, TILE, tensor_sums_kernel
 from loopscope.triton_kernels.language import Value, constexpr, jit, launch, power_of_two, tl
 
 LEAST_ORDER = 3
 """The kernels always take moments up to the third; the sums are there for the asking."""
 
 FEW = 48
-"""Up to so many scales the sums are taken lane by lane; beyond it on the tensor cores (`even_tensor_kernel`)."""
-
-MANY: Literal["tensor cores", "powers"] = "tensor cores"
-"""How the sums of more scales are taken."""
+"""Up to so many scales the weights are multiplied on from one to the next; beyond it power sums cost less."""
 
 _SLOTS = 5  # z_d, v_d, others, mean, slope; then the central sums
 
@@ -64,35 +60,10 @@ class KernelSums:
         if z0_tb.stride(1) != 1 or v_tb.stride(1) != 1:
             z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
         if self._shape is None and self._nodes.count > FEW:
-            if MANY == "powers":
-                self._add_by_powers(z0_tb, v_tb)
-            else:
-                self._add_by_tensor_cores(z0_tb, v_tb)
+            self._add_by_powers(z0_tb, v_tb)
         else:
             self._add_by_lanes(z0_tb, v_tb, self._shape or Shape())
         self._added += 1
-
-    def _add_by_tensor_cores(self, z0_tb: Tensor, v_tb: Tensor) -> None:
-        tokens, entries = z0_tb.shape
-        launch(
-            tensor_sums_kernel,
-            (-(-self._nodes.count // RUN), tokens),
-            z0_tb,
-            z0_tb,
-            v_tb,
-            self._v_y_t,
-            self._scales_K,
-            self._parts_SstK[self._added],
-            tokens,
-            entries,
-            z0_tb.stride(0),
-            v_tb.stride(0),
-            warps=1,
-            fusion=True,
-            COUNT=self._nodes.count,
-            ORDER=self._order,
-            TILE=TILE,
-        )
 
     def _add_by_powers(self, z0_tb: Tensor, v_tb: Tensor, shape: Shape = POWERS) -> None:
         tokens, entries = z0_tb.shape

@@ -140,7 +140,9 @@ class HeadLogits(LogitSource):
             products_t2b = (self._hd_T2D[rows].flatten(0, 1) @ weight_Db).view(-1, 2, weight_Db.shape[1])
         if not products_t2b.is_cuda:  # there the look would wait for the device; results are looked at in any case
             require_finite("the logits", products_t2b)
-        z0_tb, v_tb = (products_t2b[:, i].double().contiguous() for i in range(2))
+        z0_tb, v_tb = (products_t2b[:, i].double() for i in range(2))
+        if not products_t2b.is_cuda:  # a core reads neighbours faster; the kernels take any distance of rows
+            z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
         if self._bias_V is not None:
             z0_tb += self._bias_V[columns].double()
         # A matrix product and a row-wise one may round differently. The utility needs v_y − v_y to be exactly zero,
