@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.readout import even_kernel, reference
+from loopscope.readout import reference
 from loopscope.readout.even import even_survey
 from loopscope.readout.even_kernel import KernelSums, Shape
 from loopscope.readout.even_sums import EvenNodes
