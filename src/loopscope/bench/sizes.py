@@ -76,7 +76,7 @@ CPU = replace(
     chunk=128,
     repeats=5,
     memory_tokens=(256, 1024),
-    fp64_tokens=8,
+    fp64_tokens=64,
     error_tokens=61,
     huginn=HuginnSizes(hidden=1056, heads=11, inner=3584, vocabulary=65_536, rows=2, positions=32),
 )

@@ -23,8 +23,10 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Series:
     """
     if not isinstance(input, Series) or isinstance(weight, Series) or isinstance(bias, Series):
         raise unsupported("linear", "a weight or bias that depends on the state")
-    product = mixed_linear if is_mixed(input.coefficients, weight) else functional.linear
-    out = product(input.coefficients, weight)
+    c = input.coefficients
+    product = mixed_linear if is_mixed(c, weight) else functional.linear
+    # As one matrix: of coefficients that are not neighbours in memory torch would make a product each.
+    out = product(c.reshape(-1, c.shape[-1]), weight).reshape(*c.shape[:-1], weight.shape[0])
     if bias is not None:
         out[0] += bias
     return Series(out)
