@@ -72,7 +72,7 @@ CUDA = Sizes(
 )
 CPU = replace(
     CUDA,
-    tokens=128,
+    tokens=256,
     chunk=128,
     repeats=5,
     memory_tokens=(256, 1024),
