@@ -23,7 +23,8 @@ from loopscope.measure.paths import joint_path, nonlinear_sequences
 from loopscope.measure.utility import LOGITS
 from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.path import CONTRACTION
-from loopscope.readout.affine import AffinePath, affine_path
+from loopscope.readout.affine import AffinePath
+from loopscope.readout.affine_from import affine_path
 from loopscope.readout.utility_path import UtilityPath
 from loopscope.store.tables.grids import PATH_NODES
 

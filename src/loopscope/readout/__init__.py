@@ -1,6 +1,7 @@
 """φ and its derivatives from states: closed form for an affine head, Taylor mode through any other readout."""
 
-from loopscope.readout.affine import AffinePath, affine_path, affine_path_from_states
+from loopscope.readout.affine import AffinePath
+from loopscope.readout.affine_from import affine_path, affine_path_from_states
 from loopscope.readout.autograd import AutogradCoefficients, autograd_coefficients, chord_curvature
 from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributions
 from loopscope.readout.envelope import Envelope
