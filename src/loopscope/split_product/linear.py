@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from loopscope.split_product.accumulate import accumulated, has_float32_output
 from loopscope.split_product.parts import split
-from loopscope.split_product.product_kernel import fused
 from loopscope.triton_kernels.choice import Implementation, chosen, is_differentiating, takes_kernel
 
 
@@ -46,4 +45,8 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, impl: Im
 def _product(parts_3MK: Tensor, weight_NK: Tensor, impl: Implementation | None) -> Tensor:
     """By the kernel, which is as fast as the library's products and rounds four times as well; by those without it."""
     matrix_NK = weight_NK if weight_NK.stride(1) == 1 else weight_NK.contiguous()
-    return fused(parts_3MK, matrix_NK) if takes_kernel(parts_3MK, impl) else accumulated(parts_3MK, matrix_NK)
+    if not takes_kernel(parts_3MK, impl):
+        return accumulated(parts_3MK, matrix_NK)
+    from loopscope.split_product.product_kernel import fused
+
+    return fused(parts_3MK, matrix_NK)
