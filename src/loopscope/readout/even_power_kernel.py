@@ -15,7 +15,8 @@ coefficient, and Σ n|δc|ⁿ/n! = |δc|e^{|δc|}. So the m-th sum is right to e
 if all the weight lies at the far end of the range of v, a few ε otherwise. `even_sums` says what taking moments about
 v_d + μ costs.
 
-Results are those of `even_kernel.sums_kernel`, and merged by the same kernel.
+Sums over a tile about v_d + μ become moments about the tile's mean, and tiles are merged by the pairwise formulas of
+`moments`.
 
 Shapes: K scales, b vocabulary entries of a stretch.
 """

@@ -65,7 +65,7 @@ def test_a_survey_through_the_kernels_is_torchs(interpreted, launches):
     z0, v, y = _random(3, 70, 3.0)
     source, rows = StoredLogits(z0, v), slice(0, 3)
     found = even_survey(source, rows, y, 21, places=(0, 5, 20), order=2, block_vocabulary=32)
-    assert launches == ["sums_kernel"] * 3 + ["merge_kernel"]
+    assert launches == ["power_sums_kernel"] * 3 + ["merge_kernel"]
     with implementation("reference"):
         plain = even_survey(source, rows, y, 21, places=(0, 5, 20), order=2, block_vocabulary=32)
     assert len(launches) == 4

@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 
-HERE = Path(__file__).resolve().parent
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted already")
-def test_every_kernel_through_the_interpreter():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", HERE],
-        cwd=HERE.parents[3],
-        env=os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert int(done.stdout.rsplit(" passed", 1)[0].split()[-1]) >= 18, done.stdout
+def test_every_kernel_through_the_interpreter(through_the_interpreter):
+    through_the_interpreter(Path(__file__).parent, 18)
