@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, cast
 
+import torch
 from torch import Tensor, nn
 
-from loopscope.models.attention import Surroundings
-from loopscope.models.base import select
+from loopscope.models.attention import Surroundings, counted_surroundings
+from loopscope.models.base import LoopedModule, needs_elementary_operations, select
 from loopscope.models.normalisation import RMSNorm, Stream, start_stream
 from loopscope.models.queries import Queries, queries_at
+from loopscope.models.rope import Rotary
 
 
 class Block(Protocol):
@@ -30,6 +32,14 @@ class Block(Protocol):
     ) -> Stream:
         """The stream after both branches; `normed` is `next_norm` of the state."""
         ...
+
+
+def readout_surroundings(model: LoopedModule, state: Tensor, rotary: Rotary, dtype: torch.dtype | None) -> Surroundings:
+    """What blocks of a readout see around them: it gets nothing but the state, so rows begin at position 0."""
+    arithmetic = model.dtype if dtype is None else dtype
+    return counted_surroundings(
+        state.shape[1], model.device, rotary, arithmetic, plain=needs_elementary_operations(state)
+    )
 
 
 def read_blocks(

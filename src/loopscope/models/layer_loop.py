@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from loopscope._errors import LoopscopeError
-from loopscope.models.attention import Surroundings, cached_surroundings, counted_surroundings, surroundings
-from loopscope.models.base import LoopedModule, needs_elementary_operations
+from loopscope.models.attention import Surroundings, cached_surroundings, surroundings
+from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.blocks import read_blocks, run_blocks
+from loopscope.models.blocks import read_blocks, readout_surroundings, run_blocks
 from loopscope.models.cache import KeyValueCache
 from loopscope.models.config_fields import ConfigFields
 from loopscope.models.linear import Embedding, Linear, linear
@@ -204,10 +204,7 @@ class LayerLoop(LoopedModule):
         """The readout as the layers after the span with the last norm, and the head."""
 
         def body(state: Tensor, positions: Tensor | None) -> Tensor:
-            arithmetic = self.dtype if dtype is None else dtype
-            around = counted_surroundings(
-                state.shape[1], self.device, self.config.rotary, arithmetic, plain=needs_elementary_operations(state)
-            )
+            around = readout_surroundings(self, state, self.config.rotary, dtype)
             return self._hidden(state, around, positions, dtype)
 
         return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size)
