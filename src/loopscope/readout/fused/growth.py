@@ -3,8 +3,8 @@ r"""Tensor cores cut off where FP32 arithmetic rounds; this says by how much the
 A product over the hidden width is accumulated 16 entries at a time. An accumulator that is cut off after each step
 loses half a unit in its last place on average, towards zero: units are proportional to the running sum, and the
 running sum grows towards z, so the loss is on average proportional to z. Left alone it acts like a temperature a
-little above 1, the same for every token, which averages over the vocabulary do not average away (on one H200 at width
-2048 about 2e-6 of every logit, several times the rounding of an FP32 product). What remains after z is multiplied by
+little above 1, the same for every token, which averages over the vocabulary do not average away: at width 2048 some
+millionths of every logit, several times the rounding of an FP32 product. What remains after z is multiplied by
 1 + β has no preferred sign and is of the size of FP32 rounding.
 
 β is measured, once for each head, on the device's tensor cores in the sweep's own order against float64, and twice:
