@@ -16,9 +16,9 @@ PINS       := -c constraints/pins.txt -c constraints/torch.txt
 endif
 WORKERS ?= 2
 
-.PHONY: help setup demo test lint types imports pytest test-gpu bench mutation clean
+.PHONY: help setup demo test lint types imports pytest test-slow test-gpu bench mutation clean
 help:
-	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | types | imports | pytest | test-gpu | bench | mutation | clean"
+	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | types | imports | pytest | test-slow | test-gpu | bench | mutation | clean"
 
 setup: $(STAMP)
 $(STAMP): pyproject.toml constraints/pins.txt constraints/torch.txt
@@ -40,7 +40,10 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 pytest: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not gpu" -rs
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not gpu and not slow" -rs
+
+test-slow: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "slow and not gpu" -rs
 
 test-gpu:
 	$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests
