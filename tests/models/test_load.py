@@ -71,6 +71,18 @@ def test_dtype_of_the_checkpoint_is_kept_when_none_is_asked_for(tiny):
     assert card_of(model).stored_dtype == "bfloat16"
 
 
+@pytest.mark.parametrize("name", ["huginn-0125", "tomg-group-umd/huginn-0125"])
+def test_published_checkpoint_runs_in_bfloat16_unless_told_otherwise(tiny, local_hub, name):
+    folder = tiny("huginn")
+    publish(local_hub, "tomg-group-umd/huginn-0125", folder)
+    stored = load_file(folder / "model.safetensors")
+    for given, dtype in ((None, torch.bfloat16), ("float32", torch.float32)):
+        model = load_model(name, revision=COMMIT, dtype=given)
+        assert (card_of(model).stored_dtype, model.dtype) == ("float32", dtype)
+        for key, parameter in model.named_parameters():
+            assert torch.equal(parameter, stored[key].to(dtype)), key
+
+
 @pytest.mark.parametrize("stored", [True, False])
 def test_tied_head_may_be_stored_or_left_out(tiny, stored):
     folder = tiny("huginn")

@@ -128,11 +128,9 @@ def test_hub_model_needs_its_configuration_only(tiny, local_hub):
     assert not any("safetensors" in request for request in local_hub.requests if request.startswith("GET"))
 
 
-@pytest.mark.parametrize(
-    ("spec", "dtype"),
-    [("ouro-2.6b", "bfloat16"), ("huginn-0125", "float32"), ("recurrent-llama-3.2-untrained", "float32")],
-)
-def test_published_sizes_need_no_network_and_take_the_published_dtype(spec, dtype, monkeypatch):
+@pytest.mark.parametrize("spec", ["ouro-2.6b", "huginn-0125", "recurrent-llama-3.2-untrained"])
+@pytest.mark.parametrize("given", [{}, {"dtype": "float32"}])
+def test_published_sizes_need_no_network_and_take_the_papers_dtype(spec, given, monkeypatch):
     """The full sizes are filled on the meta device here: gigabytes of noise would prove nothing more."""
     asked = {}
 
@@ -142,8 +140,9 @@ def test_published_sizes_need_no_network_and_take_the_published_dtype(spec, dtyp
     monkeypatch.setattr(load_module, "fill_randomly", note)
     monkeypatch.setattr(load_module, "HubRepository", lambda *a, **k: pytest.fail("the hub was asked"))
     monkeypatch.setattr("loopscope.models.base.LoopedModule.prepare", lambda self: None)
-    load_model(spec, random_weights=True, seed=9)
-    assert asked == {"device": torch.device("cpu"), "dtype": getattr(torch, dtype), "seed": 9}
+    load_model(spec, random_weights=True, seed=9, **given)
+    dtype = torch.float32 if given else torch.bfloat16
+    assert asked == {"device": torch.device("cpu"), "dtype": dtype, "seed": 9}
 
 
 def test_parameters_own_their_memory_in_the_asked_dtype():

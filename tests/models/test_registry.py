@@ -30,7 +30,7 @@ def test_table_agrees_with_the_model_it_describes(entry):
     assert all(parameter.is_meta for parameter in model.parameters())
     assert (model.family, model.trained_depth) == (entry.family, entry.trained_depth)
     assert model.boundary == FAMILIES[entry.family].boundary
-    assert getattr(torch, entry.dtype).is_floating_point
+    assert getattr(torch, entry.stored_dtype).is_floating_point
 
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items())

@@ -41,7 +41,9 @@ def measure(
     template: Annotated[str | None, flag("--template", "Template file instead of the tasks' own.")] = None,
     batch_size: Annotated[str, flag("--batch-size", "Questions in a batch, `auto` or `paper`.")] = "auto",
     device: Device = "auto",
-    dtype: Annotated[str | None, flag("--dtype", "Dtype of weights and states; the checkpoint's by default.")] = None,
+    dtype: Annotated[
+        str | None, flag("--dtype", "Dtype of weights and states; by default bfloat16 if published, else as stored.")
+    ] = None,
     readout_dtype: Annotated[str, flag("--readout-dtype", "Arithmetic of the readout.")] = "float32",
     long: Annotated[str, flag("--long", "Sequences that do not fit: error, skip or truncate-left.")] = "error",
     share_context: Annotated[bool, flag("--share-context", "Run what a question's options share once.")] = False,

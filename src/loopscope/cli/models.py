@@ -51,7 +51,7 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
 def model_rows() -> list[dict[str, Any]]:
     """What is listed, as plain values: embedded models, published checkpoints, the user's own."""
     from loopscope.models.families import FAMILIES
-    from loopscope.models.published import PUBLISHED
+    from loopscope.models.published import PUBLISHED, RUN_DTYPE
     from loopscope.models.registry import user_models
 
     published = [
@@ -63,7 +63,8 @@ def model_rows() -> list[dict[str, Any]]:
             "revision": entry.revision,
             "parameters": entry.parameters,
             "trained_depth": entry.trained_depth,
-            "dtype": entry.dtype,
+            "dtype": RUN_DTYPE,
+            "stored_dtype": entry.stored_dtype,
             "boundary": FAMILIES[entry.family].boundary,
         }
         for entry in PUBLISHED
@@ -78,6 +79,7 @@ def model_rows() -> list[dict[str, Any]]:
             "parameters": None,
             "trained_depth": None,
             "dtype": None,
+            "stored_dtype": None,
             "boundary": None,
         }
         for name, point in sorted(user_models().items())
@@ -107,6 +109,7 @@ def _embedded_rows() -> list[dict[str, Any]]:
                 "parameters": sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
                 "trained_depth": checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
                 "dtype": None,
+                "stored_dtype": None,
                 "boundary": FAMILIES[family].boundary,
             }
         )

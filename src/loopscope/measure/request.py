@@ -28,7 +28,7 @@ class ModelRequest:
     Attributes:
         spec: a specification of `load_model`.
         device: "cpu", "cuda", "auto".
-        dtype: of weights and states; None keeps the checkpoint's own.
+        dtype: of weights and states; None is what `load_model` takes.
         revision: of a hub model.
         random_weights: build the model without its checkpoint.
         seed: of the random weights.

@@ -76,7 +76,7 @@ def measure(
         data_dir: folder with local copies of the benchmarks.
         batch_size: questions in a batch, "auto" (a budget of tokens, halved when memory runs out) or "paper".
         device: "cpu", "cuda", "auto".
-        dtype: dtype of weights and states; None keeps the checkpoint's own.
+        dtype: dtype of weights and states; None is what `load_model` takes.
         readout_dtype: arithmetic of the readout, "float32" or "float64".
         long: what to do with sequences longer than the model allows.
         share_context: run what the options of a question have in common once, instead of once an option.

@@ -17,6 +17,7 @@ from loopscope.models.checkpoint import INDEX, WEIGHTS, index_shards, open_check
 from loopscope.models.families import build_model, check_architecture, detect_family
 from loopscope.models.hub import HubRepository
 from loopscope.models.placement import find_device, find_dtype
+from loopscope.models.published import RUN_DTYPE
 from loopscope.models.random_weights import fill_randomly
 from loopscope.models.safetensors_header import read_header
 from loopscope.models.source import Source, parse_spec
@@ -43,7 +44,8 @@ def load_model(
         spec: a published name, a hub name (`org/name@revision`), a folder, `toy-ouro`, `loop:MODEL:10-20`, or the
             name of an entry point; see `loopscope.models.source`.
         device: "cpu", "cuda", "cuda:1", "mps", or "auto".
-        dtype: the dtype of the weights and of embed and step; None keeps the checkpoint's own.
+        dtype: the dtype of the weights and of embed and step; None is bfloat16 for a published checkpoint, the
+            paper's protocol, and the checkpoint's own for any other.
         revision: a branch, tag or commit of a hub model, instead of the pinned one.
         random_weights: build the model at its size without its weights; it is marked as random.
         seed: what random weights are drawn from.
@@ -53,9 +55,11 @@ def load_model(
         LoopscopeError: one line for whatever is wrong; nothing is half loaded.
     """
     place = find_device(device)
-    wanted = None if dtype is None else find_dtype(dtype)
     spec = os.fspath(spec)
     source = parse_spec(spec, revision)
+    if dtype is None and source.published is not None:
+        dtype = RUN_DTYPE
+    wanted = None if dtype is None else find_dtype(dtype)
     if source.kind == "entry point":
         if random_weights:
             raise LoopscopeError(f"{spec} is a model of your own: random weights are up to its factory")
@@ -130,7 +134,6 @@ def _load_random(
     if source.published is not None:
         config = source.published.config
         family = _family(source, config, None)
-        dtype = dtype or find_dtype(source.published.dtype)
     else:
         repository = None if source.folder else _repository(source, offline)
         folder = source.folder or (repository.fetch_description() if repository else Path())

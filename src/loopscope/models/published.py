@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+RUN_DTYPE = "bfloat16"
+"""What a published checkpoint is run in unless told otherwise, however it is stored: the paper's protocol."""
+
 
 @dataclass(frozen=True)
 class Published:
@@ -22,7 +25,7 @@ class Published:
         family: "ouro", "huginn", "retrofit-llama" or "retrofit-olmo".
         parameters: unique parameters, a tied head counted once.
         trained_depth: the number of loops it was trained for (on average, where that was drawn).
-        dtype: how the weights are stored.
+        stored_dtype: how the weights are stored; they are run in `RUN_DTYPE`.
         config: the part of config.json that decides shapes and arithmetic.
     """
 
@@ -32,7 +35,7 @@ class Published:
     family: str
     parameters: int
     trained_depth: int
-    dtype: str
+    stored_dtype: str
     config: Mapping[str, Any]
 
 
