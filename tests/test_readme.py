@@ -18,8 +18,3 @@ def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "toy-ouro" in printed
     assert "finite-step failure\n" in printed
     assert (tmp_path / "direction.pdf").stat().st_size > 0
-
-
-def test_every_link_leads_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8")):
-        assert (README.parent / target).exists(), target

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from loopscope.bench.table import beside
+
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parent / "performance.md"
 BENCHMARKS = FOLDER.parents[1] / "benchmarks"
@@ -61,7 +63,7 @@ def goals_table(rows: Sequence[Row]) -> str:
     for row in rows:
         for goal in row["goals"]:
             met = {True: "yes", False: "**no**", None: "not judged"}[goal["met"]]
-            lines.append((f"`{row['name']}`", goal["text"], f"{goal['measured']:.3g}", met))
+            lines.append((f"`{row['name']}`", goal["text"], beside(goal["measured"], goal["bound"]), met))
     return grid(("row", "goal", "measured", "met"), lines)
 
 

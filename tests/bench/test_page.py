@@ -59,3 +59,14 @@ def test_every_table_follows_from_a_file(script, quick_report, tmp_path, monkeyp
 def test_a_page_without_its_markers_is_refused(script):
     with pytest.raises(SystemExit, match="0 places for the table"):
         script.write("no markers", {"goals cpu": ""})
+
+
+def test_printed_numbers_and_verdicts_agree(script):
+    for name, report in script.reports().items():
+        goals = [goal for row in report["rows"] for goal in row["goals"]]
+        lines = script.tables()[f"goals {name}"].splitlines()[2:]
+        for goal, line in zip(goals, lines, strict=True):
+            *_, printed, verdict = (cell.strip() for cell in line.strip("|").split("|"))
+            number = float(printed)
+            met = number <= goal["bound"] if goal["at_most"] else number >= goal["bound"]
+            assert verdict == "not judged" or met == (verdict == "yes"), line

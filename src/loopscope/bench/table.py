@@ -43,11 +43,22 @@ def amount(value: float, unit: str) -> str:
     return f"{value:.3g}"
 
 
-def ratio_text(row: Row, name: str) -> str:
+def beside(value: float, bound: float) -> str:
+    """A number with three digits, or as many as tell it from the bound that it is judged by.
+
+    >>> beside(1.3893, 1.4), beside(1.40161, 1.4), beside(1.40001, 1.4), beside(1.4, 1.4)
+    ('1.39', '1.402', '1.40001', '1.4')
+    """
+    texts = (f"{value:.{digits}g}" for digits in range(3, 18))
+    return next((text for text in texts if float(text) != bound), f"{value:.3g}")
+
+
+def ratio_text(row: Row, name: str, goal: Goal | None = None) -> str:
     """`1.38 × the floor` or `154 × faster`."""
     floor = next(reference.floor for reference in row.references if reference.name == name)
     less = "faster" if row.unit == "s" else "less"
-    return f"{row.ratio(name):.3g} × {'the floor' if floor else less}"
+    ratio = row.ratio(name)
+    return f"{f'{ratio:.3g}' if goal is None else beside(ratio, goal.bound)} × {'the floor' if floor else less}"
 
 
 def _lines(row: Row) -> Iterator[tuple[str, ...]]:
@@ -56,11 +67,11 @@ def _lines(row: Row) -> Iterator[tuple[str, ...]]:
     for reference in row.references:
         value = amount(reference.measured.value, row.unit)
         goal = by_reference.get(reference.name)
-        yield (*start, reference.name, value, ratio_text(row, reference.name), *_goal(goal))
+        yield (*start, reference.name, value, ratio_text(row, reference.name, goal), *_goal(goal))
         start = ("", "")
     for goal in row.goals:
         if not goal.against:
-            yield (*start, goal.text, "", f"{goal.measured:.4g}", *_goal(goal))
+            yield (*start, goal.text, "", beside(goal.measured, goal.bound), *_goal(goal))
             start = ("", "")
     if start[0]:
         yield (*start, "", "", "", "", "")

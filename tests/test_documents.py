@@ -1,0 +1,207 @@
+"""README.md and docs/*.md, tried as a reader would: block by block in order, each document in an empty folder.
+
+What needs a download or a GPU runs with the embedded models instead (`STAND_INS`), and what cannot run here at all has
+its flags read by the real command line (`ONLY_READ`, with the reason). Numbers of questions are made small, different
+ones differently, so that two blocks that contradict each other still do.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from loopscope.cli import _commands  # noqa: F401 - registers the commands
+from loopscope.cli._app import app, exit_code, normalise_flags
+from loopscope.tasks import load_task
+from loopscope.tasks.template import parse_template
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Tried word for word by tests of their own.
+ELSEWHERE = {"your-own-model.md": "tests/models/test_bring_your_own.py, tests/measure/test_own.py"}
+
+STAND_INS = {
+    "ByteDance/Ouro-1.4B": "toy-ouro",
+    "ouro-1.4b": "toy-ouro",
+    "huginn-0125": "toy-huginn",
+    "gsm8k,math500,hellaswag": "arithmetic",
+    "--tasks hellaswag": "--tasks arithmetic-mc",
+    "--device cuda": "--device cpu",
+    'device="cuda"': 'device="cpu"',
+}
+ONLY_READ = {
+    r"--engine ray": "starts a cluster; tests/measure/test_ray_engine.py measures with it",
+    r"loopscope bench": "takes minutes; tests/bench runs it at small sizes",
+    r"loopscope train-toy": "takes minutes and a GPU; tests/toys trains for seconds",
+}
+OTHER_PROGRAMS = {
+    "make": "its targets are looked up",
+    "pip": "installs",
+    "ray": "starts a cluster",
+    "python": "the script or module is looked up",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Code of a document."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(document: Path) -> Iterator[Block]:
+    """The fenced blocks, and the indented ones, which are shell."""
+    text = document.read_text(encoding="utf-8")
+    pattern = re.compile(r"^```(\w*)\n(.*?)^```$|((?:^    [^\n]+\n)+)", re.M | re.S)
+    for found in pattern.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        if found[3] is None:
+            yield Block(found[1] or "sh", found[2], line)
+        else:
+            yield Block("sh", re.sub(r"^    ", "", found[3], flags=re.M), line)
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The commands of a shell block, without comments and prompts."""
+    for line in text.replace("\\\n", " ").splitlines():
+        line = re.sub(r"^\w+\$\s+", "", line)
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+            words = words[1:]
+        if words:
+            yield words
+
+
+class Smaller:
+    """Numbers of questions become 2, 3, … in the order in which a document first has them."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+
+    def __call__(self, text: str) -> str:
+        def small(found: re.Match[str]) -> str:
+            return found[1] + str(self.seen.setdefault(found[2], 2 + len(self.seen)))
+
+        return re.sub(r"(limit[= ])(\d+)", small, text)
+
+
+def stand_in(text: str) -> str:
+    for name, other in STAND_INS.items():
+        text = text.replace(name, other)
+    return text
+
+
+def is_shell(block: Block) -> bool:
+    """Fenced text without a language may also be a listing."""
+    first = rf"^(\w+\$ +)?([A-Z_]+=\S* +)?({'|'.join(('loopscope', *OTHER_PROGRAMS))}) "
+    return block.language == "sh" and re.search(first, block.text, re.M) is not None
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_document(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    smaller = Smaller()
+    names: dict[str, Any] = {}
+    for block in blocks(document):
+        where = f"{document.name}, line {block.line}"
+        if is_shell(block):
+            for words in commands(block.text):
+                run_words(words, smaller, where)
+        elif document.name in ELSEWHERE:
+            continue
+        elif block.language == "python":
+            code = smaller(stand_in(block.text))
+            with redirect_stdout(io.StringIO()):
+                exec(compile("\n" * block.line + code, str(document), "exec"), names)
+        elif block.language == "toml":
+            parse_template(tomllib.loads(block.text), where)
+        elif block.language == "json":
+            path = tmp_path / "my.jsonl"
+            path.write_text(block.text)
+            assert len(load_task(str(path))) == len(block.text.strip().splitlines()), where
+        elif block.language == "sql":
+            run_sql(block.text)
+        else:
+            assert block.language in ("", "sh", "text"), f"{where}: nobody tries {block.language}"
+
+
+def run_words(words: list[str], smaller: Smaller, where: str) -> None:
+    """One command of a document."""
+    program, *arguments = words
+    if program != "loopscope":
+        assert program in OTHER_PROGRAMS, f"{where}: nobody tries {program}"
+        look_up(program, arguments, where)
+        return
+    line = " ".join(words)
+    read_flags(arguments, where)
+    if any(re.search(pattern, line) for pattern in ONLY_READ):
+        return
+    given = shlex.split(smaller(stand_in(shlex.join(arguments))))
+    if given[0] == "measure" and "--limit" not in given:
+        # The published commands are for whole benchmarks.
+        assert stand_in(line) != line, f"{where}: a whole generated task is 5,000 questions; give a --limit"
+        given += ["--limit", "2"]
+    out = io.StringIO()
+    with redirect_stdout(out):
+        code = exit_code(normalise_flags(given))
+    assert code == 0, f"{where}: {shlex.join(given)}"
+    assert out.getvalue().strip(), f"{where}: says nothing"
+
+
+def read_flags(arguments: list[str], where: str) -> None:
+    """The flags as the command line reads them; nothing is called."""
+    whole = ["--model", "toy-ouro", "--tasks", "arithmetic", "--transitions", "4", "--output", "runs/x"]
+    given = [word for argument in arguments for word in (whole if argument == "…" else [argument])]
+    group: Any = typer.main.get_command(app)
+    name, *rest = normalise_flags(given)
+    assert name in group.commands, f"{where}: there is no command {name}"
+    group.commands[name].make_context(name, rest)
+
+
+def look_up(program: str, arguments: list[str], where: str) -> None:
+    if program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+        assert set(arguments) <= set(targets), where
+    elif program == "python":
+        named = arguments[1].replace(".", "/") + "/__main__.py" if arguments[0] == "-m" else arguments[0]
+        assert (ROOT / named).exists() or (ROOT / "src" / named).exists(), f"{where}: there is no {named}"
+
+
+def run_sql(text: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    assert duckdb.sql(text).fetchall()
+
+
+def test_prose_names_commands_and_flags_that_exist() -> None:
+    """Flags in running text, `--like-this`, are flags of some command or script."""
+    group: Any = typer.main.get_command(app)
+    params = [param for command in group.commands.values() for param in command.params]
+    known = {option for param in params for option in (*param.opts, *param.secondary_opts)}
+    scripts = [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("docs/figures/*.py")]
+    known |= {flag for script in scripts for flag in re.findall(r'"(--[a-z-]+)"', script.read_text(encoding="utf-8"))}
+    for document in DOCUMENTS:
+        # Without fenced blocks: they are run or read above.
+        prose = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for quoted in re.findall(r"`([^`\n]*)`", prose):
+            if quoted.startswith(("pip ", "ray ", "CUDA", "OMP")):
+                continue
+            unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", quoted)) - known
+            assert not unknown, f"{document.name}: `{quoted}` names {unknown}"
+
+
+def test_every_link_leads_somewhere() -> None:
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8")):
+            assert "://" in target or (document.parent / target).exists(), f"{document.name}: {target}"
