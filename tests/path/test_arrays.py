@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from loopscope._errors import LoopscopeError
-from loopscope.path import _arrays
+from loopscope.path import arrays
 
 
 @pytest.mark.parametrize("value", [3, 3.0, [1, 2], np.float32([1, 2]), np.arange(3, dtype=np.uint8), np.float16(2)])
 def test_real_numbers_become_float64(value):
-    array = _arrays.as_floats("slope", value)
+    array = arrays.as_floats("slope", value)
     assert array.dtype == np.float64
     assert np.array_equal(array, value)
 
 
 def test_float64_arrays_are_not_copied():
     value = np.ones(3)
-    assert _arrays.as_floats("slope", value) is value
+    assert arrays.as_floats("slope", value) is value
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ def test_float64_arrays_are_not_copied():
 )
 def test_everything_else_is_refused(refuses, value, line):
     with refuses(line):
-        _arrays.as_floats("slope", value)
+        arrays.as_floats("slope", value)
 
 
 def test_ragged_lists_are_refused_with_numpys_reason_in_one_line():
     with pytest.raises(LoopscopeError, match=r"^gain is not an array of numbers: \S[^\n]*$"):
-        _arrays.as_floats("gain", [[1.0], [1.0, 2.0]])
+        arrays.as_floats("gain", [[1.0], [1.0, 2.0]])
 
 
 def test_objects_that_refuse_conversion_are_refused(refuses):
@@ -48,39 +48,39 @@ def test_objects_that_refuse_conversion_are_refused(refuses):
             raise RuntimeError("detach it first\nsecond line")
 
     with refuses("gain is not an array of numbers: detach it first"):
-        _arrays.as_floats("gain", Stubborn())
+        arrays.as_floats("gain", Stubborn())
 
 
 def test_scalars_go_with_every_update():
-    first, second = _arrays.per_update(slope=[1.0, 2.0], gain=3.0)
+    first, second = arrays.per_update(slope=[1.0, 2.0], gain=3.0)
     assert first.shape == (2,)
     assert second.shape == ()
 
 
 def test_shapes_of_updates_must_agree(refuses):
     with refuses("shapes differ (slope (2,), gain (3,)): give one entry per update in each"):
-        _arrays.per_update(slope=[1.0, 2.0], gain=[1.0, 2.0, 3.0], scale=1.0)
+        arrays.per_update(slope=[1.0, 2.0], gain=[1.0, 2.0, 3.0], scale=1.0)
 
 
 def test_leading_shapes_must_agree(refuses):
-    _arrays.same_updates(slope=(), gains=(3,), more=(3,))
+    arrays.same_updates(slope=(), gains=(3,), more=(3,))
     with refuses("numbers of updates differ (slope (2,), gains (3,)): give the same updates in each"):
-        _arrays.same_updates(scalar=(), slope=(2,), gains=(3,))
+        arrays.same_updates(scalar=(), slope=(2,), gains=(3,))
 
 
 def test_bounds_of_magnitudes_are_not_negative(refuses):
-    assert _arrays.non_negative("M", np.zeros(2)).shape == (2,)
+    assert arrays.non_negative("M", np.zeros(2)).shape == (2,)
     with refuses("M is negative at index [1]: it bounds a magnitude, give zero or more"):
-        _arrays.non_negative("M", np.array([0.0, -1e-300]))
+        arrays.non_negative("M", np.array([0.0, -1e-300]))
     with refuses("M is negative: it bounds a magnitude, give zero or more"):
-        _arrays.non_negative("M", np.array(-1.0))
+        arrays.non_negative("M", np.array(-1.0))
 
 
 @pytest.mark.parametrize("outside", [-1e-300, 1 + 1e-15])
 def test_scales_lie_between_zero_and_one(refuses, outside):
-    assert _arrays.unit_interval("alpha", np.array([0.0, 1.0])).tolist() == [0.0, 1.0]
+    assert arrays.unit_interval("alpha", np.array([0.0, 1.0])).tolist() == [0.0, 1.0]
     with refuses("alpha lies outside [0, 1] at index [2]: scales are fractions of the update"):
-        _arrays.unit_interval("alpha", np.array([0.0, 1.0, outside]))
+        arrays.unit_interval("alpha", np.array([0.0, 1.0, outside]))
 
 
 @pytest.mark.parametrize(
@@ -101,58 +101,58 @@ def test_scales_lie_between_zero_and_one(refuses, outside):
 )
 def test_a_partition_runs_from_zero_to_one_and_increases(refuses, nodes, line):
     with refuses(line):
-        _arrays.partition("grid", nodes)
+        arrays.partition("grid", nodes)
 
 
 def test_two_nodes_are_a_partition():
-    assert _arrays.partition("grid", [0, 1]).tolist() == [0.0, 1.0]
+    assert arrays.partition("grid", [0, 1]).tolist() == [0.0, 1.0]
 
 
 def test_increasing_nodes_may_end_anywhere():
-    assert _arrays.increasing("nodes", [0.0, 0.25]).tolist() == [0.0, 0.25]
+    assert arrays.increasing("nodes", [0.0, 0.25]).tolist() == [0.0, 0.25]
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (3, 2), (3, 4)])
 def test_samples_have_one_entry_per_node(refuses, shape):
     nodes = np.array([0.0, 0.5, 1.0])
     with refuses(f"gains has shape {shape} for 3 scales: give one entry per scale on the last axis"):
-        _arrays.sampled("gains", np.zeros(shape), nodes)
-    assert _arrays.sampled("gains", np.zeros((2, 3)), nodes).shape == (2, 3)
+        arrays.sampled("gains", np.zeros(shape), nodes)
+    assert arrays.sampled("gains", np.zeros((2, 3)), nodes).shape == (2, 3)
 
 
 def test_cell_constants_have_one_entry_per_cell(refuses):
     nodes = np.array([0.0, 0.5, 1.0])
-    assert _arrays.cellwise("lipschitz", 1.0, nodes).shape == ()
-    assert _arrays.cellwise("lipschitz", np.ones((4, 2)), nodes).shape == (4, 2)
+    assert arrays.cellwise("lipschitz", 1.0, nodes).shape == ()
+    assert arrays.cellwise("lipschitz", np.ones((4, 2)), nodes).shape == (4, 2)
     with refuses("lipschitz has shape (3,) for 2 cells: give one constant per cell on the last axis"):
-        _arrays.cellwise("lipschitz", np.ones(3), nodes)
+        arrays.cellwise("lipschitz", np.ones(3), nodes)
     with refuses("lipschitz is NaN or infinite: leave such updates out"):
-        _arrays.cellwise("lipschitz", np.nan, nodes)
+        arrays.cellwise("lipschitz", np.nan, nodes)
     with refuses("lipschitz is negative at index [0]: it bounds a magnitude, give zero or more"):
-        _arrays.cellwise("lipschitz", [-1.0, 1.0], nodes)
+        arrays.cellwise("lipschitz", [-1.0, 1.0], nodes)
 
 
 def test_row_blocks_cover_every_row_once():
-    rows = 2 * _arrays.BLOCK + 3
-    covered = np.concatenate([np.arange(rows)[block] for block in _arrays.row_blocks(rows)])
+    rows = 2 * arrays.BLOCK + 3
+    covered = np.concatenate([np.arange(rows)[block] for block in arrays.row_blocks(rows)])
     assert np.array_equal(covered, np.arange(rows))
-    assert list(_arrays.row_blocks(0)) == []
+    assert list(arrays.row_blocks(0)) == []
 
 
 def test_results_beyond_float64_are_refused(refuses):
-    assert _arrays.finite("the sum", np.ones(2)).tolist() == [1.0, 1.0]
+    assert arrays.finite("the sum", np.ones(2)).tolist() == [1.0, 1.0]
     with refuses("the sum exceeds float64 at index [1]: rescale the utility"):
-        _arrays.finite("the sum", np.array([1.0, np.inf]))
+        arrays.finite("the sum", np.array([1.0, np.inf]))
 
 
 def test_quiet_arithmetic_raises_nothing():
-    with np.errstate(all="raise"), _arrays.quiet():
+    with np.errstate(all="raise"), arrays.quiet():
         assert np.isinf(np.float64(1e308) * 10)
         assert np.float64(5e-324) * 0.5 == 0
         assert np.isnan(np.float64(np.inf) - np.inf)
 
 
 def test_one_update_gives_a_plain_scalar():
-    assert type(_arrays.plain(np.float64(1.0))) is float
-    assert type(_arrays.plain(np.array(True))) is bool
-    assert _arrays.plain(np.ones(2)).shape == (2,)
+    assert type(arrays.plain(np.float64(1.0))) is float
+    assert type(arrays.plain(np.array(True))) is bool
+    assert arrays.plain(np.ones(2)).shape == (2,)

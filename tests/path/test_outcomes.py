@@ -1,9 +1,11 @@
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscope.path import Outcome, classify, exceeds_margin
+from loopscope.path import CONTRACTION, Outcome, classify, exceeds_margin, oracles, recovery, uniform_grid
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -100,3 +102,134 @@ def test_arguments_are_named_when_refused(refuses, function):
         function(np.nan, 1.0)
     with refuses("gain is NaN or infinite: leave such updates out"):
         function(1.0, np.nan)
+
+
+def test_the_quarter_step_is_the_papers_contraction():
+    assert CONTRACTION == 0.25
+
+
+def test_only_finite_step_failures_count():
+    found = recovery(
+        slope=[1.0, 1.0, 1.0, -1.0, 1.0, 0.0],
+        gain=[-1.0, -1.0, -1.0, -1.0, 1.0, -1.0],
+        contracted_gain=[0.5, -0.25, 0.0, 9.0, 9.0, 9.0],
+    )
+    assert found == (3, 1, 1 / 3, 0.25 / 3)
+    assert (type(found.failures), type(found.recovered)) == (int, int)
+    assert type(found.mean_gain) is float
+
+
+def test_one_slope_or_gain_serves_every_update():
+    assert recovery(1.0, -1.0, [1.0, -1.0, 3.0]) == (3, 2, 2 / 3, 1.0)
+    assert recovery(1.0, [-1.0, 1.0], [1.0, 5.0]) == (1, 1, 1.0, 1.0)
+
+
+def test_without_failures_there_is_no_fraction():
+    found = recovery([1.0], [1.0], [1.0])
+    assert found[:2] == (0, 0)
+    assert np.isnan(found.fraction)
+    assert np.isnan(found.mean_gain)
+
+
+def test_every_failure_is_recovered_by_a_short_enough_step(paths):
+    failures = (paths.slope > 0) & (paths.gain < 0)
+    limit = paths.slope / np.maximum(paths.bound_of(2), 1e-300)
+    scale = np.where(failures, np.minimum(1.0, limit), 0.0)
+    found = recovery(paths.slope, paths.gain, paths.at(scale))
+    assert found.failures == failures.sum() > 0
+    assert found.fraction == 1.0
+    assert found.mean_gain > 0
+
+
+def test_bad_arguments_are_refused(refuses):
+    with refuses("contracted_gain is one number: give one entry per update"):
+        recovery(1.0, -1.0, 1.0)
+    with refuses("shapes differ (slope (1,), gain (2,), contracted_gain (2,)): give one entry per update in each"):
+        recovery([1.0], [-1.0, 1.0], [1.0, 1.0])
+    for position, name in enumerate(("slope", "gain", "contracted_gain")):
+        arguments = [[1.0], [-1.0], [1.0]]
+        arguments[position] = [np.nan]
+        with refuses(f"{name} is NaN or infinite at index [0]: leave such updates out"):
+            recovery(*arguments)
+
+
+def test_the_mean_is_over_failures_only():
+    assert recovery([1.0, -1.0], [-1.0, -1.0], [2.0, 100.0]).mean_gain == pytest.approx(2.0)
+
+
+ACTIONS = uniform_grid(5)
+
+
+def test_each_field_of_one_update():
+    found = oracles(ACTIONS, [1.0, 3.0, 2.0, 3.0, 1.5])
+    assert found == (1.5, 3.0, 0.25, 1.5, 1.5, True)
+    assert type(found.halt) is float
+    assert type(found.interior) is bool
+
+
+def test_a_falling_update_halts():
+    assert oracles(ACTIONS, [0.0, -1.0, -2.0, -3.0, -4.0]) == (0.0, 0.0, 0.0, 0.0, 4.0, False)
+
+
+def test_a_rising_update_takes_the_full_step():
+    assert oracles(ACTIONS, [0.0, 1.0, 2.0, 3.0, 4.0]) == (4.0, 4.0, 1.0, 0.0, 0.0, False)
+
+
+def test_equalling_an_endpoint_is_no_strict_advantage():
+    assert oracles([0.0, 0.5, 1.0], [1.0, 1.0, 0.0]).interior is False
+    assert oracles([0.0, 0.5, 1.0], [0.0, 1.0, 1.0]).interior is False
+    assert oracles([0.0, 0.5, 1.0], [0.0, 1.0, 1.0]).action == 0.5
+
+
+def test_two_actions_leave_no_interior():
+    assert oracles([0.0, 1.0], [[0.0, 1.0], [1.0, 0.0]]).interior.tolist() == [False, False]
+
+
+def test_many_updates():
+    found = oracles([0.0, 0.5, 1.0], [[0.0, 2.0, 1.0], [0.0, -1.0, -1.0]])
+    assert found.halt.tolist() == [1.0, 0.0]
+    assert found.step.tolist() == [2.0, 0.0]
+    assert found.action.tolist() == [0.5, 0.0]
+    assert found.advantage.tolist() == [1.0, 0.0]
+    assert found.gain_over_full.tolist() == [1.0, 1.0]
+    assert found.interior.tolist() == [True, False]
+
+
+utilities = st.lists(st.integers(-5, 5), min_size=2, max_size=9)
+
+
+@given(utilities)
+def test_the_step_oracle_is_at_least_the_endpoint_oracle(values):
+    found = oracles(uniform_grid(len(values)), values)
+    assert found.halt == max(values[0], values[-1])
+    assert found.step == max(values)
+    assert found.advantage == max(values) - max(values[0], values[-1]) >= 0
+    assert found.interior == any(value > found.halt for value in values[1:-1])
+
+
+@given(utilities, st.integers(-50, 50))
+def test_a_constant_moves_only_the_utilities(values, constant):
+    grid = uniform_grid(len(values))
+    plain, shifted = oracles(grid, values), oracles(grid, np.add(values, constant))
+    assert shifted.halt == plain.halt + constant
+    assert shifted.step == plain.step + constant
+    assert shifted[2:] == plain[2:]
+
+
+def test_a_zero_displacement_gains_nothing():
+    found = oracles(ACTIONS, np.zeros((3, 5)))
+    assert not found.interior.any()
+    assert (found.advantage == 0).all()
+
+
+def test_oracles_bad_arguments_are_refused(refuses):
+    with refuses("grid ends at 0.5: it must contain 1, the full update"):
+        oracles([0.0, 0.5], [0.0, 0.0])
+    with refuses("utilities has shape (2,) for 5 scales: give one entry per scale on the last axis"):
+        oracles(ACTIONS, [0.0, 0.0])
+    with refuses("utilities is NaN or infinite at index [1]: leave such updates out"):
+        oracles([0.0, 1.0], [0.0, np.nan])
+    with refuses("the gain over the full update exceeds float64: rescale the utility"):
+        oracles([0.0, 1.0], [1.7e308, -1.7e308])
+    with refuses("the advantage exceeds float64: rescale the utility"):
+        oracles([0.0, 0.5, 1.0], [-1.7e308, 1.7e308, -1.7e308])

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from loopscope.path import classify
+from loopscope.path.grids import CURVATURE_SCALES, GRID, PATH_NODES
 from loopscope.store import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo, WorkUnit, ids_sha256
-from loopscope.store.tables.grids import CURVATURE_SCALES, GRID, PATH_NODES
 
 
 def digest(text: str) -> str:

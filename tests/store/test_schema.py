@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.store import CURVATURE_SCALES, GRID, TABLES, Column, ColumnType, Level, Table
+from loopscope.path import CURVATURE_SCALES, GRID
+from loopscope.store import TABLES, Column, ColumnType, Level, Table
 from loopscope.store.schema_docs import schema_markdown, with_schema
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "run-directory.md"

@@ -23,10 +23,10 @@ from loopscope.measure.paths import joint_path, nonlinear_sequences
 from loopscope.measure.utility import LOGITS
 from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.path import CONTRACTION
+from loopscope.path.grids import PATH_NODES
 from loopscope.readout.affine import AffinePath
 from loopscope.readout.affine_from import affine_path
 from loopscope.readout.utility_path import UtilityPath
-from loopscope.store.tables.grids import PATH_NODES
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from loopscope.path import (
     residual_envelope,
     safe_scale,
 )
+from loopscope.path.grids import PATH_NODES
 from loopscope.readout.affine import AffinePath
 from loopscope.readout.envelope import Envelope
-from loopscope.store.tables.grids import PATH_NODES
 
 _KINDS = {Location.LEFT_ENDPOINT: "left", Location.INTERIOR: "interior", Location.RIGHT_ENDPOINT: "right"}
 

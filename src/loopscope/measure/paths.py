@@ -24,12 +24,12 @@ from loopscope.measure.parts import part
 from loopscope.measure.utility import Reading, local_positions, logits, pieces
 from loopscope.models.base import LoopedModule
 from loopscope.models.protocol import LoopedModel
+from loopscope.path.grids import CURVATURE_SCALES, GRID
 from loopscope.readout.affine_from import affine_path
 from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path_from_states
 from loopscope.readout.options import OptionPath
 from loopscope.readout.utility_path import UtilityPath
 from loopscope.store.levels import Level
-from loopscope.store.tables.grids import CURVATURE_SCALES, GRID
 
 
 class JoinedPath(UtilityPath):

@@ -16,8 +16,8 @@ from loopscope.measure.predicted import predicted_scale
 from loopscope.measure.settings import Settings
 from loopscope.measure.update import outcome
 from loopscope.path import CONTRACTION
+from loopscope.path.grids import GRID
 from loopscope.store.levels import Level
-from loopscope.store.tables.grids import GRID
 
 
 def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> Columns:

@@ -24,8 +24,8 @@ from loopscope.measure.predicted import predicted_scale
 from loopscope.measure.settings import Settings
 from loopscope.models.protocol import LoopedModel
 from loopscope.path import CONTRACTION, classify
+from loopscope.path.grids import CURVATURE_SCALES, GRID
 from loopscope.store.levels import Level
-from loopscope.store.tables.grids import CURVATURE_SCALES, GRID
 
 
 def update_columns(

@@ -9,7 +9,6 @@ sign (A > 0, Q < 0) that an update does not have, its result is NaN or the trivi
 arguments that no path can have raise `LoopscopeError`. Bounds hold in exact arithmetic, evaluated in float64.
 """
 
-from loopscope.path._bracketing import PathFunction
 from loopscope.path.beneficial import (
     SAFE_FRACTION,
     BeneficialRange,
@@ -17,30 +16,57 @@ from loopscope.path.beneficial import (
     beneficial_range,
     safe_scale,
 )
-from loopscope.path.boundary import ConcaveBoundary, concave_boundary
+from loopscope.path.boundary import (
+    ConcaveBoundary,
+    RootSandwich,
+    SampledCrossing,
+    concave_boundary,
+    root_sandwich,
+    sampled_crossing,
+)
 from loopscope.path.bounds import (
     EndpointBound,
+    combined_regret_bound,
     diameter_bound,
     endpoint_bound,
     pointwise_scale_bound,
     regret_bound,
+    residual_envelope,
     scale_bound,
+    taylor_deviation_bound,
+    taylor_regret_bound,
+    taylor_scale_bound,
 )
-from loopscope.path.brackets import Interval, refine_bracket, regret_interval, scale_error_interval
+from loopscope.path.brackets import Interval, PathFunction, refine_bracket, regret_interval, scale_error_interval
 from loopscope.path.concave import ConcaveOptimum, Location, concave_optimum
-from loopscope.path.crossings import SampledCrossing, sampled_crossing
 from loopscope.path.decomposition import PathwiseDecomposition, pathwise_decomposition
 from loopscope.path.deviation import DeviationBounds, curvature_deviation, deviation_at, deviation_profile
 from loopscope.path.grids import (
+    CURVATURE_SCALES,
+    DIFFERENCE_SPACINGS,
+    GRID,
+    GRID_POINTS,
+    PATH_NODES,
     GridAction,
     GridOptimum,
+    GridResolution,
     grid_optimum,
     grid_regret,
+    grid_resolution,
     nearest_action,
     uniform_grid,
 )
-from loopscope.path.oracles import Oracles, oracles
-from loopscope.path.outcomes import EFFECT_MARGIN, Outcome, classify, exceeds_margin
+from loopscope.path.outcomes import (
+    CONTRACTION,
+    EFFECT_MARGIN,
+    Oracles,
+    Outcome,
+    Recovery,
+    classify,
+    exceeds_margin,
+    oracles,
+    recovery,
+)
 from loopscope.path.quadratic import (
     QuadraticPrediction,
     endpoint_prediction,
@@ -48,22 +74,18 @@ from loopscope.path.quadratic import (
     predicted_scale,
     quadratic_root,
     quadratic_value,
+    scale_case,
 )
-from loopscope.path.recovery import CONTRACTION, Recovery, recovery
-from loopscope.path.residual import residual_envelope
-from loopscope.path.resolution import GridResolution, grid_resolution
-from loopscope.path.sandwich import RootSandwich, root_sandwich
 from loopscope.path.search import CandidateSearch, search_optimum
-from loopscope.path.third_derivative import (
-    combined_regret_bound,
-    taylor_deviation_bound,
-    taylor_regret_bound,
-    taylor_scale_bound,
-)
 
 __all__ = [
     "CONTRACTION",
+    "CURVATURE_SCALES",
+    "DIFFERENCE_SPACINGS",
     "EFFECT_MARGIN",
+    "GRID",
+    "GRID_POINTS",
+    "PATH_NODES",
     "SAFE_FRACTION",
     "BeneficialRange",
     "CandidateSearch",
@@ -117,6 +139,7 @@ __all__ = [
     "safe_scale",
     "sampled_crossing",
     "scale_bound",
+    "scale_case",
     "scale_error_interval",
     "search_optimum",
     "taylor_deviation_bound",

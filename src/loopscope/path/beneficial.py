@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscope._errors import LoopscopeError
-from loopscope.path._arrays import (
+from loopscope.path.arrays import (
     Bools,
     FloatArray,
     Floats,

@@ -1,13 +1,35 @@
-"""The progress boundary r₁ of concave paths: Eq. (progress-boundary), Corollary (Shape of a Finite-Step Failure)."""
+"""Where progress ends: the boundary r₁, its sampled crossing, and the interval that holds it and the predicted root.
+
+Eq. (progress-boundary), Corollary (Shape of a Finite-Step Failure), Appendix A "The Continuous Progress Boundary", and
+Proposition (Root Prediction under Two-Sided Curvature Bounds).
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscope._errors import LoopscopeError
-from loopscope.path._arrays import BoolArray, FloatArray, IntArray, as_floats
-from loopscope.path._bracketing import (
+from loopscope.path.arrays import (
+    BoolArray,
+    Bools,
+    FloatArray,
+    Floats,
+    IntArray,
+    as_floats,
+    as_numbers,
+    partition,
+    per_update,
+    plain,
+    quiet,
+    require,
+    same_updates,
+    sampled,
+)
+from loopscope.path.brackets import (
     CONCAVITY_NOISE,
     Brackets,
     PathFunction,
@@ -91,3 +113,105 @@ def concave_boundary(
     r1[inner] = crossing_estimate(found)
     evaluations[inner] += spent
     return ConcaveBoundary(r1, lower, upper, crosses, evaluations)
+
+
+@dataclass(frozen=True)
+class SampledCrossing:
+    """The first grid interval [α₊, α₋) over which the gain goes from nonnegative to negative.
+
+    Continuity puts at least one zero of φ in it. Only for a concave path is that zero known to be the
+    progress boundary r₁; a general path may dip below zero unseen between earlier grid points.
+    """
+
+    lower: Floats
+    """α₊, the grid point before the first observed negative gain; NaN where none was observed."""
+    upper: Floats
+    """α₋, the grid point of the first observed negative gain; NaN where none was observed."""
+    observed: Bools
+    """False: no negative gain on the grid, so no error can be assigned to a predicted root."""
+
+    def contains(self, root: ArrayLike) -> Bools:
+        """Whether a predicted root hits: α₊ ≤ root < α₋ (Table "Predicting the observed end of progress").
+
+        NaN roots and unobserved crossings never hit.
+        """
+        roots = as_numbers("root", root)
+        same_updates(root=roots.shape, crossing=np.shape(self.lower))
+        return plain((self.lower <= roots) & (roots < self.upper))
+
+    def __str__(self) -> str:
+        if np.ndim(self.observed):
+            return f"{np.count_nonzero(self.observed)} of {np.size(self.observed)} updates have an observed crossing"
+        if self.observed:
+            return f"the gain turns negative in [{self.lower:g}, {self.upper:g})"
+        return "no crossing observed on the grid"
+
+
+def sampled_crossing(grid: ArrayLike, gains: ArrayLike) -> SampledCrossing:
+    """Find the first grid point with φ < 0 and the point before it.
+
+    Args:
+        grid: scales 0 = a_0 < ... < a_m = 1.
+        gains: φ on the grid, shape (..., m + 1), with φ(0) = 0.
+
+    >>> print(sampled_crossing([0.0, 0.5, 1.0], [0.0, 0.1, -0.2]))
+    the gain turns negative in [0.5, 1)
+    """
+    grid = partition("grid", grid)
+    gains = sampled("gains", gains, grid)
+    require(gains[..., 0] == 0, "gains at scale 0 are not zero", "subtract the utility of the current state")
+    negative = gains < 0
+    first = negative.argmax(axis=-1)
+    # The gain at scale 0 is zero, so index 0 stands for "nowhere negative" and for nothing else.
+    observed = np.asarray(first > 0)
+    lower = np.where(observed, grid[first - 1], np.nan)
+    upper = np.where(observed, grid[first], np.nan)
+    return SampledCrossing(plain(lower), plain(upper), plain(observed))
+
+
+class RootSandwich(NamedTuple):
+    """Intervals of the predicted root r⁽²⁾ and of the progress boundary r₁; all NaN where A ≤ 0."""
+
+    root_lower: Floats
+    """2A/L_D ≤ r⁽²⁾."""
+    root_upper: Floats
+    """r⁽²⁾ ≤ 2A/μ."""
+    boundary_lower: Floats
+    """min{1, 2A/L_D} ≤ r₁."""
+    boundary_upper: Floats
+    """r₁ ≤ min{1, 2A/μ}; below 1 only where 2A/μ < 1."""
+    distance: Floats
+    """|r⁽²⁾ - r₁| ≤ 2A(1/μ - 1/L_D) where 2A/μ < 1; NaN elsewhere, where the proposition gives no distance."""
+    bounded: Bools
+    """Whether `distance` applies: A > 0 and 2A/μ < 1."""
+
+
+def root_sandwich(slope: ArrayLike, mu: ArrayLike, L_D: ArrayLike) -> RootSandwich:
+    """Enclose r⁽²⁾ = -A/Q and r₁ when -L_D ≤ φ'' ≤ -μ on [0, 1] (Eq. root-sandwich).
+
+    Args:
+        slope: A = φ'(0).
+        mu: μ > 0, a lower bound of -φ'' on the whole segment.
+        L_D: an upper bound of -φ'' on the whole segment, L_D ≥ μ.
+
+    >>> root_sandwich(0.5, 2.0, 4.0)
+    RootSandwich(root_lower=0.25, root_upper=0.5, boundary_lower=0.25, boundary_upper=0.5, distance=0.25, bounded=True)
+    """
+    slope, mu, L_D = per_update(slope=slope, mu=mu, L_D=L_D)
+    require(mu > 0, "mu is not positive", "the sandwich needs curvature that stays below zero")
+    require(mu <= L_D, "mu exceeds L_D", "mu bounds -φ'' from below and L_D from above")
+    slope = np.where(slope > 0, slope, np.nan)
+    with quiet():
+        root_lower = 2 * (slope / L_D)
+        root_upper = 2 * (slope / mu)
+        bounded = root_upper < 1
+        # A(1/μ - 1/L_D) as (A/μ)(L_D - μ)/L_D: no cancellation when the two bounds nearly agree.
+        distance = np.where(bounded, root_upper * ((L_D - mu) / L_D), np.nan)
+    return RootSandwich(
+        plain(root_lower),
+        plain(root_upper),
+        plain(np.minimum(root_lower, 1.0)),
+        plain(np.minimum(root_upper, 1.0)),
+        plain(distance),
+        plain(bounded),
+    )

@@ -3,22 +3,34 @@
 ε is the deviation C(1), its upper sum C̄ (`curvature_deviation`) or the envelope S̄ (`residual_envelope`):
 each bounds |φ'(a) - q'(a)| on [0, 1], which is all that the proofs use. κ = -2Q throughout. The bounds hold
 in exact arithmetic; rounding is not included.
+
+With one global bound M of |φ'''| on all of [0, 1] the same statements are Corollary (Third-Derivative Specialisation),
+Theorem (Quadratic Step-Scale Approximation) and Corollary (Combined Integrated and Taylor Regret Bounds). The envelope
+is Eq. (signed-residual-envelope), Proposition (Signed-Residual Approximation Bounds).
 """
+
+from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscope.path._arrays import (
+from loopscope.path.arrays import (
     FloatArray,
     Floats,
     Ints,
+    as_floats,
+    cellwise,
     finite,
     non_negative,
+    partition,
     per_update,
     plain,
     quiet,
+    row_blocks,
+    same_updates,
+    sampled,
     unit_interval,
 )
 
@@ -138,3 +150,120 @@ def _over_kappa(numerator: FloatArray, half_kappa: FloatArray) -> FloatArray:
     with quiet():
         ratio: FloatArray = 0.5 * np.divide(numerator, half_kappa, out=np.full(shape, np.inf), where=curved)
     return ratio
+
+
+def taylor_deviation_bound(M: ArrayLike, alpha: ArrayLike = 1.0) -> Floats:
+    """C(a) ≤ M a²/2 (Corollary (Third-Derivative Specialisation)).
+
+    >>> taylor_deviation_bound(4.0, 0.5)
+    0.5
+    """
+    M, alpha = per_update(M=M, alpha=alpha)
+    non_negative("M", M)
+    unit_interval("alpha", alpha)
+    return plain(0.5 * M * alpha**2)
+
+
+def taylor_scale_bound(M: ArrayLike, quadratic: ArrayLike, alpha: ArrayLike = 1.0, *, capped: bool = True) -> Floats:
+    """|α̂ - α*| ≤ M (α*)²/(2κ) ≤ M/(2κ) for Q < 0 (Eq. step-distance); 1 for Q ≥ 0.
+
+    Args:
+        M: a bound of |φ'''| on [0, 1].
+        quadratic: Q.
+        alpha: α* where it is known; 1 gives the bound that needs no knowledge of it.
+        capped: take the minimum with one. Uncapped, Q ≥ 0 gives infinity.
+
+    >>> taylor_scale_bound(1.0, -1.0)
+    0.25
+    """
+    M, quadratic, alpha = per_update(M=M, quadratic=quadratic, alpha=alpha)
+    return scale_bound(taylor_deviation_bound(M, alpha), quadratic, capped=capped)
+
+
+def taylor_regret_bound(M: ArrayLike, alpha: ArrayLike = 1.0, predicted: ArrayLike = 1.0) -> Floats:
+    """φ(α*) - φ(α̂) ≤ (M/6)((α*)³ + α̂³) ≤ M/3, for every sign of Q (Eq. step-regret).
+
+    Args:
+        M: a bound of |φ'''| on [0, 1].
+        alpha: α*, or 1 where it is not known.
+        predicted: α̂, or 1.
+
+    >>> taylor_regret_bound(6.0, 0.5, 0.5)
+    0.25
+    """
+    M, alpha, predicted = per_update(M=M, alpha=alpha, predicted=predicted)
+    non_negative("M", M)
+    unit_interval("alpha", alpha)
+    unit_interval("predicted", predicted)
+    return plain(M / 6 * (alpha**3 + predicted**3))
+
+
+def combined_regret_bound(
+    M: ArrayLike,
+    quadratic: ArrayLike,
+    deviation: ArrayLike | None = None,
+    alpha: ArrayLike = 1.0,
+    predicted: ArrayLike = 1.0,
+) -> Floats:
+    """min{ (M/6)((α*)³ + α̂³), ε²/(2κ) }, the better of the Taylor and the integrated bound.
+
+    Corollary (Combined Integrated and Taylor Regret Bounds). Without `deviation`, ε = M/2 ≥ C(1); with
+    neither scale known this is then min{M/3, M²/(8κ)}. The domain refinement of `regret_bound` is applied
+    as well, and Q ≥ 0 takes its value bound ε.
+
+    >>> combined_regret_bound(1.0, -1.0)
+    0.0625
+    """
+    M, quadratic, alpha, predicted = per_update(M=M, quadratic=quadratic, alpha=alpha, predicted=predicted)
+    taylor = taylor_regret_bound(M, alpha, predicted)
+    if deviation is None:
+        deviation = taylor_deviation_bound(M)
+    per_update(taylor=taylor, deviation=deviation)
+    return plain(np.minimum(taylor, regret_bound(deviation, quadratic)))
+
+
+def residual_envelope(
+    nodes: ArrayLike,
+    slopes: ArrayLike,
+    quadratic: ArrayLike,
+    lipschitz: ArrayLike,
+    deviation: ArrayLike | None = None,
+) -> Floats:
+    """S̄, a bound of |e(a)| = |φ'(a) - q'(a)| on [0, 1] that keeps cancelling curvature deviations.
+
+    With e(t) = φ'(t) - A - 2Qt and |φ'''| ≤ L_ℓ throughout cell ℓ,
+    S̄ = min{ C̄, max_ℓ [ max{|e(t_ℓ)|, |e(t_{ℓ+1})|} + L_ℓ h_ℓ²/8 ] }.
+    S̄ takes the place of C(1) in `scale_bound`, `regret_bound` and `endpoint_bound`.
+
+    Args:
+        nodes: 0 = t_0 < ... < t_N = 1.
+        slopes: φ' at the nodes, shape (..., N + 1); the first is A.
+        quadratic: Q = φ''(0)/2.
+        lipschitz: L_ℓ ≥ 0 bounding |φ'''| on each cell, shape (N,) or (..., N), or one number for all.
+        deviation: C̄ from `curvature_deviation(...).upper`; without it the minimum is not taken.
+
+    >>> residual_envelope([0.0, 0.5, 1.0], [1.0, 0.5, 0.25], quadratic=-0.5, lipschitz=2.0)
+    0.3125
+    """
+    nodes = partition("nodes", nodes)
+    slopes = sampled("slopes", slopes, nodes)
+    quadratic = as_floats("quadratic", quadratic)
+    constants = cellwise("lipschitz", lipschitz, nodes)
+    same_updates(slopes=slopes.shape[:-1], quadratic=quadratic.shape, lipschitz=constants.shape[:-1])
+    shape = np.broadcast_shapes(slopes.shape[:-1], quadratic.shape, constants.shape[:-1])
+    envelope = np.empty(shape)
+    quadratic = np.broadcast_to(quadratic, shape).reshape(-1, 1)
+    slopes = np.broadcast_to(slopes, (*shape, nodes.size)).reshape(-1, nodes.size)
+    width = np.diff(nodes)
+    constants = np.broadcast_to(constants, (*shape, width.size)).reshape(-1, width.size)
+    with quiet():
+        for rows in row_blocks(len(slopes)):
+            residual = np.abs(slopes[rows] - slopes[rows, :1] - 2 * quadratic[rows] * nodes)
+            ends = np.maximum(residual[:, :-1], residual[:, 1:])
+            envelope.reshape(-1)[rows] = (ends + 0.125 * constants[rows] * width**2).max(axis=-1)
+    finite("the residual", envelope)
+    if deviation is not None:
+        upper = non_negative("deviation", as_floats("deviation", deviation))
+        same_updates(slopes=shape, deviation=upper.shape)
+        envelope = np.minimum(envelope, upper)
+    return plain(envelope)

@@ -5,8 +5,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from loopscope.path._arrays import CodeArray, FloatArray, IntArray
-from loopscope.path._bracketing import (
+from loopscope.path.arrays import CodeArray, FloatArray, IntArray
+from loopscope.path.brackets import (
     CONCAVITY_NOISE,
     Brackets,
     PathFunction,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscope._errors import LoopscopeError
-from loopscope.path._arrays import (
+from loopscope.path.arrays import (
     FloatArray,
     Floats,
     finite,
@@ -18,7 +18,7 @@ from loopscope.path._arrays import (
     same_updates,
     sampled,
 )
-from loopscope.path._cells import Cells, curvature_cells
+from loopscope.path.deviation import Cells, curvature_cells
 
 # Cubic interpolation of φ'' through the four nodes around a cell; one node fewer gives the error estimate.
 STENCIL = 4

@@ -1,4 +1,10 @@
-"""Finite action sets: scales on a grid, the nearest one, and the best one (Appendix "Finite Action Sets")."""
+"""The grids of scales that are measured, and choosing from a finite set of scales.
+
+Section 4.1 and Appendix D for the grids, Appendix "Finite Action Sets" for the choices, and Proposition (Grid
+Resolution) for how far a grid optimum can be from the continuous one.
+"""
+
+from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -6,13 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscope._errors import LoopscopeError
-from loopscope.path._arrays import (
+from loopscope.path.arrays import (
     FloatArray,
     Floats,
     IntArray,
     Ints,
     as_floats,
     finite,
+    non_negative,
     partition,
     plain,
     quiet,
@@ -20,6 +27,21 @@ from loopscope.path._arrays import (
     sampled,
     unit_interval,
 )
+
+GRID_POINTS = 21
+"""Points of the measured grid {0, 0.05, …, 1}."""
+
+GRID: tuple[float, ...] = tuple(index / (GRID_POINTS - 1) for index in range(GRID_POINTS))
+"""The grid on which φ is sampled; its every fifth point is the five-point action set."""
+
+CURVATURE_SCALES: tuple[float, ...] = GRID[:: (GRID_POINTS - 1) // 4]
+"""The five scales at which curvature along the path is stored, and the five-point action set itself."""
+
+PATH_NODES = 257
+"""The number of nodes of a stored FP64 path: 256 cells."""
+
+DIFFERENCE_SPACINGS: tuple[float, ...] = (0.01, 0.005, 0.0025)
+"""The spacings at which φ''' is checked against central differences of φ''."""
 
 # Decimal midpoints such as 0.075 and decimal grid points such as 0.15 are not float64 numbers. Eight units in
 # the last place of 1/2 cover the rounding of both, and are far below any scale difference that matters.
@@ -46,7 +68,7 @@ class GridOptimum(NamedTuple):
     """The sampled value there."""
 
 
-def uniform_grid(points: int = 21) -> FloatArray:
+def uniform_grid(points: int = GRID_POINTS) -> FloatArray:
     """`points` equally spaced scales k/(points - 1), each the float64 nearest to its exact value.
 
     The defaults give 𝒜 = {0, 0.05, ..., 1} of the step-scale evaluation; `uniform_grid(5)` is the
@@ -118,3 +140,33 @@ def _take(values: FloatArray, index: IntArray) -> FloatArray:
     """The entry of each update at its own index on the last axis."""
     spread = np.broadcast_to(values, (*index.shape, values.shape[-1]))
     return np.take_along_axis(spread, index[..., None], axis=-1)[..., 0]
+
+
+class GridResolution(NamedTuple):
+    """The two bounds have separate hypotheses; see `grid_resolution`."""
+
+    spacing: float
+    """h_A, the widest gap of the grid."""
+    location: float
+    """|α*_A - α*| ≤ h_A, for a continuous concave path with a unique maximiser."""
+    value: Floats
+    """φ(α*) - φ(α*_A) ≤ B h_A²/8, for any C² path with |φ''| ≤ B on [0, 1]."""
+
+
+def grid_resolution(grid: ArrayLike, curvature_bound: ArrayLike) -> GridResolution:
+    """Location and value bounds of a grid's resolution (Proposition (Grid Resolution)).
+
+    The location bound supposes concavity and a unique maximiser, the value bound neither: it needs
+    |φ''| ≤ B on [0, 1] and an interior maximiser, and holds trivially for a maximiser at 0 or 1, which the
+    grid contains.
+
+    Args:
+        grid: 0 = a_0 < ... < a_m = 1.
+        curvature_bound: B ≥ 0, one number or one per update.
+
+    >>> grid_resolution([0.0, 0.5, 1.0], 4.0)
+    GridResolution(spacing=0.5, location=0.5, value=0.125)
+    """
+    spacing = float(np.diff(partition("grid", grid)).max())
+    bound = non_negative("curvature_bound", as_floats("curvature_bound", curvature_bound))
+    return GridResolution(spacing, spacing, plain(bound * spacing**2 / 8))

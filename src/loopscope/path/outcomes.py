@@ -1,13 +1,19 @@
-"""Outcome classes of an update: Definition (Finite-Step Failure), and its margin variant."""
+"""What an update did, and what a shorter step would have done: outcome classes, recovery, oracles.
+
+Definition (Finite-Step Failure) and its margin variant; step contraction of Section "Prediction and Fixed-Direction
+Intervention"; Eq. (oracle-utilities) and Appendix "Oracle Gains".
+"""
+
+from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscope._errors import LoopscopeError
-from loopscope.path._arrays import Bools, per_update, plain
+from loopscope.path.arrays import Bools, Floats, finite, partition, per_update, plain, quiet, require, sampled
 
 EFFECT_MARGIN = 1e-4
 
@@ -76,3 +82,84 @@ def exceeds_margin(slope: ArrayLike, gain: ArrayLike, margin: float = EFFECT_MAR
         raise LoopscopeError(f"margin is {margin}: give zero or a positive number")
     slope, gain = per_update(slope=slope, gain=gain)
     return plain((slope > margin) & (-gain > margin))
+
+
+CONTRACTION = 0.25
+
+
+class Recovery(NamedTuple):
+    """How finite-step failures fare at a shorter step."""
+
+    failures: int
+    """Finite-step failures of the full updates."""
+    recovered: int
+    """Those with positive gain at the shorter step."""
+    fraction: float
+    """recovered / failures; NaN without a failure."""
+    mean_gain: float
+    """Mean gain at the shorter step over all failures, recovered or not; NaN without a failure."""
+
+
+def recovery(slope: ArrayLike, gain: ArrayLike, contracted_gain: ArrayLike) -> Recovery:
+    """Recovery fraction and mean gain of a contraction over the finite-step failures.
+
+    A failure (A > 0, ΔU < 0) is recovered when φ(α_c) > 0; the mean gain averages φ(α_c) over the same
+    failures. α_c may be shared (the paper's 1/4 is `CONTRACTION`) or chosen per update.
+
+    Args:
+        slope: A, one entry per update.
+        gain: ΔU.
+        contracted_gain: φ(α_c).
+
+    >>> recovery([0.2, 0.1, 0.3], [-0.1, -0.2, 0.1], [0.02, -0.01, 0.05])
+    Recovery(failures=2, recovered=1, fraction=0.5, mean_gain=0.005)
+    """
+    slope, gain, contracted = per_update(slope=slope, gain=gain, contracted_gain=contracted_gain)
+    require(contracted.ndim > 0, "contracted_gain is one number", "give one entry per update")
+    gains = contracted[np.broadcast_to(classify(slope, gain) == Outcome.FINITE_STEP_FAILURE, contracted.shape)]
+    recovered = int(np.count_nonzero(gains > 0))
+    if not gains.size:
+        return Recovery(0, 0, np.nan, np.nan)
+    return Recovery(gains.size, recovered, recovered / gains.size, float(gains.mean()))
+
+
+class Oracles(NamedTuple):
+    """Utilities chosen with the reference at hand, in the same units as the samples."""
+
+    halt: Floats
+    """U_halt = max{U(H), U(H⁺)}."""
+    step: Floats
+    """U_step = max over the action set of U(H + αD)."""
+    action: Floats
+    """The smallest scale that attains U_step."""
+    advantage: Floats
+    """U_step - U_halt ≥ 0, what intermediate scales add to choosing an endpoint."""
+    gain_over_full: Floats
+    """U_step - U(H⁺) ≥ 0."""
+    interior: Bools
+    """Strict interior advantage: some interior scale exceeds both endpoint utilities."""
+
+
+def oracles(grid: ArrayLike, utilities: ArrayLike) -> Oracles:
+    """Endpoint and step oracles over a finite action set that contains 0 and 1.
+
+    Args:
+        grid: 0 = b_0 < ... < b_m = 1.
+        utilities: U(H + αD) or φ on the grid, shape (..., m + 1). A constant added to an update moves `halt`
+            and `step` and leaves the rest unchanged.
+
+    >>> oracles([0.0, 0.5, 1.0], [0.0, 0.25, -0.5])
+    Oracles(halt=0.0, step=0.25, action=0.5, advantage=0.25, gain_over_full=0.75, interior=True)
+    """
+    grid = partition("grid", grid)
+    utilities = sampled("utilities", utilities, grid)
+    full = utilities[..., -1]
+    halt = np.maximum(utilities[..., 0], full)
+    index = utilities.argmax(axis=-1)
+    step = utilities.max(axis=-1)
+    with quiet():
+        advantage = finite("the advantage", step - halt)
+        gain_over_full = finite("the gain over the full update", step - full)
+    return Oracles(
+        plain(halt), plain(step), plain(grid[index]), plain(advantage), plain(gain_over_full), plain(step > halt)
+    )

@@ -1,12 +1,12 @@
 """The local quadratic model q(α) = Aα + Qα²: Eqs. (quadratic-model) and (predicted-step)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscope._errors import LoopscopeError
-from loopscope.path._arrays import Floats, as_floats, finite, per_update, plain, quiet
+from loopscope.path.arrays import Floats, as_floats, finite, per_update, plain, quiet
 
 
 class QuadraticPrediction(NamedTuple):
@@ -69,24 +69,41 @@ def endpoint_prediction(slope: ArrayLike, quadratic: ArrayLike) -> Floats:
     return quadratic_value(1.0, slope, quadratic)
 
 
+class ScaleCase(NamedTuple):
+    """Which part of Eq. (predicted-step) gives α̂; where neither holds it is 0."""
+
+    at_one: Any
+    """α̂ = 1."""
+    interior: Any
+    """α̂ = -A/(2Q), inside (0, 1)."""
+
+
+def scale_case(slope: Any, quadratic: Any) -> ScaleCase:
+    """The tie rule of α̂, by comparisons alone, for NumPy arrays and torch tensors alike: the smallest maximiser wins.
+
+    Q < 0: 1 if A ≥ -2Q, inside if A > 0. Q ≥ 0: 1 if A + Q > 0. Doubling |Q| is exact or overflows to infinity, and
+    A ≥ ∞ is rightly false; so neither overflow nor denormal coefficients change the case that applies.
+    """
+    concave = quadratic < 0
+    at_one = (concave & (slope >= -2 * quadratic)) | (~concave & (slope > -quadratic))
+    return ScaleCase(at_one, concave & (slope > 0) & ~at_one)
+
+
 def predicted_scale(slope: ArrayLike, quadratic: ArrayLike) -> Floats:
     """α̂ = min argmax of q over [0, 1], the smallest maximiser (Eq. predicted-step).
 
     Q < 0: clip(-A/(2Q)) to [0, 1]. Q ≥ 0: 1 if A + Q > 0, else 0; so A = Q = 0 gives 0, the smallest of all
-    maximisers. Signs are decided by exact comparisons and the ratio is only formed where it lies in (0, 1),
-    so neither overflow nor denormal coefficients change the case that applies. A scale below half the
-    smallest positive float64 rounds to 0.
+    maximisers (`scale_case`). The ratio is only formed where it lies in (0, 1). A scale below half the smallest
+    positive float64 rounds to 0.
 
     >>> predicted_scale([0.5, -0.5, 4.0, 1.0, -1.0], [-1.0, -1.0, -1.0, 0.0, 1.0])
     array([0.25, 0.  , 1.  , 1.  , 0.  ])
     """
     slope, quadratic = per_update(slope=slope, quadratic=quadratic)
     with quiet():
-        # Doubling |Q| is exact or overflows to infinity, and A >= inf is rightly false.
-        at_one = np.where(quadratic < 0, slope >= -2 * quadratic, slope > -quadratic)
-        interior = (quadratic < 0) & (slope > 0) & ~at_one
-        half = 0.5 * np.divide(slope, -quadratic, out=np.zeros(interior.shape), where=interior)
-    return plain(np.where(at_one, 1.0, half))
+        case = scale_case(slope, quadratic)
+        half = 0.5 * np.divide(slope, -quadratic, out=np.zeros(case.interior.shape), where=case.interior)
+    return plain(np.where(case.at_one, 1.0, half))
 
 
 def quadratic_root(slope: ArrayLike, quadratic: ArrayLike) -> Floats:

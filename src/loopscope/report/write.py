@@ -7,6 +7,7 @@ from typing import Any
 
 from loopscope._errors import LoopscopeError
 from loopscope._version import __version__
+from loopscope.path import GRID, PATH_NODES
 from loopscope.report import study_pages
 from loopscope.report.assemble import document
 from loopscope.report.details import CHUNK, Details
@@ -18,7 +19,7 @@ from loopscope.report.provenance import provenance, warnings_of
 from loopscope.report.texts import TextChunks
 from loopscope.report.tokens import Precision, TokenTable
 from loopscope.stats import Bootstrap
-from loopscope.store import GRID, PATH_NODES, Run
+from loopscope.store import Run
 from loopscope.store.atomic import clear_write_errors, write_atomically
 from loopscope.studies.api import open_records
 from loopscope.studies.records import Records

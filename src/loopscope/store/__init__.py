@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from loopscope.store.records import UnitRecord
     from loopscope.store.run import Run
     from loopscope.store.schema import SCHEMA_VERSION, TABLES
-    from loopscope.store.tables.grids import CURVATURE_SCALES, GRID, PATH_NODES
     from loopscope.store.units import WorkUnit
     from loopscope.store.verification import Finding, Replay, Verification, verify
     from loopscope.store.writer import RunWriter, open_or_create
@@ -28,16 +27,12 @@ _HOMES = {
     "records": ("UnitRecord",),
     "run": ("Run",),
     "schema": ("SCHEMA_VERSION", "TABLES"),
-    "tables.grids": ("CURVATURE_SCALES", "GRID", "PATH_NODES"),
     "units": ("WorkUnit",),
     "verification": ("Finding", "Replay", "Verification", "verify"),
     "writer": ("RunWriter", "open_or_create"),
 }
 
 __all__ = [
-    "CURVATURE_SCALES",
-    "GRID",
-    "PATH_NODES",
     "SCHEMA_VERSION",
     "TABLES",
     "BatchInfo",

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from loopscope.path import GridOptimum, Outcome, classify, grid_optimum
-from loopscope.store import GRID, Run
+from loopscope.path import GRID, GridOptimum, Outcome, classify, grid_optimum
+from loopscope.store import Run
 from loopscope.studies.conditions import Condition, at, conditions_of
 
 Floats = NDArray[np.float64]

@@ -4,7 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from loopscope.store import GRID, Run
+from loopscope.path import GRID
+from loopscope.store import Run
 
 ADDRESS = "#/question?run=first&task=riddles/test&id=riddles-{row}&t={t}"
 

@@ -1,8 +1,8 @@
 """The FP64 columns of `questions`: one path analysed with an FP64 readout (Appendices E.5 and E.9)."""
 
+from loopscope.path.grids import DIFFERENCE_SPACINGS
 from loopscope.store.columns import Column, ColumnType
 from loopscope.store.levels import Level
-from loopscope.store.tables.grids import DIFFERENCE_SPACINGS
 
 _AFFINE = "; affine readouts"
 

@@ -1,8 +1,8 @@
 """`paths`: φ and three derivatives at the 257 nodes of the FP64 analysis, on request (Appendix E.5)."""
 
+from loopscope.path.grids import PATH_NODES
 from loopscope.store.columns import Column, ColumnType, Table
 from loopscope.store.levels import Level
-from loopscope.store.tables.grids import PATH_NODES
 from loopscope.store.tables.keys import IDENTITY, TRANSITION
 
 

@@ -1,9 +1,9 @@
 """`questions`: the record of one update of one example, everything but the FP64 path (Sections 3 and 4)."""
 
+from loopscope.path.grids import CURVATURE_SCALES, GRID
 from loopscope.store.columns import Column, ColumnType, Table
 from loopscope.store.levels import Level
 from loopscope.store.tables.fp64 import FP64
-from loopscope.store.tables.grids import CURVATURE_SCALES, GRID
 from loopscope.store.tables.keys import IDENTITY, SOURCE_ROW, TRANSITION
 
 _EXAMPLE = (

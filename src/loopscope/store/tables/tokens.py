@@ -1,8 +1,8 @@
 """`tokens`: the same quantities for each reference token alone, with `--tokens` (Appendix E.8)."""
 
+from loopscope.path.grids import GRID
 from loopscope.store.columns import Column, ColumnType, Table
 from loopscope.store.levels import Level
-from loopscope.store.tables.grids import GRID
 from loopscope.store.tables.keys import IDENTITY, TRANSITION
 
 TOKENS = Table(

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loopscope.path import CURVATURE_SCALES
 from loopscope.stats import Bootstrap, Estimate, Quantile
-from loopscope.store import CURVATURE_SCALES
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed
 from loopscope.studies.selection import select
