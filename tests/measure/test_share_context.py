@@ -140,14 +140,14 @@ def test_reference_solutions_have_nothing_to_share(measured: Callable[..., Run])
     plain = measured("ouro", "arithmetic", notify=said.append)
     assert said == []
     shared = measured("ouro", "arithmetic", share_context=True, notify=said.append)
-    assert said == ["--share-context changes nothing here: no task has options"]
+    assert said == ["share_context=True changes nothing here: no task has options"]
     for table in ("questions", "depths"):
         assert shared.read(table).equals(plain.read(table))
     assert "share_context" not in plain.manifest.settings
 
 
 def test_paper_policy_is_refused(measured: Callable[..., Run]) -> None:
-    with pytest.raises(LoopscopeError, match=r"--batch-size paper runs every option .* leave out --share-context"):
+    with pytest.raises(LoopscopeError, match=r"batch_size='paper' runs every option .* leave out share_context=True"):
         measured("ouro", "arithmetic-mc", share_context=True, batch_size="paper")
 
 
@@ -155,7 +155,7 @@ def test_model_that_reads_a_row_as_one_text_is_refused(
     measured: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(Ouro, "shares_context", False)
-    with pytest.raises(LoopscopeError, match=r"tiny-ouro does not say .* leave out --share-context"):
+    with pytest.raises(LoopscopeError, match=r"tiny-ouro does not say .* leave out share_context=True"):
         measured("ouro", "arithmetic-mc", share_context=True, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -118,7 +118,7 @@ def test_a_disk_full_from_the_start_is_one_line(make_manifest: Make) -> None:
 def test_a_read_only_disk_is_one_line(undisturbed: Path, make_manifest: Make) -> None:
     with small_disk("2m") as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        with pytest.raises(LoopscopeError, match="Read-only file system; choose an --output folder") as caught:
+        with pytest.raises(LoopscopeError, match="Read-only file system; choose an output= folder") as caught:
             open_or_create(disk / "run", make_manifest())
         one_line(caught.value)
 
@@ -139,7 +139,7 @@ def test_a_folder_without_write_permission_is_one_line(make_manifest: Make) -> N
         try:
             if me == 0:
                 os.seteuid(65534)
-            with pytest.raises(LoopscopeError, match="Permission denied; choose an --output folder") as caught:
+            with pytest.raises(LoopscopeError, match="Permission denied; choose an output= folder") as caught:
                 open_or_create(folder / "run", make_manifest())
         finally:
             if me == 0:
@@ -168,7 +168,7 @@ def test_a_folder_that_may_not_even_be_looked_into_is_one_line(make_manifest: Ma
 
 def test_an_output_below_a_file_is_one_line(tmp_path: Path, make_manifest: Make) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(LoopscopeError, match="Not a directory; choose an --output path") as caught:
+    with pytest.raises(LoopscopeError, match="Not a directory; choose an output= path") as caught:
         open_or_create(tmp_path / "file" / "run", make_manifest())
     one_line(caught.value)
     assert (tmp_path / "file").read_text() == "in the way"

@@ -105,7 +105,7 @@ def test_a_difference_is_refused_and_named(
         open_or_create(copy, make_manifest(**change))
     message = str(caught.value)
     assert expected in message
-    assert "choose another --output or repeat: loopscope measure --model" in message
+    assert "choose another output= or repeat: loopscope measure --model" in message
     assert "\n" not in message
     assert contents(copy) == contents(undisturbed)
 
@@ -194,7 +194,7 @@ def test_a_lost_manifest_is_not_replaced_by_another(harm: str, copy: Path, make_
     else:
         path.write_text(path.read_text()[:200])
     before = sorted(copy.rglob("*"))
-    with pytest.raises(LoopscopeError, match="choose another --output"):
+    with pytest.raises(LoopscopeError, match="choose another output="):
         open_or_create(copy, make_manifest(seeds={"initial_state": 1}))
     assert sorted(copy.rglob("*")) == before
 

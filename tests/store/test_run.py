@@ -99,7 +99,7 @@ def test_a_damaged_manifest_is_one_line(copy: Path) -> None:
 
 def test_tables_that_were_not_measured_are_one_line(tmp_path: Path, make_manifest: Make, measure: Measure) -> None:
     run = measure(tmp_path / "run", make_manifest(tokens=False, paths=False, level="quick"))
-    with pytest.raises(LoopscopeError, match="measured without tokens: measure again with --tokens"):
+    with pytest.raises(LoopscopeError, match="measured without tokens: measure again with tokens=True"):
         run.tokens  # noqa: B018
     with pytest.raises(LoopscopeError, match="there is no table 'colours'"):
         run.read("colours")

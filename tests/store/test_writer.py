@@ -181,7 +181,9 @@ def test_a_number_that_is_not_finite_is_named_with_its_example(
         unit = writer.units[0]
         tables = make_tables(writer.manifest, unit)
         tables["questions"][3]["slope"] = float("nan")
-        with pytest.raises(LoopscopeError, match=r"questions\.slope is not finite for example 'sums-00003'.*--dtype"):
+        with pytest.raises(
+            LoopscopeError, match=r"questions\.slope is not finite for example 'sums-00003'.*dtype='float32'"
+        ):
             writer.commit(unit, tables)
         assert writer.pending()[0] == unit
         assert not list((tmp_path / "run" / "questions").iterdir())

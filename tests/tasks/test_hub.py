@@ -56,14 +56,14 @@ def test_nested_fields_arrive_as_from_a_file(datasets: Any, tmp_path: Path) -> N
 
 def test_a_missing_split_is_one_line(datasets: Any, tmp_path: Path) -> None:
     source = HubSource(str(repository(tmp_path / "gsm", None, "test", GSM8K)), "0" * 40)
-    with pytest.raises(LoopscopeError, match=r"cannot load .* train from the hub .*--data-dir") as caught:
+    with pytest.raises(LoopscopeError, match=r"cannot load .* train from the hub .*data_dir=") as caught:
         list(read_hub(source, "train"))
     assert "\n" not in str(caught.value)
 
 
 def test_without_the_extra_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(LoopscopeError, match=r"pip install 'loopscope\[hub\]', or give local files with --data-dir"):
+    with pytest.raises(LoopscopeError, match=r"pip install 'loopscope\[hub\]', or give local files with data_dir="):
         load_task("gsm8k")
 
 
@@ -76,7 +76,7 @@ def test_offline_is_one_line_that_names_the_remedy(tmp_path: Path) -> None:
     assert last.startswith(
         "loopscope._errors.LoopscopeError: cannot load openai/gsm8k@740312ad (main) test from the hub"
     )
-    assert last.endswith("check the network, or give local files with --data-dir")
+    assert last.endswith("check the network, or give local files with data_dir=")
 
 
 def test_hub_and_local_copies_give_the_same_task(

@@ -41,8 +41,8 @@ def test_subset_then_ids_then_limit_in_source_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"limit": 0}, "limit is 0; it must be at least 1"),
-        ({"ids": []}, "ids is empty"),
+        ({"limit": 0}, "limit=0 is too small: it must be at least 1"),
+        ({"ids": []}, "ids= is empty"),
         ({"ids": [1, 2, 1]}, "names row 1 twice"),
         ({"ids": [3, -1]}, "names row -1"),
     ],

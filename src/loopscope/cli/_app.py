@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, command_line_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # Newer typer carries its own copy of click, older typer uses the package: both agree on typer.BadParameter's ancestors.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _ClickException: type[Exception] = _UsageError.__bases__[0]
+_LONGEST_LINE = 1000
 _INTERRUPTED = 130
 
 app = typer.Typer(
@@ -59,12 +61,14 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Flags of the program itself."""
+    context.with_resource(command_line_words())
 
 
 def normalise_flags(arguments: Sequence[str]) -> list[str]:
@@ -115,5 +119,12 @@ def _interrupted() -> int:
 
 
 def _complain(message: str) -> int:
-    print("loopscope: " + " ".join(message.split()), file=sys.stderr)
+    line = " ".join(message.split())
+    _say(line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…")
     return 2
+
+
+def _say(line: str) -> None:
+    """On stderr, if anybody is still there: a terminal that was closed takes no more text."""
+    with suppress(OSError):
+        print(f"loopscope: {line}", file=sys.stderr, flush=True)

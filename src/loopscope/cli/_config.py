@@ -1,36 +1,86 @@
-"""`--config FILE`: flags of a command from a YAML mapping."""
+"""`--config FILE`: flags of a command from a YAML mapping.
+
+Values are read as the text that stands there and checked as flags are: YAML's own reading would turn `1:30` into 90,
+`010` into 8 and `true` into 1 where a number is wanted.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+MOST_BYTES = 1_000_000
+"""The largest file of flags."""
 
-def read_flags(path: str, known: Iterable[str]) -> dict[str, Any]:
+_NOTHING = ("", "~", "null", "Null", "NULL")
+
+
+def read_flags(path: str, known: Iterable[str]) -> dict[str, str]:
     """Defaults for a command: keys are flag names with `-` or `_`; an unknown key is an error that names the known."""
+    names = set(known) - {"config"}
+    flags: dict[str, str] = {}
+    for key, value in _pairs(_composed(path), path):
+        name = _scalar(key, path).lstrip("-").replace("-", "_")
+        if name not in names:
+            raise LoopscopeError(
+                f"--config {path} sets unknown flag {shown(name)}; known flags: {', '.join(sorted(names))}"
+            )
+        if name in flags:
+            raise LoopscopeError(f"--config {path} sets {name} twice: set it once")
+        flags[name] = _value(value, path)
+    return {name: value for name, value in flags.items() if value not in _NOTHING}
+
+
+def _composed(path: str) -> Any:
+    """The file's nodes: composing follows no alias and makes no object."""
     import yaml
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise LoopscopeError(f"cannot read --config {path}: {error.strerror}") from error
+        with open(path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LoopscopeError(f"cannot read --config {shown(path)}: {reason}") from error
+    if len(data) > MOST_BYTES:
+        raise LoopscopeError(f"--config {path} is larger than {MOST_BYTES:,} bytes: that is no list of flags")
     try:
-        content = yaml.safe_load(text)
+        return yaml.compose(data.decode(), yaml.BaseLoader)
+    except UnicodeDecodeError as error:
+        raise LoopscopeError(f"--config {path} is not UTF-8 text: save it as such") from error
     except yaml.YAMLError as error:
         raise LoopscopeError(f"--config {path} is not YAML: {error}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise LoopscopeError(f"--config {path} must be a mapping of flags to values, e.g. `limit: 100`")
-    flags = {str(key).lstrip("-").replace("-", "_"): value for key, value in content.items()}
-    names = set(known)
-    if unknown := sorted(set(flags) - names):
-        raise LoopscopeError(
-            f"--config {path} sets unknown flag {unknown[0]!r}; known flags: {', '.join(sorted(names))}"
-        )
-    return {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in flags.items()}
+    except RecursionError:
+        raise _no_flags(path) from None
+
+
+def _pairs(node: Any, path: str) -> list[tuple[Any, Any]]:
+    if node is None:
+        return []
+    if node.id != "mapping":
+        raise _no_flags(path)
+    return list(node.value)
+
+
+def _value(node: Any, path: str) -> str:
+    """The text of a flag: a scalar, a list of scalars, or names with scalars such as `limit: {gsm8k: 100}`."""
+    if node.id == "sequence":
+        return ",".join(_scalar(item, path) for item in node.value)
+    if node.id == "mapping":
+        return ",".join(f"{_scalar(key, path)}={_scalar(value, path)}" for key, value in node.value)
+    return _scalar(node, path)
+
+
+def _scalar(node: Any, path: str) -> str:
+    if node.id != "scalar":
+        raise _no_flags(path)
+    return str(node.value)
+
+
+def _no_flags(path: str) -> LoopscopeError:
+    return LoopscopeError(
+        f"--config {path} must be a mapping of flags to values or lists of values, e.g. `limit: 100` or `depths: [1]`"
+    )

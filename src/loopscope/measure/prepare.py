@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope._version import __version__
 from loopscope.measure.batches import Question
 from loopscope.measure.facts import ModelFacts
@@ -84,7 +84,7 @@ class QuestionEncoder:
         try:
             survey.check(self._policy)
         except LoopscopeError as error:
-            raise LoopscopeError(f"{task.spec}: {error}; --long chooses the policy") from error
+            raise LoopscopeError(f"{task.spec}: {error}; {setting('long')} chooses the policy") from error
         skipped = {long.id for long in survey.too_long} if self._policy == "skip" else set()
         kept = tuple(row for row in task.rows if row.id not in skipped)
         if not kept:
@@ -98,7 +98,7 @@ def check_sharing(settings: Settings, facts: ModelFacts) -> None:
     if settings.share_context and not facts.shares_context:
         raise LoopscopeError(
             f"{facts.info.name} does not say that it runs options side by side (`shares_context`):"
-            " leave out --share-context"
+            f" leave out {setting('share_context', True)}"
         )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.measure.engines import FindTask, LocalEngine, MeasuredUnit
 from loopscope.measure.facts import ModelFacts
 from loopscope.measure.prepare import PlannedTask
@@ -67,9 +67,7 @@ class RayEngine:
         try:
             import ray
         except ImportError as error:
-            raise LoopscopeError("--engine ray needs Ray: pip install 'loopscope[ray]'") from error
-        if workers is not None and workers < 1:
-            raise LoopscopeError(f"--workers {workers} is too few: give at least 1")
+            raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install 'loopscope[ray]'") from error
         self._ray: Any = ray
         self._request = request
         self._started = not ray.is_initialized()
@@ -109,7 +107,8 @@ class RayEngine:
                 if job.attempt >= _ATTEMPTS:
                     raise LoopscopeError(
                         f"{job.attempt} workers died over {job.unit.task} rows {job.unit.start}-{job.unit.stop - 1}:"
-                        " Ray's logs say why (often memory: try fewer --workers or a smaller --batch-size)"
+                        f" Ray's logs say why (often memory: try fewer {setting('workers')} or a smaller"
+                        f" {setting('batch_size')})"
                     ) from error
                 waiting.appendleft(_Job(job.unit, job.attempt + 1))
                 self._idle.append(self._hire())
@@ -168,7 +167,9 @@ def _wants_gpu(ray: Any, device: str) -> bool:
     """Whether a replica needs a GPU; "auto" takes them where the cluster has some."""
     gpus = ray.cluster_resources().get("GPU", 0)
     if device.startswith("cuda") and not gpus:
-        raise LoopscopeError("the Ray cluster has no GPU: use --device cpu, or add machines that have one")
+        raise LoopscopeError(
+            f"the Ray cluster has no GPU: use {setting('device', 'cpu')}, or add machines that have one"
+        )
     return bool(gpus) and device.startswith(("cuda", "auto"))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscope._errors import LoopscopeError
+from loopscope.measure.arguments import limits, rows
 from loopscope.measure.batches import Question, plan_batches
 from loopscope.measure.columns import length
 from loopscope.measure.compare import Tolerance, compare
@@ -157,8 +158,8 @@ def _request(run: Run, data_dir: str | os.PathLike[str] | None, device: str | No
             tuple(_found(called.get("folder"), spec) for spec in called.get("tasks") or map(_spec, manifest.tasks)),
             os.fspath(data_dir) if data_dir is not None else called.get("data_dir"),
             called.get("template"),
-            called["limit"] if "limit" in called else {task.name: task.limit for task in manifest.tasks if task.limit},
-            called.get("ids"),
+            limits(called["limit"] if "limit" in called else {t.name: t.limit for t in manifest.tasks if t.limit}),
+            rows(called.get("ids")),
         ),
         _settings(manifest),
     )

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscope._errors import LoopscopeError
-from loopscope.measure.settings import Limits, Settings
-from loopscope.tasks.benchmarks import find_benchmark
+from loopscope._errors import LoopscopeError, setting
+from loopscope.measure.arguments import Ids, Limits, canonical
+from loopscope.measure.settings import Settings
 from loopscope.tasks.load import load_task
 from loopscope.tasks.loaded import LoadedTask
 
 if TYPE_CHECKING:
     from loopscope.models.protocol import LoopedModel
     from loopscope.models.tokenizer import Tokenizer
-
-Ids = Iterable[int] | Mapping[str, Iterable[int]] | None
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ class DataRequest:
         tasks: specifications of `load_task`.
         data_dir: folder with local copies of the benchmarks.
         template: a template file instead of the tasks' own.
-        limit: at most so many rows, for all tasks or by name.
-        ids: these source rows only, for all tasks or by name.
+        limit: at most so many rows, for all tasks or by a task's own name.
+        ids: these source rows only, for all tasks or by a task's own name.
     """
 
     tasks: tuple[str, ...]
@@ -86,14 +84,15 @@ class DataRequest:
     def load(self) -> list[LoadedTask]:
         """The tasks in order, each task and split once."""
         if not self.tasks:
-            raise LoopscopeError("no task given: name one or more, e.g. --tasks arithmetic,gsm8k")
+            raise LoopscopeError(f"no task given: name one or more, e.g. {setting('tasks', 'arithmetic,gsm8k')}")
         loaded = [self._load(spec) for spec in self.tasks]
         seen: dict[tuple[str, str], str] = {}
         for task in loaded:
             other = seen.setdefault((task.name, task.split), task.spec)
             if other is not task.spec:
                 raise LoopscopeError(
-                    f"{other} and {task.spec} are rows of the same split: measure them into two --output folders"
+                    f"{other} and {task.spec} are rows of the same split:"
+                    f" measure them into two {setting('output')} folders"
                 )
         self._refuse_strangers(loaded)
         return loaded
@@ -103,34 +102,21 @@ class DataRequest:
         return self._limit(task.name)
 
     def _limit(self, name: str) -> int | None:
-        if isinstance(self.limit, Mapping):
-            return {canonical(task): number for task, number in self.limit.items()}.get(name)
-        return self.limit
+        return self.limit.get(name) if isinstance(self.limit, Mapping) else self.limit
 
     def _load(self, spec: str) -> LoadedTask:
         name = canonical(spec)
-        ids = self.ids
-        if isinstance(ids, Mapping):
-            ids = {canonical(task): rows for task, rows in ids.items()}.get(name)
+        ids = self.ids.get(name) if isinstance(self.ids, Mapping) else self.ids
         return load_task(spec, data_dir=self.data_dir, limit=self._limit(name), ids=ids, template=self.template)
 
     def _refuse_strangers(self, loaded: list[LoadedTask]) -> None:
         known = {task.name for task in loaded}
-        for flag, given in (("--limit", self.limit), ("--ids", self.ids)):
-            strange = [name for name in given if canonical(name) not in known] if isinstance(given, Mapping) else []
+        for name, given in (("limit", self.limit), ("ids", self.ids)):
+            strange = [task for task in given if task not in known] if isinstance(given, Mapping) else []
             if strange:
-                raise LoopscopeError(f"{flag} names {strange[0]}, which is not among the tasks {', '.join(self.tasks)}")
-
-
-def canonical(spec: str) -> str:
-    """The name of the task that a specification means, as its records will call it.
-
-    >>> canonical("ARC-Challenge:test"), canonical("mine=data/my.jsonl"), canonical("data/my.jsonl")
-    ('arc_challenge', 'mine', 'my')
-    """
-    name = spec.partition("=")[0] if "=" in spec else Path(spec.partition(":")[0]).name.partition(".")[0]
-    benchmark = find_benchmark(name)
-    return name if benchmark is None else benchmark.name
+                raise LoopscopeError(
+                    f"{setting(name)} names {strange[0]}, which is not among the tasks {', '.join(self.tasks)}"
+                )
 
 
 @dataclass(frozen=True)
@@ -154,13 +140,9 @@ class Request:
             "data_dir": _absolute(self.data.data_dir),
             "template": _absolute(self.data.template),
             "limit": dict(self.data.limit) if isinstance(self.data.limit, Mapping) else self.data.limit,
-            "ids": {name: list(rows) for name, rows in ids.items()} if isinstance(ids, Mapping) else _listed(ids),
+            "ids": {name: list(rows) for name, rows in ids.items()} if isinstance(ids, Mapping) else ids,
             "folder": str(Path.cwd()),
         }
-
-
-def _listed(ids: Iterable[int] | None) -> list[int] | None:
-    return None if ids is None else list(ids)
 
 
 def _absolute(path: str | None) -> str | None:

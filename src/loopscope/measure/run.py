@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
+from loopscope.measure import arguments
 from loopscope.measure.engines import Engine, LocalEngine, MeasuredUnit
 from loopscope.measure.facts import ModelFacts
 from loopscope.measure.parts import part
 from loopscope.measure.prepare import PlannedTask, QuestionEncoder, build_manifest, check_sharing
-from loopscope.measure.progress import Style, progress
-from loopscope.measure.request import DataRequest, Ids, ModelRequest, Request
-from loopscope.measure.settings import BatchPolicy, Limits, LongPolicy, Settings
+from loopscope.measure.progress import STYLES, Style, progress
+from loopscope.measure.request import DataRequest, ModelRequest, Request
+from loopscope.measure.settings import READOUT_DTYPES, BatchPolicy, LongPolicy, Settings
 from loopscope.measure.threads import OneBehind
 from loopscope.store.levels import Level
 from loopscope.store.manifest import Manifest
@@ -22,27 +24,33 @@ from loopscope.store.units import WorkUnit
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.loaded import LoadedTask
 
+if TYPE_CHECKING:
+    import torch
+
 Notify = Callable[[str], None]
+Text = str | os.PathLike[str]
+ENGINES = ("local", "ray")
+LARGEST_SEED = 2**63 - 1
 
 
 def measure(
-    model: str,
-    tasks: Sequence[str],
+    model: Text,
+    tasks: Text | Iterable[Text],
     *,
-    output: str | os.PathLike[str],
-    transitions: Iterable[int] = (),
-    depths: Iterable[int] = (),
+    output: Text,
+    transitions: arguments.Numbers = (),
+    depths: arguments.Numbers = (),
     level: Level | str = Level.GRID,
     tokens: bool = False,
     paths: bool = False,
-    limit: Limits = None,
-    ids: Ids = None,
-    template: str | os.PathLike[str] | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
+    limit: int | str | Mapping[str, int] | None = None,
+    ids: arguments.Numbers | Mapping[str, arguments.Numbers] | None = None,
+    template: Text | None = None,
+    data_dir: Text | None = None,
     batch_size: str | int = "auto",
-    device: str = "auto",
-    dtype: str | None = None,
-    readout_dtype: str = "float32",
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype | None = None,
+    readout_dtype: str | torch.dtype = "float32",
     long: LongPolicy = "error",
     share_context: bool = False,
     unit_size: int = 64,
@@ -50,7 +58,7 @@ def measure(
     exit_threshold: float | None = None,
     random_weights: bool = False,
     seed: int = 0,
-    tokenizer: str | None = None,
+    tokenizer: Text | None = None,
     revision: str | None = None,
     engine: str = "local",
     workers: int | None = None,
@@ -63,9 +71,9 @@ def measure(
 
     Args:
         model: a specification of `load_model`, such as "toy-ouro" or "ByteDance/Ouro-1.4B".
-        tasks: specifications of `load_task`, such as "gsm8k:test" or "mine=data/my.jsonl".
+        tasks: specifications of `load_task`, such as "gsm8k:test" or "mine=data/my.jsonl": one, or a list of them.
         output: the run directory.
-        transitions: each t of an update t → t+1 to analyse.
+        transitions: each t of an update t → t+1 to analyse: a number, a list, or text such as "1-4,8".
         depths: depths at which the utility is stored, besides both ends of every transition.
         level: "quick", "grid" or "full"; see `loopscope.store.Level`.
         tokens: store a row for every reference token.
@@ -97,33 +105,55 @@ def measure(
     Raises:
         LoopscopeError: one line for whatever is wrong; what was measured before stays.
     """
-    if engine not in ("local", "ray"):
-        raise LoopscopeError(f"--engine {engine!r} is not known: choose local or ray")
+    arguments.choice("progress_style", progress_style, STYLES)
+    if arguments.choice("engine", engine, ENGINES) == "local":
+        for name, value in (("workers", workers), ("address", address)):
+            if value is not None:
+                raise LoopscopeError(
+                    f"{setting(name, value)} is for {setting('engine', 'ray')}: add that or leave it out"
+                )
+    if workers is not None:
+        workers = arguments.whole("workers", workers, 1, arguments.MOST_WORKERS)
     settings = Settings.of(
         transitions,
         depths,
         level,
-        tokens=tokens,
-        paths=paths,
-        batch=BatchPolicy.parse(str(batch_size)),
-        unit_size=unit_size,
-        readout_dtype=readout_dtype,
-        scalar_checks=scalar_checks,
-        exit_threshold=exit_threshold,
-        long=long,
-        share_context=share_context,
+        tokens=arguments.switch("tokens", tokens),
+        paths=arguments.switch("paths", paths),
+        batch=BatchPolicy.parse(batch_size),
+        unit_size=arguments.whole("unit_size", unit_size, 1, arguments.MOST_QUESTIONS),
+        readout_dtype=arguments.choice("readout_dtype", _named(readout_dtype), READOUT_DTYPES),
+        scalar_checks=arguments.whole("scalar_checks", scalar_checks, 0, arguments.MOST_QUESTIONS),
+        exit_threshold=arguments.fraction("exit_threshold", exit_threshold),
+        long=arguments.choice("long", long, get_args(LongPolicy)),
+        share_context=arguments.switch("share_context", share_context),
     )
     request = Request(
-        ModelRequest(model, device, dtype, revision, random_weights, seed, tokenizer),
-        DataRequest(tuple(tasks), _text(data_dir), _text(template), limit, ids),
+        ModelRequest(
+            arguments.text("model", model),
+            arguments.text("device", _named(device)),
+            arguments.optional_text("dtype", _named(dtype)),
+            arguments.optional_text("revision", revision),
+            arguments.switch("random_weights", random_weights),
+            arguments.whole("seed", seed, -LARGEST_SEED, LARGEST_SEED),
+            arguments.optional_text("tokenizer", tokenizer),
+        ),
+        DataRequest(
+            arguments.task_list(tasks),
+            arguments.optional_text("data_dir", data_dir),
+            arguments.optional_text("template", template),
+            arguments.limits(limit),
+            arguments.rows(ids),
+        ),
         settings,
     )
+    output = arguments.text("output", output)
     loaded = request.data.load()
     chosen = _engine(request, engine, workers, address)
     try:
         prepared = prepare(request, loaded, chosen.facts(), command_line)
         if share_context and not any(task.kind == "options" for task in loaded):
-            (notify or _ignore)("--share-context changes nothing here: no task has options")
+            (notify or _ignore)(f"{setting('share_context', True)} changes nothing here: no task has options")
         with open_or_create(output, prepared.manifest) as writer:
             writer.log("call", engine=engine, workers=workers, **request.as_event())
             run_pending(chosen, prepared, writer, progress_style, notify)
@@ -199,5 +229,6 @@ def _ignore(line: str) -> None:
     """Whoever gave no `notify` reads the run's log."""
 
 
-def _text(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.fspath(path)
+def _named(given: Any) -> Any:
+    """A device or dtype of torch by its name."""
+    return str(given).removeprefix("torch.") if type(given).__module__ == "torch" else given

@@ -3,55 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
+from loopscope._ranges import parse_number
+from loopscope.measure.arguments import MOST_QUESTIONS, Numbers, choice, whole
+from loopscope.measure.arguments import depths as given_depths
 from loopscope.store.levels import Level
 
 LongPolicy = Literal["error", "skip", "truncate-left"]
-Limits = int | Mapping[str, int] | None
 
 READOUT_DTYPES = ("float32", "float64")
 _BUDGETS = {"cuda": 65536}
 _CPU_BUDGET = 4096
-
-
-def parse_depths(text: str, flag: str = "--depths") -> tuple[int, ...]:
-    """Depths and ranges of depths, both ends included, in increasing order.
-
-    >>> parse_depths("1-4,8,12")
-    (1, 2, 3, 4, 8, 12)
-    """
-    found: set[int] = set()
-    for part in text.replace(" ", "").split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise LoopscopeError(f"{flag} {text!r}: {part!r} is not a depth or a range; write e.g. 1-8,12")
-        start, stop = int(first), int(last) if dash else int(first)
-        if stop < start:
-            raise LoopscopeError(f"{flag} {text!r}: {part!r} runs backwards; write {last}-{first}")
-        found.update(range(start, stop + 1))
-    return tuple(sorted(found))
-
-
-def parse_limits(text: str) -> Limits:
-    """`100` for every task, or a number for some of them by name.
-
-    >>> parse_limits("100"), parse_limits("gsm8k=100,piqa=50")
-    (100, {'gsm8k': 100, 'piqa': 50})
-    """
-    limits: dict[str, int] = {}
-    for part in text.replace(" ", "").split(","):
-        name, equals, number = part.rpartition("=")
-        if not number.isdecimal() or int(number) < 1 or bool(name) is not bool(equals) or "" in limits:
-            raise LoopscopeError(f"--limit {text!r}: {part!r} is not a number of questions; write 100 or gsm8k=100")
-        limits[name] = int(number)
-    if "" in limits and len(limits) > 1:
-        raise LoopscopeError(f"--limit {text!r}: give one number for all tasks, or one for each by name")
-    return limits.get("", limits)
 
 
 @dataclass(frozen=True)
@@ -70,19 +35,23 @@ class BatchPolicy:
     budget: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> BatchPolicy:
+    def parse(cls, given: str | int) -> BatchPolicy:
         """`auto`, `paper` or a number of questions.
 
         >>> BatchPolicy.parse("8")
         BatchPolicy(name='questions', size=8, budget=None)
         """
-        if text == "auto":
+        if given == "auto":
             return cls("tokens", budget=_CPU_BUDGET)
-        if text == "paper":
+        if given == "paper":
             return cls("paper", size=2)
-        if text.isdecimal() and int(text) > 0:
-            return cls("questions", size=int(text))
-        raise LoopscopeError(f"--batch-size {text!r} is not a number of questions; write a number, `auto` or `paper`")
+        size = parse_number(given) if isinstance(given, str) else given
+        if size is None:
+            raise LoopscopeError(
+                f"{setting('batch_size', given)} is not a number of questions: give one up to {MOST_QUESTIONS:,},"
+                " `auto` or `paper`"
+            )
+        return cls("questions", size=whole("batch_size", size, 1, MOST_QUESTIONS))
 
     def on(self, device_type: str) -> BatchPolicy:
         """The same policy with the token budget that suits a kind of device."""
@@ -125,39 +94,31 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.depths:
-            raise LoopscopeError("nothing to measure: give --transitions, --depths or both")
-        if self.depths[0] < 0:
-            raise LoopscopeError(f"depth {self.depths[0]} is before the first loop: depths and transitions begin at 0")
+            raise LoopscopeError(f"nothing to measure: give {setting('transitions')}, {setting('depths')} or both")
         if self.tokens and not self.transitions:
-            raise LoopscopeError("--tokens stores updates token by token: name some with --transitions")
+            raise LoopscopeError(
+                f"{setting('tokens', True)} stores updates token by token: name some with {setting('transitions')}"
+            )
         if self.paths and self.level is not Level.FULL:
-            raise LoopscopeError("--paths stores the FP64 analysis: add --level full")
-        if self.unit_size < 1:
-            raise LoopscopeError(f"--unit-size {self.unit_size} is too small: store at least 1 question at a time")
+            raise LoopscopeError(f"{setting('paths', True)} stores the FP64 analysis: add {setting('level', 'full')}")
         if self.batch.name == "paper" and self.unit_size % 2:
             raise LoopscopeError(
-                f"--batch-size paper pairs questions in source order: --unit-size {self.unit_size} must be even"
+                f"{setting('batch_size', 'paper')} pairs questions in source order:"
+                f" {setting('unit_size', self.unit_size)} must be even"
             )
         if self.batch.name == "paper" and self.share_context:
             raise LoopscopeError(
-                "--batch-size paper runs every option with its whole context, as the paper does:"
-                " leave out --share-context, or choose another --batch-size"
+                f"{setting('batch_size', 'paper')} runs every option with its whole context, as the paper does:"
+                f" leave out {setting('share_context', True)}, or choose another {setting('batch_size')}"
             )
-        if self.readout_dtype not in READOUT_DTYPES:
-            raise LoopscopeError(f"--readout-dtype {self.readout_dtype!r} is not known: choose float32 or float64")
-        if self.scalar_checks < 0:
-            raise LoopscopeError(f"{self.scalar_checks} scalar checks cannot be made: give 0 or more")
-        if self.exit_threshold is not None and not 0.0 < self.exit_threshold <= 1.0:
-            raise LoopscopeError(f"--exit-threshold {self.exit_threshold} is no probability: give one in (0, 1]")
-        if self.long not in get_args(LongPolicy):
-            raise LoopscopeError(f"--long {self.long!r} is not known: choose {', '.join(get_args(LongPolicy))}")
 
     @classmethod
-    def of(cls, transitions: Iterable[int], depths: Iterable[int], level: Level | str, **rest: object) -> Settings:
+    def of(cls, transitions: Numbers, depths: Numbers, level: Level | str, **rest: object) -> Settings:
         """Settings with the ends of every transition added to the depths."""
-        updates = tuple(sorted(set(transitions)))
-        ends = {end for t in updates for end in (t, t + 1)}
-        return cls(updates, tuple(sorted(set(depths) | ends)), _level(level), **rest)  # type: ignore[arg-type]
+        updates = given_depths("transitions", transitions)
+        stored = {*given_depths("depths", depths), *updates, *(t + 1 for t in updates)}
+        chosen = Level(choice("level", level, list(Level)))
+        return cls(updates, tuple(sorted(stored)), chosen, **rest)  # type: ignore[arg-type]
 
     def on(self, device_type: str) -> Settings:
         """The same settings with batches that suit a kind of device."""
@@ -167,13 +128,3 @@ class Settings:
     def deepest(self) -> int:
         """How many loops one trip takes."""
         return self.depths[-1]
-
-
-def _level(text: Level | str) -> Level:
-    try:
-        return Level(text)
-    except ValueError:
-        names = [level.value for level in Level]
-        near = difflib.get_close_matches(str(text), names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(names)}"
-        raise LoopscopeError(f"--level {text!r} is not known: {hint}") from None

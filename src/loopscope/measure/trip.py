@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.measure.affine import Reader
 from loopscope.measure.batches import Question, collate
 from loopscope.measure.columns import Arrival, Columns, Later, array, stacked
@@ -139,7 +139,7 @@ class Trip:
             if not finite.all():
                 raise LoopscopeError(
                     f"{self._model.name} has no finite state for question {owner[int(finite.argmin())].example.id}"
-                    f" at depth {depth}: try --dtype float32, fewer loops, or leave the question out"
+                    f" at depth {depth}: try {setting('dtype', 'float32')}, fewer loops, or leave the question out"
                 )
 
     def _paths(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> UpdatePaths:

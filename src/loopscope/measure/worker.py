@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.measure.batches import Question, padded_tokens, plan_batches, shrunk
 from loopscope.measure.columns import stacked
 from loopscope.measure.examples import example_columns
@@ -141,7 +141,8 @@ class Worker:
         if len(batch) == 1:
             raise LoopscopeError(
                 f"question {batch[0].example.id} alone does not fit into memory: use a larger device,"
-                " --dtype bfloat16 or a lower --level, or choose other questions with --ids"
+                f" {setting('dtype', 'bfloat16')} or a lower {setting('level')}, or choose other questions with"
+                f" {setting('ids')}"
             )
         tokens = padded_tokens(batch)
         self._ceiling = tokens // 2

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.models.published import Published, find_published
 from loopscope.models.registry import embedded_models, unknown_name, user_models
 
@@ -66,7 +66,9 @@ def parse_spec(spec: str, revision: str | None = None) -> Source:
         if source is None:
             raise unknown_name(spec)
         if revision is not None and revision != given:
-            raise LoopscopeError(f"{spec} names one revision and --revision {revision} another: give one of them")
+            raise LoopscopeError(
+                f"{spec} names one revision and {setting('revision', revision)} another: give one of them"
+            )
         revision = given
     if revision is None:
         return source

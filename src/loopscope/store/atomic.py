@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 
 PARTIAL = ".partial"
 
@@ -31,11 +31,11 @@ _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space or raise the quota",
     errno.EFBIG: "raise the file-size limit (ulimit -f)",
-    errno.EROFS: "choose an --output folder that can be written",
-    errno.EACCES: "choose an --output folder that can be written",
-    errno.EPERM: "choose an --output folder that can be written",
-    errno.ENOTDIR: "choose an --output path whose parents are folders",
-    errno.ENAMETOOLONG: "choose a shorter --output path",
+    errno.EROFS: "choose an {output} folder that can be written",
+    errno.EACCES: "choose an {output} folder that can be written",
+    errno.EPERM: "choose an {output} folder that can be written",
+    errno.ENOTDIR: "choose an {output} path whose parents are folders",
+    errno.ENAMETOOLONG: "choose a shorter {output} path",
 }
 
 
@@ -47,7 +47,7 @@ def clear_write_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else str(path)
         cause = os.strerror(error.errno) if error.errno else str(error)
-        remedy = _REMEDIES.get(error.errno or 0, "mend that")
+        remedy = _REMEDIES.get(error.errno or 0, "mend that").format(output=setting("output"))
         raise LoopscopeError(
             f"cannot write {where}: {cause}; {remedy} and give the same command again: what was finished is kept"
         ) from error

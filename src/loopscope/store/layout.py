@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.store.atomic import PARTIAL, partial_path
 from loopscope.store.columns import Table
 from loopscope.store.schema import TABLES
@@ -73,7 +73,7 @@ class RunLayout:
     def require_free(self) -> None:
         """Refuse a directory that holds anything but what a writer killed at its first steps would leave."""
         if self.path.exists() and not self.path.is_dir():
-            raise LoopscopeError(f"{self.path} is a file: choose a folder for --output")
+            raise LoopscopeError(f"{self.path} is a file: choose a folder for {setting('output')}")
         if self.path.is_dir():
             ours = {self.lock.name, self.events.name, self.manifest.name + PARTIAL, *_IGNORED}
             self._refuse(path for path in sorted(self.path.iterdir()) if path.name not in ours)
@@ -95,5 +95,5 @@ class RunLayout:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise LoopscopeError(
                 f"{self.path} holds files that are not of this run ({names[0]}{more}):"
-                " move them away or choose another --output"
+                f" move them away or choose another {setting('output')}"
             )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.store.atomic import clear_write_errors
 
 try:
@@ -42,11 +42,11 @@ class RunLock:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 raise LoopscopeError(
                     f"{self._path.parent} is being written by another command ({holder}):"
-                    " wait until it ends or choose another --output"
+                    f" wait until it ends or choose another {setting('output')}"
                 ) from error
             raise LoopscopeError(
                 f"{self._path} cannot be locked ({os.strerror(error.errno or 0)}):"
-                " choose an --output on a file system with file locks"
+                f" choose an {setting('output')} on a file system with file locks"
             ) from error
         self._descriptor = descriptor
         _held.add(self)

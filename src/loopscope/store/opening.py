@@ -1,6 +1,6 @@
 """Whether a command may write into a directory: new, the same run again, or refused with the difference named."""
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.store.differences import differences
 from loopscope.store.layout import RunLayout
 from loopscope.store.manifest import Manifest, ManifestDamageError, decode_manifest
@@ -35,7 +35,7 @@ def _agreed(layout: RunLayout, wanted: Manifest) -> Manifest:
         return wanted
     except OSError as error:
         raise LoopscopeError(
-            f"cannot read {layout.manifest} ({error.strerror}): mend that or choose another --output"
+            f"cannot read {layout.manifest} ({error.strerror}): mend that or choose another {setting('output')}"
         ) from error
     digests = _measured_under(layout, wanted)
     try:
@@ -44,14 +44,14 @@ def _agreed(layout: RunLayout, wanted: Manifest) -> Manifest:
         if wanted.digest in digests:
             return wanted
         raise LoopscopeError(
-            f"{layout.manifest} is damaged ({error}): restore it or choose another --output"
+            f"{layout.manifest} is damaged ({error}): restore it or choose another {setting('output')}"
         ) from error
     _refuse_differences(layout, stored, wanted)
     if digests and stored.digest not in digests:
         if wanted.digest in digests:
             return wanted
         raise LoopscopeError(
-            f"{layout.manifest} was changed after the run began: restore it or choose another --output"
+            f"{layout.manifest} was changed after the run began: restore it or choose another {setting('output')}"
         )
     return stored
 
@@ -74,4 +74,4 @@ def _refuse_differences(layout: RunLayout, stored: Manifest, wanted: Manifest) -
     named = "; ".join(str(difference) for difference in found[:_NAMED])
     more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     repeat = f" or repeat: {' '.join(stored.command_line)}" if stored.command_line else ""
-    raise LoopscopeError(f"{layout.path} holds another run ({named}{more}): choose another --output{repeat}")
+    raise LoopscopeError(f"{layout.path} holds another run ({named}{more}): choose another {setting('output')}{repeat}")

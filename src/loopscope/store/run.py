@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.store.columns import Table
 from loopscope.store.events import Event, read_events
 from loopscope.store.layout import RunLayout
@@ -122,7 +122,7 @@ class Run:
         if table not in TABLES:
             raise LoopscopeError(f"there is no table {table!r}: choose from {', '.join(TABLES)}")
         if TABLES[table] not in self.manifest.tables():
-            raise LoopscopeError(f"{self.path} was measured without {table}: measure again with --{table}")
+            raise LoopscopeError(f"{self.path} was measured without {table}: measure again with {setting(table, True)}")
         return TABLES[table]
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.store.arrow import TableData, encode, to_arrow
 from loopscope.store.atomic import (
     clear_write_errors,
@@ -205,7 +205,7 @@ class RunWriter:
         if not_finite:
             raise LoopscopeError(
                 f"{unit.task} ({unit.split}): {not_finite[0]}: the model overflows there,"
-                " try --dtype float32 or leave the example out"
+                f" try {setting('dtype', 'float32')} or leave the example out"
             )
         if problems:
             raise ValueError(f"unit {unit.index}: " + "; ".join(problem.message for problem in problems[:5]))

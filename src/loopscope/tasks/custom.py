@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.tasks.fields import check_unicode, option_index, text, texts, value
 from loopscope.tasks.fields import kind as json_kind
 from loopscope.tasks.item import Item
@@ -25,7 +25,7 @@ def own_template(first: SourceRow) -> Template:
     fields = ", ".join(sorted(first.fields)) or "none"
     raise LoopscopeError(
         f"{first.where}: a task of your own needs the fields prompt and solution, or context, options and answer "
-        f"(this row has: {fields}); a benchmark's file is read by the benchmark's name and --data-dir"
+        f"(this row has: {fields}); a benchmark's file is read by the benchmark's name and {setting('data_dir')}"
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.tasks.rows import SourceRow
 
 
@@ -51,7 +51,7 @@ def _load(source: HubSource, split: str) -> Any:
     except ImportError as error:
         raise LoopscopeError(
             f"reading {source.repository} from the hub needs the hub extra: pip install 'loopscope[hub]', "
-            "or give local files with --data-dir"
+            f"or give local files with {setting('data_dir')}"
         ) from error
     try:
         return datasets.load_dataset(source.repository, source.config, split=split, revision=source.revision)
@@ -59,5 +59,5 @@ def _load(source: HubSource, split: str) -> Any:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise LoopscopeError(
             f"cannot load {source} {split} from the hub ({reason}); check the network, or give local files "
-            "with --data-dir"
+            f"with {setting('data_dir')}"
         ) from error

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
+from loopscope._ranges import parse_ranges
+
+LARGEST_ROW = 1_000_000_000
+"""The last source row that can be named."""
+MOST_ROWS = 1_000_000
+"""The most source rows that can be named one by one."""
 
 
 def parse_ids(given: str) -> tuple[int, ...]:
@@ -17,16 +23,7 @@ def parse_ids(given: str) -> tuple[int, ...]:
     >>> parse_ids("0,5,10-12")
     (0, 5, 10, 11, 12)
     """
-    ids: list[int] = []
-    for part in given.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise LoopscopeError(f"ids {given!r}: {part.strip()!r} is not a row number or range; write e.g. 0,5,10-12")
-        start, end = int(first), int(last) if dash else int(first)
-        if end < start:
-            raise LoopscopeError(f"ids {given!r}: range {part.strip()} runs backwards; write {end}-{start}")
-        ids.extend(range(start, end + 1))
-    return tuple(ids)
+    return parse_ranges(given, "ids", largest=LARGEST_ROW, most=MOST_ROWS)
 
 
 @dataclass(frozen=True)
@@ -47,18 +44,20 @@ class Selection:
     def make(cls, first: int | None = None, ids: Iterable[int] | None = None, limit: int | None = None) -> Selection:
         """A checked selection."""
         if limit is not None and limit < 1:
-            raise LoopscopeError(f"limit is {limit}; it must be at least 1")
+            raise LoopscopeError(f"{setting('limit', limit)} is too small: it must be at least 1")
         if ids is None:
             return cls(first, None, limit)
         listed = list(ids)
         chosen = frozenset(listed)
         if not listed:
-            raise LoopscopeError("ids is empty; name at least one source row, or leave it out for all rows")
+            raise LoopscopeError(
+                f"{setting('ids')} is empty; name at least one source row, or leave it out for all rows"
+            )
         if len(chosen) != len(listed):
             twice = next(row for row in listed if listed.count(row) > 1)
-            raise LoopscopeError(f"ids names row {twice} twice; name each row once")
+            raise LoopscopeError(f"{setting('ids')} names row {twice} twice; name each row once")
         if min(chosen) < 0:
-            raise LoopscopeError(f"ids names row {min(chosen)}; source rows count from 0")
+            raise LoopscopeError(f"{setting('ids')} names row {min(chosen)}; source rows count from 0")
         return cls(first, chosen, limit)
 
     def keeps(self, index: int, kept: int) -> bool:
@@ -76,4 +75,4 @@ class Selection:
         available = total if self.first is None else self.first
         beyond = [row for row in sorted(self.ids or ()) if row >= available]
         if beyond:
-            raise LoopscopeError(f"ids names row {beyond[0]}, but {where} has rows 0 to {available - 1}")
+            raise LoopscopeError(f"{setting('ids')} names row {beyond[0]}, but {where} has rows 0 to {available - 1}")

@@ -55,7 +55,7 @@ def test_an_unknown_suffix_is_the_users_mistake(drawn, tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_one_line(drawn, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(LoopscopeError, match="choose another --output"):
+    with pytest.raises(LoopscopeError, match="choose another output="):
         drawn["concept"].save(tmp_path / "file" / "figure.pdf")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope._version import __version__
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.store import sha256_bytes
@@ -130,7 +130,9 @@ class FigureResult:
                 self.figure.savefig(target, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
             target.with_suffix(".json").write_text(self.describe(target), encoding="utf-8")
         except OSError as error:
-            raise LoopscopeError(f"cannot write {target} ({error.strerror}): choose another --output") from error
+            raise LoopscopeError(
+                f"cannot write {target} ({error.strerror}): choose another {setting('output')}"
+            ) from error
         return target
 
     def describe(self, target: Path) -> str:

@@ -1,0 +1,217 @@
+"""What callers give, as the plain values that a pass works with: one check for Python, flags, environment and YAML.
+
+Text is read as on the command line, so that `transitions="1-4"` means what `--transitions 1-4` does; a caller in Python
+may also give the numbers themselves. What has two meanings is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from loopscope._errors import LoopscopeError, setting, shown
+from loopscope._ranges import parse_number, parse_ranges
+from loopscope.tasks.benchmarks import find_benchmark
+from loopscope.tasks.selection import LARGEST_ROW, MOST_ROWS, parse_ids
+
+DEEPEST = 10_000
+"""The deepest loop that can be asked for."""
+MOST_QUESTIONS = 1_000_000_000
+"""The largest number of questions that a limit, a unit or a batch can name."""
+MOST_WORKERS = 10_000
+"""The most model replicas that can be asked for."""
+
+Numbers = int | str | Iterable[int]
+Limits = int | Mapping[str, int] | None
+Ids = tuple[int, ...] | Mapping[str, tuple[int, ...]] | None
+
+
+def depths(name: str, given: Numbers) -> tuple[int, ...]:
+    """Depths in increasing order, each once.
+
+    >>> depths("depths", "1-4, 8"), depths("depths", 4), depths("depths", range(3))
+    ((1, 2, 3, 4, 8), (4,), (0, 1, 2))
+    """
+    if isinstance(given, str):
+        found = parse_ranges(given, name, largest=DEEPEST, most=DEEPEST + 1) if given else ()
+    else:
+        found = _numbers(name, given, DEEPEST, DEEPEST + 1)
+    return tuple(sorted(set(found)))
+
+
+def rows(given: Numbers | Mapping[str, Numbers] | None) -> Ids:
+    """Source rows, for all tasks or by the name of a task.
+
+    >>> rows("0,5,10-12"), rows(5), rows({"gsm8k": range(2)})
+    ((0, 5, 10, 11, 12), (5,), {'gsm8k': (0, 1)})
+    """
+    if given is None or given == "":
+        return None
+    if isinstance(given, Mapping):
+        return {name: _rows(numbers) for name, numbers in _by_task("ids", given).items()}
+    return _rows(given)
+
+
+def _rows(given: Numbers) -> tuple[int, ...]:
+    return parse_ids(given) if isinstance(given, str) else _numbers("ids", given, LARGEST_ROW, MOST_ROWS)
+
+
+def limits(given: int | str | Mapping[str, int] | None) -> Limits:
+    """The most questions, for all tasks or by the name of a task.
+
+    >>> limits("100"), limits("gsm8k=100, piqa=50"), limits(3)
+    (100, {'gsm8k': 100, 'piqa': 50}, 3)
+    """
+    if given is None or given == "":
+        return None
+    if isinstance(given, str):
+        given = _limits_in(given)
+    if isinstance(given, Mapping):
+        return {name: whole("limit", most, 1, MOST_QUESTIONS) for name, most in _by_task("limit", given).items()}
+    return whole("limit", given, 1, MOST_QUESTIONS)
+
+
+def _limits_in(text: str) -> int | dict[str, int]:
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, number = (piece.strip() for piece in part.rpartition("="))
+        most = parse_number(number)
+        if most is None or bool(name) is not bool(equals):
+            raise LoopscopeError(
+                f"{setting('limit', text)}: {shown(part)} is not a number of questions up to {MOST_QUESTIONS:,}:"
+                " write 100 or gsm8k=100"
+            )
+        if name in found:
+            raise LoopscopeError(f"{setting('limit', text)} gives two numbers for {name or 'all tasks'}: give one")
+        found[name] = most
+    if "" in found and len(found) > 1:
+        raise LoopscopeError(f"{setting('limit', text)}: give one number for all tasks, or one for each by name")
+    return found.get("", found)
+
+
+def _by_task(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under the tasks' own names, of which each stands there once."""
+    found: dict[str, Any] = {}
+    for task, value in given.items():
+        if not isinstance(task, str):
+            raise LoopscopeError(f"{setting(name, given)}: {shown(task)} is not the name of a task")
+        if canonical(task) in found:
+            raise LoopscopeError(f"{setting(name)} names {canonical(task)} twice: name each task once")
+        found[canonical(task)] = value
+    return found
+
+
+def canonical(spec: str) -> str:
+    """The name of the task that a specification means, as its records will call it.
+
+    >>> canonical("ARC-Challenge:test"), canonical("mine=data/my.jsonl"), canonical("data/my.jsonl")
+    ('arc_challenge', 'mine', 'my')
+    """
+    name = spec.partition("=")[0] if "=" in spec else Path(spec.partition(":")[0]).name.partition(".")[0]
+    benchmark = find_benchmark(name)
+    return name if benchmark is None else benchmark.name
+
+
+def task_list(given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Tasks: one, several as text with commas, or several as a list.
+
+    >>> task_list("gsm8k:train256, arithmetic"), task_list(["mine=data/a,b.jsonl"])
+    (('gsm8k:train256', 'arithmetic'), ('mine=data/a,b.jsonl',))
+    """
+    if isinstance(given, str):
+        return tuple(text("tasks", name.strip()) for name in given.split(",") if name.strip())
+    if isinstance(given, os.PathLike):
+        return (text("tasks", given),)
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise LoopscopeError(f"{setting('tasks', given)} is not a task: give names or files, e.g. 'arithmetic'")
+    return tuple(text("tasks", task) for task in given)
+
+
+def text(name: str, given: object) -> str:
+    """A name or a path."""
+    if isinstance(given, os.PathLike):
+        given = os.fspath(given)
+    if not isinstance(given, str):
+        kind = type(given).__name__
+        raise LoopscopeError(f"{setting(name)} takes a name or a path as text, not {shown(given)} (a {kind})")
+    if not given.strip():
+        raise LoopscopeError(f"{setting(name, given)} is empty: give a name or a path")
+    if "\0" in given or not _is_unicode(given):
+        raise LoopscopeError(f"{setting(name)} {given!a:.80} holds bytes that are not UTF-8 text: use another name")
+    return given
+
+
+def _is_unicode(given: str) -> bool:
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def optional_text(name: str, given: object) -> str | None:
+    """A name or a path, or nothing."""
+    return None if given is None else text(name, given)
+
+
+def choice(name: str, given: object, known: Sequence[str]) -> str:
+    """One of a few words."""
+    if isinstance(given, str) and given in known:
+        return str(given)
+    near = difflib.get_close_matches(given[:80], known, n=1) if isinstance(given, str) else []
+    hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
+    raise LoopscopeError(f"{setting(name, given)} is not known: {hint}")
+
+
+def switch(name: str, given: bool) -> bool:
+    """Yes or no."""
+    if not isinstance(given, bool):
+        raise LoopscopeError(f"{setting(name, given)} is neither True nor False: give one of them")
+    return given
+
+
+def whole(name: str, given: int, least: int, most: int) -> int:
+    """A whole number within bounds."""
+    number = _index(given)
+    if number is None:
+        raise LoopscopeError(f"{setting(name, given)} is not a whole number: give one from {least:,} to {most:,}")
+    if not least <= number <= most:
+        problem = "too small" if number < least else "too large"
+        raise LoopscopeError(f"{setting(name, number)} is {problem}: give a number from {least:,} to {most:,}")
+    return number
+
+
+def fraction(name: str, given: float | None) -> float | None:
+    """A probability above 0, or nothing."""
+    if given is None:
+        return None
+    if isinstance(given, bool | str) or not hasattr(given, "__float__") or not 0.0 < float(given) <= 1.0:
+        raise LoopscopeError(f"{setting(name, given)} is no probability: give one in (0, 1]")
+    return float(given)
+
+
+def _numbers(name: str, given: int | Iterable[int], largest: int, most: int) -> tuple[int, ...]:
+    """Whole numbers from 0, at most `most` of them, however many a caller's iterable has."""
+    single = _index(given)
+    listed = [single] if single is not None else given
+    if isinstance(listed, bytes | Mapping) or not isinstance(listed, Iterable):
+        raise LoopscopeError(f"{setting(name, given)} is not a number or a list of numbers: give e.g. [1, 2]")
+    found = tuple(whole(name, number, 0, largest) for number in islice(listed, most + 1))
+    if len(found) > most:
+        raise LoopscopeError(f"{setting(name)} names more than {most:,} numbers: name fewer, each once")
+    return found
+
+
+def _index(given: object) -> int | None:
+    """An integer of any library; True and 2.0 are none."""
+    if isinstance(given, bool):
+        return None
+    try:
+        return operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        return None

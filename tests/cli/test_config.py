@@ -1,0 +1,73 @@
+"""`--config`: text as it stands there, the checks of the command line, and files that are no list of flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.cli._config import MOST_BYTES, read_flags
+
+KNOWN = ["transitions", "limit", "unit_size", "tokens", "dtype", "tasks", "config"]
+
+
+def flags(tmp_path: Path, content: str | bytes) -> dict[str, str]:
+    path = tmp_path / "flags.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_flags(str(path), KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("limit: 010", {"limit": "010"}),
+        ("transitions: 1:30", {"transitions": "1:30"}),
+        ("unit-size: true", {"unit_size": "true"}),
+        ("--unit_size: 6_4", {"unit_size": "6_4"}),
+        ("transitions: [1-4, 8]", {"transitions": "1-4,8"}),
+        ("limit: {gsm8k: 100, piqa: 50}", {"limit": "gsm8k=100,piqa=50"}),
+        ("dtype: null\nlimit: ~\ntasks:", {}),
+        ("", {}),
+        ("# nothing", {}),
+    ],
+)
+def test_values_stay_text(content: str, expected: dict[str, str], tmp_path: Path) -> None:
+    assert flags(tmp_path, content) == expected
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join(f'*{before}' for _ in range(10))}]\n"
+    for before, name in zip("abcdefghi", "bcdefghij", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("limits: 5", "sets unknown flag 'limits'; known flags: dtype, limit"),
+        ("config: other.yaml", "sets unknown flag 'config'"),
+        ("limit: 5\nlimit: 6", "sets limit twice"),
+        ("unit-size: 5\nunit_size: 6", "sets unit_size twice"),
+        ("- limit", "must be a mapping of flags to values"),
+        ("limit: {gsm8k: [1]}", "must be a mapping of flags to values"),
+        ("limit: " + "[" * 3000 + "]" * 3000, "must be a mapping of flags to values"),
+        (BOMB.replace("a:", "limit:", 1).replace("b:", "tasks:", 1), "must be a mapping of flags to values"),
+        ("limit: [", "is not YAML"),
+        ("limit: *nothing", "is not YAML"),
+        ("dtype: café".encode("latin-1"), "is not UTF-8 text"),
+        ("# " + "x" * MOST_BYTES, "is larger than 1,000,000 bytes"),
+    ],
+    ids=lambda given: str(given)[:30],
+)
+def test_what_is_no_list_of_flags_is_refused(content: str | bytes, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(LoopscopeError) as caught:
+        flags(tmp_path, content)
+    assert expected in str(caught.value)
+
+
+def test_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(LoopscopeError, match=r"cannot read --config .*No such file"):
+        read_flags(str(tmp_path / "none.yaml"), KNOWN)
+    with pytest.raises(LoopscopeError, match="is larger than"):
+        read_flags("/dev/zero", KNOWN)
