@@ -46,6 +46,12 @@ def synthetic() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def javascript() -> ModuleType:
+    """The module that finds the names in a script."""
+    return _load("javascript")
+
+
+@pytest.fixture(scope="session")
 def riddles() -> Any:
     """Thirty solutions at level full, with tokens and FP64 paths."""
     questions = [

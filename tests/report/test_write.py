@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from loopscope._errors import LoopscopeError
-from loopscope.report import assemble, write_report
+from loopscope.report import write_report
 from loopscope.report.pack import unpack
 from loopscope.report.write import run_labels
 from loopscope.stats import Bootstrap
@@ -64,13 +64,6 @@ def test_a_run_without_any_unit_is_a_users_mistake(folder):
 def test_runs_of_the_same_name_are_numbered(folder):
     run = Run(folder / "run")
     assert run_labels([run, run]) == ["run (1)", "run (2)"]
-
-
-def test_every_source_of_the_page_is_used():
-    from importlib.resources import files
-
-    names = {entry.name for entry in files("loopscope.report").joinpath("page").iterdir()}
-    assert names == {*assemble.STYLES, *assemble.SCRIPTS, "page.html"}
 
 
 def test_runs_that_are_alike_keep_their_own_numbers(tmp_path, synthetic):

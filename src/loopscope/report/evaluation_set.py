@@ -1,8 +1,12 @@
-"""One evaluation set of one run, as the page stores it: questions in order, updates by transition, depths, tokens.
+"""One evaluation set of one run as the page stores it, and what it packs of every question: an index and the texts.
 
-Shapes: N questions, T transitions, K depths, J reference tokens of all options, G = 21 grid scales.
+The index (identifiers, first words, one number each for the plot) is read when the page opens. The texts are decoded
+when a question is opened, or all at once for a search.
+
+Shapes: N questions, T transitions, G = 21 grid scales. Numbers are transition-major, [T, N].
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,11 +16,25 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loopscope._errors import LoopscopeError
+from loopscope.path import grid_optimum
+from loopscope.report.pack import pack
 from loopscope.store import Run
-from loopscope.studies.conditions import Condition, conditions_of
-from loopscope.studies.records import Floats, Updates
+from loopscope.studies.conditions import Condition, at, conditions_of
+from loopscope.studies.records import GRID_SCALES, Floats, Updates
 
 Single = NDArray[np.float32]
+
+SNIPPET = 110
+"""Characters of a question that tables and tooltips show."""
+NUMBERS = {
+    "slope": "slope",
+    "gain": "gain",
+    "quadratic": "quadratic",
+    "scale": "quadratic_scale",
+    "before": "utility_before",
+}
+CHUNK_CHARACTERS = 200_000
+"""A chunk of texts is closed when it holds this many characters."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +113,7 @@ def sets_of(run: Run) -> list[EvaluationSet]:
         if not mine.height:
             continue
         updates = tuple(
-            Updates(_at(condition, transition, rows), rows)
+            Updates(at(condition, transition, rows.height), rows)
             for transition in run.manifest.transitions
             if (rows := mine.filter(pl.col("transition") == transition).sort("row")).height
         )
@@ -105,12 +123,61 @@ def sets_of(run: Run) -> list[EvaluationSet]:
     return found
 
 
-def _at(condition: Condition, transition: int, rows: pl.DataFrame) -> Condition:
-    from loopscope.studies.conditions import at
-
-    return at(condition, transition, rows.height)
-
-
 def column(frame: pl.DataFrame, name: str, dtype: Any) -> NDArray[Any]:
     """A column without nulls as an array of `dtype`."""
     return frame[name].to_numpy().astype(dtype)
+
+
+def index(data: EvaluationSet) -> str:
+    """The packed index of one evaluation set."""
+    arrays: dict[str, Any] = {name: data.stacked(column) for name, column in NUMBERS.items()}
+    arrays["outcome"] = np.stack([updates.outcome for updates in data.updates]).astype(np.uint8)
+    grid = data.grid()
+    if grid is not None:
+        arrays["optimum"] = np.asarray(grid_optimum(GRID_SCALES, grid).alpha, dtype=np.float32)
+    examples = data.examples
+    values = {
+        "ids": examples["example_id"].to_list(),
+        "snippets": [snippet(prompt) for prompt in examples["prompt"].to_list()],
+        "difficulty": None if examples["difficulty"].null_count() else examples["difficulty"].to_list(),
+    }
+    return pack(arrays, values)
+
+
+def snippet(text: str) -> str:
+    r"""The first words of a text on one line.
+
+    >>> snippet("What is\n  one and one?")
+    'What is one and one?'
+    """
+    # A megabyte of text need not be split to find its first words.
+    words = " ".join(text[: 8 * SNIPPET].split())
+    return words if len(words) <= SNIPPET else words[: SNIPPET - 1] + "…"
+
+
+class TextChunks:
+    """Packed chunks, and the first question of each."""
+
+    def __init__(self, data: EvaluationSet) -> None:
+        self.starts: list[int] = []
+        self.packed: list[str] = []
+        for start, entries in _cut(data):
+            self.starts.append(start)
+            self.packed.append(pack({}, {"entries": entries}))
+
+
+Entry = tuple[str, str | None, list[str] | None, int | None]
+"""Prompt, reference, options, index of the right option."""
+
+
+def _cut(data: EvaluationSet) -> Iterator[tuple[int, list[Entry]]]:
+    start, entries, size = 0, list[Entry](), 0
+    for entry in data.examples.select("prompt", "reference", "options", "correct_option").iter_rows():
+        prompt, reference, options, _ = entry
+        entries.append(entry)
+        size += len(prompt) + len(reference or "") + sum(map(len, options or ()))
+        if size >= CHUNK_CHARACTERS:
+            yield start, entries
+            start, entries, size = start + len(entries), [], 0
+    if entries:
+        yield start, entries

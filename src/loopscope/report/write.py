@@ -10,14 +10,11 @@ from loopscope._version import __version__
 from loopscope.path import GRID, PATH_NODES
 from loopscope.report import study_pages
 from loopscope.report.assemble import document
-from loopscope.report.details import CHUNK, Details
-from loopscope.report.evaluation_set import EvaluationSet, sets_of
-from loopscope.report.index import index
+from loopscope.report.details import CHUNK, Details, Precision, TokenTable
+from loopscope.report.evaluation_set import EvaluationSet, TextChunks, index, sets_of
 from loopscope.report.overview import NEEDED_TABLES, Overview, Tables
 from loopscope.report.pack import pack
 from loopscope.report.provenance import provenance, warnings_of
-from loopscope.report.texts import TextChunks
-from loopscope.report.tokens import Precision, TokenTable
 from loopscope.stats import Bootstrap
 from loopscope.store import Run
 from loopscope.store.atomic import clear_write_errors, write_atomically

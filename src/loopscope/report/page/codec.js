@@ -1,5 +1,7 @@
 // Packs: base64 of raw deflate of (uint32 header length, JSON header, arrays with their bytes transposed).
 
+import { byId } from "./dom.js";
+
 const ARRAYS = {
   f4: Float32Array,
   i4: Int32Array,
@@ -34,7 +36,7 @@ function untransposed(raw, Type, count) {
   return new Type(bytes.buffer);
 }
 
-async function unpack(text) {
+export async function unpack(text) {
   const data = await inflate(fromBase64(text));
   const length = new DataView(data.buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(data.subarray(4, 4 + length)));
@@ -49,18 +51,18 @@ async function unpack(text) {
   return found;
 }
 
-const parsed = new Promise((resolve) => {
+export const parsed = new Promise((resolve) => {
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", resolve, { once: true });
   else resolve();
 });
 
 /** A pack that stands before the script. */
-const early = (id) => unpack(byId(id).textContent);
+export const early = (id) => unpack(byId(id).textContent);
 
 const decoded = new Map();
 
 /** A pack that stands after it: decoded when it is first asked for, the last few are kept. */
-function late(id) {
+export function late(id) {
   let found = decoded.get(id);
   decoded.delete(id);
   if (!found) found = parsed.then(() => unpack(byId(id).textContent));

@@ -1,10 +1,17 @@
-// The records of the page: sets (one task of one run), and one flat column per number over all updates.
+// The records of the page: sets (one task of one run), one flat column per number over all updates, and the addresses
+// at which they are shown.
 
-const OUTCOMES = ["progressing", "neutral", "directional failure", "finite-step failure"];
+import { byId } from "./dom.js";
+import { early, late, parsed, unpack } from "./codec.js";
 
-const page = { meta: null, sets: [], total: 0 };
+export const OUTCOMES = ["progressing", "neutral", "directional failure", "finite-step failure"];
 
-async function load() {
+/** Failures first: in a bar they stand at the left edge, where their lengths can be compared between rows. */
+export const BAR_ORDER = [3, 2, 1, 0];
+
+export const page = { meta: null, sets: [], total: 0 };
+
+export async function load() {
   page.meta = await early("meta");
   page.meta.runs.forEach((run, number) => {
     for (const described of run.sets) page.sets.push({ ...described, run, number });
@@ -37,18 +44,18 @@ async function loadRecords() {
   });
 }
 
-const recordsReady = (() => {
+export const recordsReady = (() => {
   let promise = null;
   return () => (promise ??= loadRecords());
 })();
 
 /** The flat place of a question's update. */
-const recordAt = (set, row, transition) => set.base + set.transitions.indexOf(transition) * set.questions + row;
+export const recordAt = (set, row, transition) => set.base + set.transitions.indexOf(transition) * set.questions + row;
 
-const update = (transition) => `${transition}→${transition + 1}`;
+export const update = (transition) => `${transition}→${transition + 1}`;
 
 /** Prompt, reference, options and right option of one question. */
-async function textOf(set, row) {
+export async function textOf(set, row) {
   let chunk = set.texts.length - 1;
   while (set.texts[chunk] > row) chunk--;
   const pack = await late(`${set.name}-t${chunk}`);
@@ -57,7 +64,7 @@ async function textOf(set, row) {
 }
 
 /** Every question of every set as one lower-case string each, for searching; decoded once. */
-const searchable = (() => {
+export const searchable = (() => {
   let promise = null;
   const read = async () => {
     await parsed;
@@ -79,7 +86,7 @@ const searchable = (() => {
 })();
 
 /** The stored numbers of one question; arrays over transitions are cut for one update. */
-async function detailsOf(set, row, transition) {
+export async function detailsOf(set, row, transition) {
   const size = page.meta.chunk;
   const chunk = Math.floor(row / size);
   const pack = await late(`${set.name}-d${chunk}`);
@@ -132,7 +139,7 @@ function tokenGrid(pack, place, width) {
 }
 
 /** φ at any scale from a stored grid: exact at its points, straight lines between them. */
-function readGrid(grid, alpha) {
+export function readGrid(grid, alpha) {
   const cells = grid.length - 1;
   const place = Math.min(Math.max(alpha, 0), 1) * cells;
   const nearest = Math.round(place);
@@ -141,4 +148,30 @@ function readGrid(grid, alpha) {
   return grid[below] + (place - below) * (grid[below + 1] - grid[below]);
 }
 
-const onGrid = (alpha) => Math.abs(alpha * (page.meta.grid.length - 1) - Math.round(alpha * (page.meta.grid.length - 1))) < 1e-6;
+export const onGrid = (alpha) => Math.abs(alpha * (page.meta.grid.length - 1) - Math.round(alpha * (page.meta.grid.length - 1))) < 1e-6;
+
+// The address holds the view and everything chosen in it, so that a copied link opens the same thing.
+
+export function readAddress() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  return { view: path || "overview", params: new URLSearchParams(query) };
+}
+
+export function address(view, values = {}) {
+  const params = new URLSearchParams();
+  for (const [name, value] of Object.entries(values)) {
+    if (value !== "" && value !== null && value !== undefined) params.set(name, value);
+  }
+  const query = params.toString();
+  return `#/${view}${query ? `?${query}` : ""}`;
+}
+
+/** Writes the address without opening anything: for choices within a view. */
+export function note(view, values) {
+  history.replaceState(null, "", address(view, values));
+}
+
+export const questionAddress = (set, row, transition, more = {}) =>
+  address("question", { run: set.run.label, task: set.task, id: set.ids[row], t: transition, ...more });
+
+export const recordAddress = (record) => questionAddress(page.sets[page.setOf[record]], page.row[record], page.transition[record]);

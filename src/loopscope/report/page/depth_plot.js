@@ -1,5 +1,8 @@
 // Utility over recurrent depth, for a set (with intervals, best depth and decline) or for one question.
 
+import { chart, h, s } from "./dom.js";
+import { linear, number, plural, tickText, ticks } from "./numbers.js";
+
 const LOGARITHMIC = 16;
 
 function depthPlot({ label, depths, means, peak, decline, transition, height = 210 }) {
@@ -45,7 +48,7 @@ function depthPlot({ label, depths, means, peak, decline, transition, height = 2
 const CLOSE = 0.12;
 
 /** The plot, and a closer one of its later depths where the first ones leave no room to see them. */
-function depthPlots(properties) {
+export function depthPlots(properties) {
   const { depths, means } = properties;
   const values = means.map((mean) => mean.value);
   const spread = (list) => Math.max(...list) - Math.min(...list);

@@ -1,8 +1,10 @@
-// Elements from plain values. Text goes through text nodes only, so no word of a benchmark can become markup.
+// Elements from plain values, text that stays text, light and dark.
+//
+// Text goes through text nodes only, so no word of a benchmark can become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-const byId = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
 function fill(element, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
@@ -16,7 +18,7 @@ function fill(element, properties, children) {
   return element;
 }
 
-function append(element, children) {
+export function append(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === undefined || child === null || child === false) continue;
     element.append(child instanceof Node ? child : document.createTextNode(visible(String(child))));
@@ -24,23 +26,23 @@ function append(element, children) {
 }
 
 /** An HTML element; properties that start with "on" are listeners, "vars" are style properties. */
-function h(tag, properties = {}, ...children) {
+export function h(tag, properties = {}, ...children) {
   return fill(document.createElement(tag), properties, children);
 }
 
 /** An SVG element. */
-function s(tag, properties = {}, ...children) {
+export function s(tag, properties = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), properties, children);
 }
 
-function replace(element, ...children) {
+export function replace(element, ...children) {
   element.replaceChildren();
   append(element, children);
   return element;
 }
 
 /** A box whose drawing is made anew whenever its width changes. */
-function chart(label, draw) {
+export function chart(label, draw) {
   const box = h("div", { class: "chart" });
   let width = 0;
   const redraw = () => {
@@ -57,8 +59,92 @@ function chart(label, draw) {
   return box;
 }
 
-function announce(text) {
+export function announce(text) {
   byId("announcer").textContent = visible(text);
 }
 
-const swatch = (outcome) => h("span", { class: `swatch outcome-${outcome}`, "aria-hidden": "true" });
+export const swatch = (outcome) => h("span", { class: `swatch outcome-${outcome}`, "aria-hidden": "true" });
+
+// Text from benchmarks and checkpoints is shown as text. Characters that would reorder, hide or break a line unseen
+// (bidirectional controls, zero-width marks, control codes, tags) are shown as their code points instead.
+
+// Joiners (U+200C, U+200D) belong to ordinary words and emoji and stay.
+const UNSEEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
+
+function visible(text) {
+  UNSEEN.lastIndex = 0;
+  if (!UNSEEN.test(text)) return text;
+  UNSEEN.lastIndex = 0;
+  return text.replace(UNSEEN, (found) => `⟨U+${found.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
+export const SHOWN = 12000;
+
+/** A cut that does not part a surrogate pair. */
+export function safeCut(text, length) {
+  if (text.length <= length) return text.length;
+  const code = text.charCodeAt(length - 1);
+  return code >= 0xd800 && code <= 0xdbff ? length - 1 : length;
+}
+
+/** Prose of any length; beyond the first screens it is opened on demand, because laying out a megabyte takes a while. */
+export function prose(text) {
+  const block = h("p", { class: "words-text", dir: "auto" });
+  const cut = safeCut(text, SHOWN);
+  append(block, [text.slice(0, cut)]);
+  if (cut === text.length) return block;
+  const more = h(
+    "button",
+    {
+      type: "button",
+      class: "button reveal",
+      onclick: () => {
+        append(block, [text.slice(cut)]);
+        more.remove();
+      },
+    },
+    `Show all ${text.length.toLocaleString("en")} characters`,
+  );
+  return [block, more];
+}
+
+// Light or dark: what the system says, unless the reader chose.
+
+const THEMES = { "": "System colours", light: "Light", dark: "Dark" };
+
+// Storage can be refused to pages opened from disk; the choice then lasts as long as the page.
+function remembered() {
+  try {
+    return localStorage.getItem("loopscope-theme") ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function setTheme(name) {
+  if (name) document.documentElement.dataset.theme = name;
+  else delete document.documentElement.dataset.theme;
+  const button = byId("theme");
+  button.textContent = THEMES[name];
+  button.setAttribute("aria-label", `Colours: ${THEMES[name]}. Change`);
+  try {
+    localStorage.setItem("loopscope-theme", name);
+  } catch {
+    return;
+  }
+}
+
+export function startTheme(changed) {
+  const order = Object.keys(THEMES);
+  let name = order.includes(remembered()) ? remembered() : "";
+  setTheme(name);
+  byId("theme").addEventListener("click", () => {
+    name = order[(order.indexOf(name) + 1) % order.length];
+    setTheme(name);
+    changed();
+  });
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", changed);
+}
+
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -1,8 +1,14 @@
-// Plot and table of the same updates, under one filter that lives in the address.
+// The view of all questions: plot and table of the same updates, under one filter that lives in the address.
 
-const explorer = { order: null, filter: { ...NO_FILTER } };
+import { h, replace, swatch } from "./dom.js";
+import { plural, scale, signed } from "./numbers.js";
+import { note, page, recordAddress, recordsReady, searchable, update } from "./data.js";
+import { NO_FILTER, filterBar, filterFromAddress, filterValues, matching, sorted } from "./filters.js";
+import { Scatter } from "./scatter.js";
 
-async function showExplorer(main, params) {
+export const explorer = { order: null, filter: { ...NO_FILTER } };
+
+export async function showExplorer(main, params) {
   await recordsReady();
   let filter = filterFromAddress(params);
   if (filter.q) await searchable();
@@ -40,4 +46,94 @@ async function showExplorer(main, params) {
   );
   apply({});
   main.repaint = () => scatter.draw();
+}
+
+// The same updates as a table, a page of it at a time.
+
+const PAGE = 50;
+const SHORT = ["progressing", "neutral", "directional", "finite-step"];
+const COLUMNS = [
+  { key: "question", title: "Question" },
+  { key: "t", title: "Update" },
+  { key: "outcome", title: "Outcome" },
+  { key: "slope", title: "A", numeric: true, name: "slope" },
+  { key: "gain", title: "ΔU", numeric: true, name: "gain of the full step" },
+  { key: "scale", title: "α̂", numeric: true, name: "predicted scale" },
+  { key: "optimum", title: "α*", numeric: true, name: "best scale on the grid" },
+];
+
+class Table {
+  constructor({ sorted, pointed }) {
+    this.sortBy = sorted;
+    this.pointed = pointed;
+    this.start = 0;
+    this.count = h("p", { class: "soft", role: "status" });
+    this.previous = h("button", { class: "button", type: "button", onclick: () => this.turn(-1) }, "Previous");
+    this.next = h("button", { class: "button", type: "button", onclick: () => this.turn(1) }, "Next");
+    this.head = h("tr");
+    this.body = h("tbody");
+    const table = h("table", { class: "records" }, h("caption", { class: "visually-hidden" }, "Updates that pass the filters"), h("thead", {}, this.head), this.body);
+    this.none = h("p", { class: "empty", hidden: true }, "No update passes these filters.");
+    this.box = h(
+      "div",
+      { class: "card table-card" },
+      h("div", { class: "table-head" }, this.count, h("div", { class: "pager" }, this.previous, this.next)),
+      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of updates" }, table),
+      this.none,
+    );
+  }
+
+  show(records, sort, direction) {
+    this.records = records;
+    this.start = 0;
+    replace(this.head, COLUMNS.map((column) => this.heading(column, sort, direction)));
+    this.fill();
+  }
+
+  heading(column, sort, direction) {
+    const mine = column.key === sort;
+    const state = mine ? (direction === "desc" ? "descending" : "ascending") : "none";
+    const flip = mine && direction === "asc" ? "desc" : "asc";
+    const button = h(
+      "button",
+      { type: "button", "data-sort": column.key, onclick: () => this.sortBy(column.key, flip) },
+      column.title,
+      column.name && h("span", { class: "visually-hidden" }, `, ${column.name}`),
+      mine && h("span", { class: "arrow", "aria-hidden": "true" }, direction === "desc" ? " ↓" : " ↑"),
+    );
+    return h("th", { scope: "col", "aria-sort": state, class: column.numeric && "numeric" }, button);
+  }
+
+  turn(by) {
+    this.start += by * PAGE;
+    this.fill();
+  }
+
+  fill() {
+    const end = Math.min(this.start + PAGE, this.records.length);
+    const all = this.records.length;
+    this.count.textContent = all > PAGE ? `${(this.start + 1).toLocaleString("en")}–${end.toLocaleString("en")} of ${plural(all, "update")}` : plural(all, "update");
+    this.previous.disabled = this.start === 0;
+    this.next.disabled = end >= all;
+    this.none.hidden = all > 0;
+    replace(this.body, Array.from(this.records.subarray(this.start, end), (record) => this.line(record)));
+  }
+
+  line(record) {
+    const set = page.sets[page.setOf[record]];
+    const outcome = page.outcome[record];
+    const where = [page.meta.runs.length > 1 && set.run.label, page.sets.length > page.meta.runs.length && set.title].filter(Boolean).join(" · ");
+    const point = () => this.pointed(record);
+    return h(
+      "tr",
+      { onmouseenter: point, onfocusin: point },
+      h("td", {}, h("a", { href: recordAddress(record) }, set.snippets[page.row[record]] || set.ids[page.row[record]]), where && h("span", { class: "soft small" }, where)),
+      h("td", { class: "number" }, update(page.transition[record])),
+      h("td", {}, h("span", { class: "kind-cell" }, swatch(outcome), SHORT[outcome])),
+      h("td", { class: "numeric" }, signed(page.slope[record])),
+      h("td", { class: "numeric" }, signed(page.gain[record])),
+      h("td", { class: "numeric" }, scale(page.scale[record])),
+      h("td", { class: "numeric" }, scale(page.optimum[record])),
+    );
+  }
 }

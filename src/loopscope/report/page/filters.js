@@ -1,18 +1,22 @@
 // Which updates are shown: by run, task, transition, depth, outcome and words; read from and written to the address.
 
-const NO_FILTER = { run: "", task: "", t: "", depth: "", outcome: "", q: "", sort: "gain", dir: "asc" };
+import { h, swatch } from "./dom.js";
+import { BAR_ORDER, OUTCOMES, page, searchable, update } from "./data.js";
 
-function filterFromAddress(params) {
+export const NO_FILTER = { run: "", task: "", t: "", depth: "", outcome: "", q: "", sort: "gain", dir: "asc" };
+
+export function filterFromAddress(params) {
   const filter = { ...NO_FILTER };
   for (const name of Object.keys(filter)) if (params.has(name)) filter[name] = params.get(name);
+  if (!COLUMN_OF.has(filter.sort)) filter.sort = NO_FILTER.sort;
   return filter;
 }
 
 /** What of a filter is worth writing into an address. */
-const filterValues = (filter) => Object.fromEntries(Object.entries(filter).filter(([name, value]) => value !== NO_FILTER[name]));
+export const filterValues = (filter) => Object.fromEntries(Object.entries(filter).filter(([name, value]) => value !== NO_FILTER[name]));
 
 /** The records that pass, in the order of the page. */
-function matching(filter) {
+export function matching(filter) {
   const outcomes = filter.outcome === "" ? null : new Set(filter.outcome.split(",").map(Number));
   const transition = filter.t === "" ? null : Number(filter.t);
   const shallowest = filter.depth === "" ? 0 : Number(filter.depth);
@@ -33,17 +37,18 @@ function matching(filter) {
   return found.subarray(0, count);
 }
 
-const SORT_KEYS = { slope: "slope", gain: "gain", scale: "scale", optimum: "optimum", outcome: "outcome", t: "transition" };
+/** The column of the page that each word of an address sorts by. */
+const COLUMN_OF = new Map([...["question", "slope", "gain", "scale", "optimum", "outcome"].map((name) => [name, name]), ["t", "transition"]]);
 
 /** The same records in the order of the table; missing numbers last. */
-function sorted(records, sort, direction) {
+export function sorted(records, sort, direction) {
   const sign = direction === "desc" ? -1 : 1;
   const order = Uint32Array.from(records);
   if (sort === "question") {
     const place = (record) => page.sets[page.setOf[record]].snippets[page.row[record]];
     return order.sort((a, b) => sign * (place(a) < place(b) ? -1 : place(a) > place(b) ? 1 : 0) || a - b);
   }
-  const key = page[SORT_KEYS[sort] ?? "gain"];
+  const key = page[COLUMN_OF.get(sort)];
   return order.sort((a, b) => {
     const [x, y] = [key[a], key[b]];
     if (x === y) return a - b;
@@ -59,7 +64,7 @@ function select(label, value, choices, changed) {
   return h("label", { class: "field" }, label, box);
 }
 
-function filterBar(filter, changed) {
+export function filterBar(filter, changed) {
   const change = (name) => (value) => changed({ [name]: value });
   const unique = (values) => [...new Map(values).entries()];
   const runs = page.meta.runs.map((run) => [run.label, run.label === run.model ? run.model : `${run.model} (${run.label})`]);

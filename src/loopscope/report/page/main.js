@@ -1,12 +1,21 @@
 // Views by address.
 
-const VIEWS = {
-  overview: { title: "Overview", show: showOverview },
-  questions: { title: "Questions", show: showExplorer },
-  question: { show: showQuestion },
-  studies: { title: "Studies", show: showStudies },
-  provenance: { title: "Provenance", show: showProvenance },
-};
+import { byId, h, replace, startTheme } from "./dom.js";
+import { address, load, page, readAddress } from "./data.js";
+import { showOverview } from "./overview.js";
+import { showExplorer } from "./explorer.js";
+import { showQuestion } from "./question.js";
+import { showStudies } from "./studies.js";
+import { showProvenance } from "./provenance.js";
+
+// A map, because an address may hold any word: "constructor" is a property of every object.
+const VIEWS = new Map([
+  ["overview", { title: "Overview", show: showOverview }],
+  ["questions", { title: "Questions", show: showExplorer }],
+  ["question", { show: showQuestion }],
+  ["studies", { title: "Studies", show: showStudies }],
+  ["provenance", { title: "Provenance", show: showProvenance }],
+]);
 
 let opened = null;
 
@@ -14,7 +23,8 @@ async function route() {
   // The skip link is an address too; it moves the focus and opens nothing.
   if (location.hash === "#main") return;
   const { view, params } = readAddress();
-  const name = view in VIEWS ? view : "overview";
+  const name = VIEWS.has(view) ? view : "overview";
+  const { title = "Question", show } = VIEWS.get(name);
   const main = byId("main");
   const turn = (opened = Symbol(name));
   main.repaint = null;
@@ -25,13 +35,13 @@ async function route() {
     if (mine) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  await VIEWS[name].show(stage, params);
+  await show(stage, params);
   // A slower view that was left meanwhile must not replace the one that is open now.
   if (turn !== opened) return;
   main.replaceChildren(stage);
   main.repaint = stage.repaint;
   main.dataset.view = name;
-  document.title = `${VIEWS[name].title ?? "Question"} · ${page.meta.runs.map((run) => run.model).join(", ")} · loopscope`;
+  document.title = `${title} · ${page.meta.runs.map((run) => run.model).join(", ")} · loopscope`;
   if (route.moved) {
     scrollTo(0, 0);
     main.focus({ preventScroll: true });
@@ -44,7 +54,7 @@ async function start() {
   await load();
   replace(
     byId("views"),
-    Object.entries(VIEWS).filter(([, view]) => view.title).map(([name, view]) => h("a", { href: address(name), "data-view": name }, view.title)),
+    [...VIEWS].filter(([, view]) => view.title).map(([name, view]) => h("a", { href: address(name), "data-view": name }, view.title)),
   );
   replace(byId("warnings"), page.meta.warnings.map((text) => h("p", { class: "warning", role: "note" }, text)));
   replace(byId("foot"), `Written by loopscope ${page.meta.version}. This file holds everything it shows and loads nothing.`);

@@ -1,6 +1,11 @@
 // The first view: every task, its runs side by side.
 
-function showOverview(main) {
+import { h, replace, swatch } from "./dom.js";
+import { linear, plural } from "./numbers.js";
+import { BAR_ORDER, address, page } from "./data.js";
+import { depthPlots } from "./depth_plot.js";
+
+export function showOverview(main) {
   const { runs, level } = page.meta;
   const percent = Math.round(level * 100);
   replace(
@@ -83,9 +88,6 @@ function updatePicker(set, updates, first, choose) {
   );
 }
 
-// Failures first, at the left edge, where their lengths can be compared between rows.
-const BAR_ORDER = [3, 2, 1, 0];
-
 function outcomeBar(shares) {
   const words = shares.filter((entry) => entry.count).map((entry) => `${entry.count} ${entry.label}`).join(", ");
   return h(
@@ -151,4 +153,26 @@ function factBlock(fact) {
     h("dd", {}, h("span", { class: "value" }, fact.text[0]), fact.text[1] && h("span", { class: "soft small" }, `  ${fact.text[1]}`)),
     h("dd", { class: "words" }, fact.words),
   );
+}
+
+// A number with its interval on a shared axis that always shows zero.
+
+function sharedRange(entries) {
+  const ends = entries.flatMap((entry) => [entry.low, entry.high, entry.value, 0]).filter((value) => value !== null);
+  const low = Math.min(...ends);
+  const high = Math.max(...ends);
+  const pad = (high - low || 1) * 0.04;
+  return [low - pad, high + pad];
+}
+
+function track(entry, [low, high]) {
+  const at = (value) => `${linear(low, high, 0, 100)(value)}%`;
+  const box = h("div", { class: "track", "aria-hidden": "true" });
+  box.append(h("span", { class: "zero", vars: { left: at(0) } }));
+  if (entry.low !== null) {
+    const right = 100 - parseFloat(at(entry.high));
+    box.append(h("span", { class: "range", vars: { left: at(entry.low), right: `${right}%` } }));
+  }
+  if (entry.value !== null) box.append(h("span", { class: "dot", vars: { left: at(entry.value) } }));
+  return box;
 }

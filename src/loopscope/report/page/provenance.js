@@ -1,5 +1,8 @@
 // Where the numbers come from: every manifest in words.
 
+import { h, replace } from "./dom.js";
+import { page } from "./data.js";
+
 const PRECISION = {
   exact: "Token paths are kept in 32 bits.",
   compact: "Token paths are kept in 8 bits of each token's largest gain; gains of the full step in 32 bits.",
@@ -9,7 +12,7 @@ const PRECISION = {
 /** Digests in a narrower hand, so that they do not drown the words. */
 const hashes = (text) => text.split(/\b([0-9a-f]{64})\b/).map((part, index) => (index % 2 ? h("code", { class: "digest" }, part) : part));
 
-function showProvenance(main) {
+export function showProvenance(main) {
   const { runs, version, resamples, precision } = page.meta;
   replace(
     main,

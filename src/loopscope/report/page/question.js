@@ -1,6 +1,15 @@
 // One update of one question: its words, its path, its depths.
 
-async function showQuestion(main, params) {
+import { h, prose, replace, swatch } from "./dom.js";
+import { number, scale, signed } from "./numbers.js";
+import { OUTCOMES, address, detailsOf, note, page, questionAddress, recordAddress, recordAt, recordsReady, textOf, update } from "./data.js";
+import { depthPlots } from "./depth_plot.js";
+import { filterValues } from "./filters.js";
+import { explorer } from "./explorer.js";
+import { optionCards, retint, tintKey, tintRange, tokenStrip, tokenText } from "./tokens.js";
+import { namedScales, stepPanel } from "./path.js";
+
+export async function showQuestion(main, params) {
   await recordsReady();
   const set = page.sets.find((candidate) => candidate.run.label === params.get("run") && candidate.task === params.get("task"));
   const row = set ? set.ids.indexOf(params.get("id")) : -1;

@@ -1,9 +1,14 @@
 // Slope against full-step gain on symmetric-log axes: tens of thousands of points on a canvas, each can be picked.
 
+import { announce, colour, h, replace, swatch } from "./dom.js";
+import { linear, plural, signed, symlog, symlogThreshold, symlogTicks } from "./numbers.js";
+import { OUTCOMES, page, update } from "./data.js";
+
 const REACH = 12;
+const STEPS = new Map([["ArrowRight", 1], ["ArrowDown", 1], ["ArrowLeft", -1], ["ArrowUp", -1], ["Home", -Infinity], ["End", Infinity]]);
 const EDGE = { left: 58, right: 14, top: 12, bottom: 46 };
 
-class Scatter {
+export class Scatter {
   constructor({ opened, pointed }) {
     this.opened = opened;
     this.pointed = pointed;
@@ -166,13 +171,13 @@ class Scatter {
   }
 
   key(event) {
-    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity };
+    const step = STEPS.get(event.key);
     if (event.key === "Enter" && this.hovered >= 0) this.open(this.hovered);
-    if (!(event.key in steps) || !this.records.length) return;
+    if (!step || !this.records.length) return;
     event.preventDefault();
     const order = [...this.layout.xs.keys()].sort((a, b) => this.layout.xs[a] - this.layout.xs[b]);
-    const at = this.hovered < 0 ? (steps[event.key] > 0 ? -1 : order.length) : order.indexOf(this.hovered);
-    const next = Math.min(Math.max(at + steps[event.key], 0), order.length - 1);
+    const at = this.hovered < 0 ? (step > 0 ? -1 : order.length) : order.indexOf(this.hovered);
+    const next = Math.min(Math.max(at + step, 0), order.length - 1);
     this.point(order[next]);
     announce(recordWords(this.records[order[next]]));
   }

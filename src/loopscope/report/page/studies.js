@@ -1,6 +1,9 @@
 // The paper's tables and figures for these runs, and the comparison with the paper's own numbers.
 
-async function showStudies(main) {
+import { byId, h, replace } from "./dom.js";
+import { late } from "./codec.js";
+
+export async function showStudies(main) {
   const { tables, figures, missing, comparison } = await late("studies");
   const all = [...figures, ...tables];
   // A note that most studies would repeat is said once.

@@ -1,0 +1,52 @@
+"""The bundle against the browser's own module loader: the same sources, the same page."""
+
+import re
+from importlib.resources import files
+
+from loopscope.report import assemble
+
+ORIGIN = "http://page.example"
+
+
+def test_the_bundle_shows_what_the_modules_show(visit, chromium, report):
+    html = report.read_text(encoding="utf-8")
+    html = re.sub(r"<meta http-equiv[^>]*>", "", html)
+    html = re.sub(r"<script>.*?</script>", '<script type="module" src="/main.js"></script>', html, flags=re.DOTALL)
+    sources = files("loopscope.report").joinpath("page")
+
+    def serve(route):
+        name = route.request.url.removeprefix(f"{ORIGIN}/")
+        if name.endswith(".js"):
+            route.fulfill(body=sources.joinpath(name).read_text(encoding="utf-8"), content_type="text/javascript")
+        else:
+            route.fulfill(body=html, content_type="text/html")
+
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    modules = context.new_page()
+    modules.route(f"{ORIGIN}/**", serve)
+    for view in ("#/overview", "#/questions", "#/question?run=first&task=riddles/test&id=riddles-4&t=4", "#/studies"):
+        modules.goto("about:blank")
+        modules.goto(f"{ORIGIN}/{view}")
+        modules.wait_for_selector("html[data-ready]")
+        assert modules.locator("main").inner_text() == visit(report, view).locator("main").inner_text()
+    context.close()
+
+
+def test_modules_keep_their_names_to_themselves(chromium):
+    modules = {
+        "main": 'import { a } from "./left.js";\nimport { b, C } from "./right.js";\nfound = [a(), b, new C().x];\n',
+        "left": 'const hidden = "left";\nexport const a = () => hidden;\n',
+        "right": 'const hidden = "right";\nexport const b = hidden;\nexport class C {\n  x = 3;\n}\n',
+    }
+    context = chromium.new_context()
+    page = context.new_page()
+    page.evaluate("window.found = null")
+    page.evaluate(assemble.bundle("main", modules.__getitem__))
+    assert page.evaluate("[...window.found, typeof hidden, typeof $left]") == [
+        "left",
+        "right",
+        3,
+        "undefined",
+        "undefined",
+    ]
+    context.close()
