@@ -1,6 +1,10 @@
 """`loopscope demo` end to end, small: runs, summary, report, and a second call that finds everything there."""
 
 import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,6 @@ from loopscope.store import Run
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("matplotlib")
     from loopscope.cli import _commands  # noqa: F401 - registers the commands
 
     folder = tmp_path_factory.mktemp("demo") / "runs"
@@ -69,3 +72,51 @@ def test_the_numbers_are_those_on_record(demo: Path, name: str):
     records = Run(demo / name).records
     found = {column: float(records[column].mean()) for column in FROZEN[name]}
     assert found == pytest.approx(FROZEN[name], abs=1e-4)
+
+
+def test_the_base_install_runs_the_demo_with_the_same_numbers(demo: Path, tmp_path: Path):
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    blocked = sorted(set(packages_distributions()) - modules_of_the_base_install(project["project"]["dependencies"]))
+    assert {"scipy", "matplotlib", "pandas", "ray", "datasets"} <= set(blocked)
+    code = (
+        "import sys\n"
+        "from importlib.machinery import PathFinder\n"
+        "class WithoutTheExtras(PathFinder):\n"
+        "    @classmethod\n"
+        "    def find_spec(cls, name, *rest):\n"
+        f"        return None if name.partition('.')[0] in {blocked!r} else super().find_spec(name, *rest)\n"
+        "sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutTheExtras\n"
+        "from loopscope.cli import main\n"
+        f"sys.argv = ['loopscope', 'demo', '--questions', '2', '--output', {str(tmp_path)!r}, '--progress', 'none']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "best depth" in done.stdout
+    assert "pip install 'loopscope[studies]'" in done.stdout
+    assert "toy-ouro" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    for shard in demo.glob("*/questions/*.parquet"):
+        assert (tmp_path / shard.relative_to(demo)).read_bytes() == shard.read_bytes()
+
+
+def modules_of_the_base_install(dependencies: list[str]) -> set[str]:
+    """Top-level modules of the dependencies, of what they need in turn, and of loopscope itself."""
+    wanted, pending = {"loopscope"}, [_name(requirement) for requirement in dependencies]
+    while pending:
+        name = pending.pop()
+        if name not in wanted:
+            wanted.add(name)
+            try:
+                needed = requires(name) or []
+            except ModuleNotFoundError:  # for another platform or version of Python
+                continue
+            pending += [_name(requirement) for requirement in needed if "extra ==" not in requirement]
+    return {
+        module
+        for module, distributions in packages_distributions().items()
+        if any(_name(distribution) in wanted for distribution in distributions)
+    }
+
+
+def _name(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower()

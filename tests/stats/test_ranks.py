@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 from sklearn.metrics import roc_auc_score
 
 from loopscope.stats import Auroc, Spearman
-from loopscope.stats.resample import Block
+from loopscope.stats.ranks import midranks
+from loopscope.stats.resample import Block, Column
 
 few_values = arrays(np.float64, 12, elements=st.sampled_from([-1.0, -0.5, 0.0, 0.5, 2.0]))
 multiplicities = arrays(np.float64, 12, elements=st.integers(0, 3).map(float))
@@ -22,6 +23,18 @@ def padded_to_twelve(counts):
         counts[np.argmax(counts)] -= 1
     counts[0] += 12 - counts.sum()
     return counts
+
+
+@given(arrays(np.float64, st.integers(1, 40), elements=st.sampled_from([-1.0, -0.0, 0.0, 1e-300, 0.5, 2.0])))
+def test_midranks_are_scipys(values):
+    assert midranks(Column(values)).tolist() == rankdata(values).tolist()
+
+
+@pytest.mark.parametrize("size", [2, 3, 50, 5000])
+@pytest.mark.parametrize("decimals", [1, 17], ids=["ties", "no ties"])
+def test_spearman_is_scipys(size, decimals):
+    x, y = np.random.default_rng(size).normal(size=(2, size)).round(decimals)
+    assert Spearman(x, x + y).value() == pytest.approx(spearmanr(x, x + y).statistic, rel=1e-14)
 
 
 @given(few_values, few_values, multiplicities)

@@ -16,10 +16,9 @@ def compare(runs: Sequence[str], name: str | None = None, format: str = "text") 
         format: `text` groups by published row; the others write one line per cell.
     """
     from loopscope.studies.api import find, open_records
-    from loopscope.studies.registry import TABLES, studies_extra
+    from loopscope.studies.comparison import compare as join
+    from loopscope.studies.registry import TABLES
 
-    with studies_extra():
-        from loopscope.studies.comparison import compare as join
     if format not in FORMATS:
         raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}")
     study = None if name is None else find(name, TABLES).name

@@ -1,4 +1,4 @@
-"""Intervals and rank statistics of stored records: question bootstrap, Spearman, AUROC (NumPy and SciPy)."""
+"""Intervals and rank statistics of stored records: question bootstrap, Spearman, AUROC (NumPy)."""
 
 from loopscope.stats.bootstrap import LEVEL, RESAMPLES, SEED, Bootstrap, bootstrap
 from loopscope.stats.cluster import Clusters, cluster_sums

@@ -1,14 +1,25 @@
-"""Spearman correlation and AUROC with ties, on records (through SciPy) and on resamples.
+"""Spearman correlation and AUROC with ties, on records and on resamples.
 
 Shapes: N records, B resamples.
 """
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata, spearmanr  # type: ignore[import-untyped]
 
 from loopscope.stats.resample import Block, Column
 from loopscope.stats.statistics import column
+
+
+def midranks(column: Column) -> NDArray[np.float64]:
+    """Ranks from 1, equal values at the mean of their places.
+
+    >>> midranks(Column(np.array([0.5, 2.0, 0.5]))).tolist()
+    [1.5, 3.0, 1.5]
+    """
+    ends_G = np.cumsum(np.bincount(column.group))
+    starts_G = np.concatenate(([0], ends_G[:-1]))
+    ranks: NDArray[np.float64] = ((starts_G + 1 + ends_G) / 2)[column.group]
+    return ranks
 
 
 class Spearman:
@@ -36,7 +47,7 @@ class Spearman:
         """The correlation; None where a column is constant or there are fewer than two records."""
         if self.size < 2 or np.ptp(self.x.values) == 0 or np.ptp(self.y.values) == 0:
             return None
-        return float(spearmanr(self.x.values, self.y.values).statistic)
+        return float(np.corrcoef(midranks(self.x), midranks(self.y))[0, 1])
 
     def replicates(self, block: Block) -> NDArray[np.float64]:
         """The correlation of each resample; NaN where a column is constant in it."""
@@ -50,7 +61,7 @@ class Spearman:
 class Auroc:
     """Area under the ROC curve of a score for a label: P(score of a positive > score of a negative), ties half.
 
-    Mann–Whitney's rank sum over SciPy's midranks. With `descending`, smaller scores are the positive side.
+    Mann–Whitney's rank sum over midranks. With `descending`, smaller scores are the positive side.
 
     >>> Auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]).value()
     0.75
@@ -80,7 +91,7 @@ class Auroc:
         negatives = self.size - positives
         if not positives or not negatives:
             return None
-        ranks = float(rankdata(self.score.values)[self.label].sum())
+        ranks = float(midranks(self.score)[self.label].sum())
         area = (ranks - positives * (positives + 1) / 2) / (positives * negatives)
         return 1 - area if self.descending else area
 

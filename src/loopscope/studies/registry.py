@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from loopscope.studies.result import Row, TableResult
 
 FIGURE_FORMATS = ("pdf", "png", "svg")
-EXTRA = ("scipy", "matplotlib")
-"""Libraries that only studies need; measuring does without them."""
+EXTRA = ("matplotlib",)
+"""Libraries that only figures need; measuring, tables and the report do without them."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def studies_extra() -> Iterator[None]:
         library = (error.name or "").partition(".")[0]
         if library not in EXTRA:
             raise
-        raise LoopscopeError(f"studies need {library}: pip install 'loopscope[studies]'") from error
+        raise LoopscopeError(f"figures need {library}: pip install 'loopscope[studies]'") from error
 
 
 @dataclass(frozen=True)
