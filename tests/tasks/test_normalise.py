@@ -77,7 +77,7 @@ def test_boolq_answer_and_label_are_the_same() -> None:
         ("hellaswag", {**HELLASWAG, "label": ""}, "field 'label' must be the number of the right option"),
         ("hellaswag", {**HELLASWAG, "label": True}, "not true/false"),
         ("hellaswag", {**HELLASWAG, "label": 1.0}, "field 'label' must be the number"),
-        ("hellaswag", {**HELLASWAG, "endings": [], "label": 0}, "field 'endings' is an empty list"),
+        ("hellaswag", {**HELLASWAG, "endings": [], "label": 0}, "field 'endings' has 0 entries"),
         ("hellaswag", {**HELLASWAG, "endings": ["a", " "], "label": 0}, "option 1 of 'endings' is empty"),
         ("hellaswag", {**HELLASWAG, "endings": "a", "label": 0}, "must be a list of texts, not text"),
         ("piqa", {**PIQA, "label": 2}, "the row has 2 options"),
@@ -86,10 +86,16 @@ def test_boolq_answer_and_label_are_the_same() -> None:
         ("arc", {"question": "q", "choices": "A", "answerKey": "A"}, "must hold 'label' and 'text'"),
         (
             "arc",
-            {"question": "q", "choices": {"label": ["A"], "text": ["a", "b"]}, "answerKey": "A"},
-            "1 choice labels",
+            {"question": "q", "choices": {"label": ["A", "B"], "text": ["a", "b", "c"]}, "answerKey": "A"},
+            "2 choice labels for 3",
         ),
-        ("arc", {"question": "q", "choices": [{"label": "A"}], "answerKey": "A"}, "'choices.text' must be a list"),
+        ("arc", {"question": "q", "choices": [{"label": "A"}] * 2, "answerKey": "A"}, "'choices.text' must be a list"),
+        (
+            "arc",
+            {"question": "q", "choices": {"label": ["A", "A"], "text": ["a", "b"]}, "answerKey": "A"},
+            "two choices have the same label",
+        ),
+        ("arc", {"question": "q", "choices": CHOICES, "answerKey": "A", "id": "\ud800"}, "broken character"),
     ],
 )
 def test_a_bad_row_names_its_place(function: str, fields: dict[str, Any], complaint: str) -> None:

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import gzip
 import os
+import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import polars
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from loopscope._errors import LoopscopeError
-from loopscope.tasks.rows import read_rows
+from loopscope.tasks import rows
+from loopscope.tasks.rows import MOST_ROW_BYTES, read_rows
 
 ROWS = [{"prompt": "Größe?\u2028", "n": 1}, {"prompt": "b", "n": 2}]
 
@@ -51,10 +56,19 @@ def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path: Path) -> No
         (b'{"a": 1}\n{"a": "\xff"}\n', r"a\.jsonl, line 2: not UTF-8 \(byte 7\)"),
         (b"[" * 100_000, r"a\.jsonl, line 1: not valid JSON"),
         (b'{"a": ' + b"9" * 5000 + b"}", r"a\.jsonl, line 1: not valid JSON"),
+        (b'{"a": 1, "b": 2, "a": 3}', r"a\.jsonl, line 1: not valid JSON \(key 'a' appears twice\)"),
+        (b'{"a": {"b": 1, "b": 1}}', r"a\.jsonl, line 1: not valid JSON \(key 'b' appears twice\)"),
+        (b'{"a": NaN}', r"a\.jsonl, line 1: not valid JSON \(NaN is not JSON\)"),
+        (b'{"a": -Infinity}', r"a\.jsonl, line 1: not valid JSON \(-Infinity is not JSON\)"),
+        (b'{"a": "' + b"x" * MOST_ROW_BYTES + b'"}', r"a\.jsonl, line 1 is longer than 8388608 bytes"),
+        (b'{"a": 1}'.decode().encode("utf-16"), r"a\.jsonl, line 1: not UTF-8 \(byte 0\)"),
         (b"", r"a\.jsonl has no rows"),
         (b"\n\n", r"a\.jsonl has no rows"),
     ],
-    ids=["cut", "list", "latin-1", "deep", "huge", "empty", "blank"],
+    ids=[
+        *("cut", "list", "latin-1", "deep", "huge", "twice", "twice within", "nan", "infinity", "long", "utf-16"),
+        *("empty", "blank"),
+    ],
 )
 def test_a_bad_jsonl_file_names_file_and_line(tmp_path: Path, content: bytes, complaint: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(content)
@@ -74,6 +88,71 @@ def test_a_damaged_gzip_file_says_so(tmp_path: Path, damage: Callable[[bytes], b
     with pytest.raises(LoopscopeError, match=r"a\.jsonl\.gz(, line \d+: not| is a damaged gzip file)") as caught:
         list(read_rows(tmp_path / "a.jsonl.gz"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_key_is_found_twice_in_linear_time(tmp_path: Path) -> None:
+    keys = ",".join(f'"{number}": 0' for number in range(200_000))
+    (tmp_path / "a.jsonl").write_text(f'{{{keys}, "199999": 1}}')
+    began = time.process_time()
+    with pytest.raises(LoopscopeError, match="key '199999' appears twice"):
+        list(read_rows(tmp_path / "a.jsonl"))
+    assert time.process_time() - began < 5
+
+
+def test_a_gzip_file_that_unpacks_to_one_endless_line_is_refused_in_little_memory(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb", compresslevel=1) as file:
+        for _ in range(64):
+            file.write(b" " * 2**20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(LoopscopeError, match="line 1 is longer than 8388608 bytes"):
+            list(read_rows(tmp_path / "a.jsonl.gz"))
+        assert tracemalloc.get_traced_memory()[1] < 4 * MOST_ROW_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("name", "most"), [("MOST_BYTES", 20), ("MOST_SOURCE_ROWS", 2)])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
+def test_the_whole_of_a_source_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: int, suffix: str
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        polars.DataFrame({"a": [1, 2, 3]}).write_parquet(path)
+    else:
+        lines = b'{"a": 1}\n' * 3
+        path.write_bytes(gzip.compress(lines) if suffix.endswith("gz") else lines)
+    assert len(list(read_rows(path))) == 3
+    monkeypatch.setattr(rows, name, most)
+    with pytest.raises(LoopscopeError, match=r"is beyond what a source may hold, .*; split the file"):
+        list(read_rows(path))
+
+
+def test_a_parquet_value_repeated_in_every_row_is_refused_row_by_row(tmp_path: Path) -> None:
+    # Stored once as a dictionary: 9 MB in the file's metadata, 9 GB as rows.
+    table = pyarrow.table({"a": pyarrow.DictionaryArray.from_arrays([0] * 1000, ["x" * 9_000_000])})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", dictionary_pagesize_limit=2**30)
+    with pytest.raises(LoopscopeError, match="row 0 is longer than 8388608 bytes"):
+        next(read_rows(tmp_path / "a.parquet"))
+
+
+def test_only_regular_files_and_links_to_them_are_read(jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    path = jsonl(ROWS)
+    (tmp_path / "link.jsonl").symlink_to(path)
+    assert [row.fields for row in read_rows(tmp_path / "link.jsonl")] == ROWS
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "endless.jsonl").symlink_to("/dev/zero")
+    (tmp_path / "round.jsonl").symlink_to(tmp_path / "round.jsonl")
+    for name, complaint in [
+        ("pipe.jsonl", "is a pipe or a device; give a regular file"),
+        ("endless.jsonl", "is a pipe or a device; give a regular file"),
+        ("round.jsonl", "cannot read data file"),
+        ("x" * 5000 + ".jsonl", "File name too long"),
+        ("a\0b.jsonl", "null"),
+    ]:
+        with pytest.raises(LoopscopeError, match=complaint):
+            list(read_rows(tmp_path / name))
 
 
 def test_a_damaged_parquet_file_says_so(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,10 +25,29 @@ def test_ranges_and_parse_ids_undo_each_other(rows: set[int]) -> None:
     assert list(parse_ids(ranges(sorted(rows)))) == sorted(rows)
 
 
-@pytest.mark.parametrize("given", ["", "a", "1-", "-1", "3-1", "1,,2", "1.5"])
+@pytest.mark.parametrize("given", ["", "a", "1-", "-1", "3-1", "1,,2", "1.5", "٣", "1 2", "x" * 5000, "9" * 5000])
 def test_bad_ids_are_refused(given: str) -> None:
-    with pytest.raises(LoopscopeError, match="ids"):
+    with pytest.raises(LoopscopeError, match="ids") as caught:
         parse_ids(given)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_row_named_twice_is_found_in_linear_time() -> None:
+    began = time.process_time()
+    with pytest.raises(LoopscopeError, match="names row 200000 twice"):
+        Selection.make(ids=parse_ids("0-200000,200000"))
+    assert time.process_time() - began < 2
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=12, unique=True), st.integers(1, 31))
+def test_membership_and_check_agree_with_a_set(rows: list[int], total: int) -> None:
+    selection = Selection.make(ids=rows)
+    assert chosen(selection, 31) == sorted(rows)
+    if beyond := sorted(row for row in rows if row >= total):
+        with pytest.raises(LoopscopeError, match=f"names row {beyond[0]},"):
+            selection.check(total, "x")
+    else:
+        selection.check(total, "x")
 
 
 def test_everything_when_nothing_is_said() -> None:
@@ -45,6 +67,13 @@ def test_subset_then_ids_then_limit_in_source_order() -> None:
         ({"ids": []}, "ids= is empty"),
         ({"ids": [1, 2, 1]}, "names row 1 twice"),
         ({"ids": [3, -1]}, "names row -1"),
+        ({"ids": 5}, "ids=5 is not a list of source rows"),
+        ({"ids": "0-5"}, "ids='0-5' is not a list of source rows"),
+        ({"ids": [True]}, "ids= names True, which is not a whole number"),
+        ({"ids": [1.0]}, "ids= names 1.0, which is not a whole number"),
+        ({"ids": itertools.count()}, "ids= names more than 1,000,000 rows"),
+        ({"limit": "5"}, "limit='5' is not a whole number"),
+        ({"limit": True}, "limit=True is not a whole number"),
     ],
 )
 def test_impossible_choices_are_refused(arguments: dict, complaint: str) -> None:

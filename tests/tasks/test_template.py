@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from importlib import resources
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from loopscope._errors import LoopscopeError
 from loopscope.tasks.benchmarks import BENCHMARKS
 from loopscope.tasks.item import Item
-from loopscope.tasks.template import builtin_template, parse_template, read_template
+from loopscope.tasks.template import MOST_TEMPLATE_BYTES, builtin_template, parse_template, read_template
 
 
 def item(options: tuple[str, ...] = (), answer: int | None = None, **fields: str) -> Item:
@@ -91,6 +92,9 @@ def test_the_hash_depends_on_the_wording_and_not_on_comments(tmp_path: Path) -> 
     [
         ({}, "'kind' must be"),
         ({"kind": "poem"}, "'kind' must be"),
+        ({"kind": [1]}, "'kind' must be"),
+        ({"kind": {"a": 1}}, "'kind' must be"),
+        ({"kind": "options", "context": "x", "clean": [{"pattern": "a", "with": "\\9"}]}, "is no RE2 pattern"),
         ({"kind": "solution", "prompt": "{a}"}, "'solution' is missing"),
         ({"kind": "options"}, "'context' is missing"),
         ({"kind": "options", "context": "{a}", "prompt": "x"}, "unknown key 'prompt'"),
@@ -111,7 +115,19 @@ def test_a_bad_template_is_refused(content: dict, complaint: str) -> None:
 def test_unreadable_template_files(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("kind = ")
     (tmp_path / "latin.toml").write_bytes(b'kind = "\xe9"')
-    for name, complaint in [("absent.toml", "cannot read"), ("bad.toml", "not TOML"), ("latin.toml", "not UTF-8")]:
+    (tmp_path / "deep.toml").write_text("kind = " + "[" * 20_000)
+    (tmp_path / "digits.toml").write_text("kind = " + "9" * 5000)
+    (tmp_path / "large.toml").write_bytes(b"#" * (MOST_TEMPLATE_BYTES + 1))
+    os.mkfifo(tmp_path / "pipe.toml")
+    for name, complaint in [
+        ("deep.toml", "not TOML"),
+        ("digits.toml", "not TOML"),
+        ("large.toml", "is larger than 65536 bytes"),
+        ("pipe.toml", "is a pipe or a device"),
+        ("absent.toml", "does not exist"),
+        ("bad.toml", "not TOML"),
+        ("latin.toml", "not UTF-8"),
+    ]:
         with pytest.raises(LoopscopeError, match=complaint):
             read_template(tmp_path / name)
 
@@ -123,6 +139,22 @@ def test_nothing_before_or_in_the_answer_is_an_error() -> None:
         builtin_template("own_solution").word(item(prompt="a", solution=" \n"))
     with pytest.raises(LoopscopeError, match="line 5: the answer is empty"):
         builtin_template("hellaswag").word(item(("[header]", "b"), 0, activity_label="a", ctx_a="b", ctx_b=""))
+
+
+def test_a_byte_order_mark_before_a_template_is_passed_over(tmp_path: Path) -> None:
+    text = (resources.files("loopscope.tasks.templates") / "piqa.toml").read_bytes()
+    (tmp_path / "mine.toml").write_bytes(b"\xef\xbb\xbf" + text)
+    assert read_template(tmp_path / "mine.toml").hash == builtin_template("piqa").hash
+
+
+def test_a_question_is_bounded_with_its_context_once_an_option() -> None:
+    template = builtin_template("own_options")
+    template.word(item(("a", "b"), 0, context="x" * 400_000))
+    with pytest.raises(LoopscopeError, match=r"line 5: 1200006 characters as worded.* at most 1000000"):
+        template.word(item(("a", "b", "c"), 0, context="x" * 400_000))
+    many = parse_template({"kind": "solution", "prompt": "{a!c}" * 10_000, "solution": "{a}"}, "t")
+    with pytest.raises(LoopscopeError, match="at most 1000000"):
+        many.word(item(a="x" * 500_000))
 
 
 def test_fixed_options_must_be_as_many_as_the_rows() -> None:

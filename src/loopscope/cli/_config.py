@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from loopscope._errors import LoopscopeError, shown
+from loopscope._reading import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,20 +40,11 @@ def _composed(path: str) -> Any:
     """The file's nodes: composing follows no alias and makes no object."""
     import yaml
 
+    text = read_text(path, "--config", MOST_BYTES)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise LoopscopeError(f"cannot read --config {shown(path)}: {reason}") from error
-    if len(data) > MOST_BYTES:
-        raise LoopscopeError(f"--config {path} is larger than {MOST_BYTES:,} bytes: that is no list of flags")
-    try:
-        return yaml.compose(data.decode(), yaml.BaseLoader)
-    except UnicodeDecodeError as error:
-        raise LoopscopeError(f"--config {path} is not UTF-8 text: save it as such") from error
+        return yaml.compose(text, yaml.BaseLoader)
     except yaml.YAMLError as error:
-        raise LoopscopeError(f"--config {path} is not YAML: {error}") from error
+        raise LoopscopeError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
     except RecursionError:
         raise _no_flags(path) from None
 

@@ -15,6 +15,9 @@ from loopscope.tasks.item import Item
 from loopscope.tasks.rows import SourceRow
 from loopscope.tasks.template import Template, builtin_template
 
+MOST_ID = 200
+"""Characters of a row's own name, which stands in every record of it."""
+
 
 def own_template(first: SourceRow) -> Template:
     """The plain template for a file, told by its first row's fields."""
@@ -48,9 +51,11 @@ def _id(row: SourceRow, seen: dict[str, str]) -> str:
     found = row.fields.get("id")
     if found is None:
         found = f"row-{row.index}"
-    if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
+    if isinstance(found, bool) or not isinstance(found, str | int):
         raise LoopscopeError(f"{row.where}: field 'id' must be a text or a whole number, not {json_kind(found)}")
     name = str(found)
+    if not 0 < len(name) <= MOST_ID:
+        raise LoopscopeError(f"{row.where}: field 'id' has {len(name)} characters; give it 1 to {MOST_ID}")
     check_unicode(row, "id", name)
     if name in seen:
         raise LoopscopeError(f"{row.where}: id {name!r} is already used at {seen[name]}; give each row its own")

@@ -7,6 +7,9 @@ from typing import Any
 from loopscope._errors import LoopscopeError
 from loopscope.tasks.rows import SourceRow
 
+MOST_OPTIONS = 1_000
+"""Options of a question; each is encoded with the whole context."""
+
 
 def value(row: SourceRow, *names: str) -> Any:
     """The first of `names` that the row has; sources differ in what they call a field."""
@@ -38,16 +41,16 @@ def check_unicode(row: SourceRow, name: str, found: str) -> None:
 
 
 def texts(row: SourceRow, *names: str) -> tuple[str, ...]:
-    """A list of non-empty strings with at least one entry."""
+    """A list of two or more non-empty strings."""
     return check_texts(row, names[0], value(row, *names))
 
 
 def check_texts(row: SourceRow, name: str, found: Any) -> tuple[str, ...]:
-    """`found`, once it is known to be a list of non-empty strings."""
+    """`found`, once it is known to be a list of non-empty strings, one an option."""
     if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
         raise LoopscopeError(f"{row.where}: field {name!r} must be a list of texts, not {kind(found)}")
-    if not found:
-        raise LoopscopeError(f"{row.where}: field {name!r} is an empty list; give at least one option")
+    if not 2 <= len(found) <= MOST_OPTIONS:
+        raise LoopscopeError(f"{row.where}: field {name!r} has {len(found)} entries; a choice has 2 to {MOST_OPTIONS}")
     for number, entry in enumerate(found):
         if not entry.strip():
             raise LoopscopeError(f"{row.where}: option {number} of {name!r} is empty; give it a text")
@@ -57,7 +60,7 @@ def check_texts(row: SourceRow, name: str, found: Any) -> tuple[str, ...]:
 
 def option_index(row: SourceRow, found: Any, options: int, name: str = "answer") -> int:
     """An option's number from 0; an integer or, as the hub stores HellaSwag's labels, its decimal digits."""
-    if isinstance(found, str) and found.strip().isdecimal():
+    if isinstance(found, str) and found.strip().isdecimal() and len(found) < 20:
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, int):
         raise LoopscopeError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -81,9 +82,10 @@ class _File(NamedTuple):
 def _file(spec: str) -> _File | None:
     """`path` or `name=path`; a path may hold an equals sign itself. None where the spec is a task's name."""
     before, equals, after = spec.partition("=")
-    if equals and "/" not in before and not Path(spec).is_file():
+    exists = os.path.isfile(spec)  # unlike Path.is_file also for names that are too long
+    if equals and "/" not in before and not exists:
         return _File(before, Path(after))
-    if equals or "/" in spec or is_data_file(spec) or Path(spec).is_file():
+    if equals or "/" in spec or is_data_file(spec) or exists:
         return _File(Path(spec).name.partition(".")[0], Path(spec))
     return None
 

@@ -8,6 +8,7 @@ Each with .jsonl.gz, .jsonl or .parquet. A `SHA256SUMS` file beside the data is 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def find_file(benchmark: Benchmark, split: str, data_dir: str | Path) -> Path:
         LoopscopeError: there is no such directory or file, or the file is not the one that SHA256SUMS lists.
     """
     folder = Path(data_dir)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # unlike Path.is_dir also for names that are too long
         raise LoopscopeError(f"data directory {folder} does not exist; give the folder that holds the data files")
     for candidate in candidates(benchmark, split):
         path = folder / candidate

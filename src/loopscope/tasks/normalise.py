@@ -12,7 +12,7 @@ from typing import Any
 
 from loopscope._errors import LoopscopeError
 from loopscope.tasks.example import Scalar
-from loopscope.tasks.fields import check_texts, key_index, kind, option_index, text, texts, value
+from loopscope.tasks.fields import check_texts, check_unicode, key_index, kind, option_index, text, texts, value
 from loopscope.tasks.item import NO_METADATA, Item
 from loopscope.tasks.rows import SourceRow
 
@@ -87,9 +87,14 @@ def _choices(row: SourceRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
     options = check_texts(row, "choices.text", value(nested, "text"))
     if len(labels) != len(options):
         raise LoopscopeError(f"{row.where}: {len(labels)} choice labels for {len(options)} choice texts")
+    if len(set(labels)) < len(labels):
+        raise LoopscopeError(f"{row.where}: two choices have the same label ({', '.join(labels)}); mend the row")
     return labels, options
 
 
 def _source_id(row: SourceRow, name: str) -> Mapping[str, Scalar]:
     found = row.fields.get(name)
-    return NO_METADATA if found is None else MappingProxyType({"source_id": str(found)})
+    if found is None:
+        return NO_METADATA
+    check_unicode(row, name, str(found))
+    return MappingProxyType({"source_id": str(found)})

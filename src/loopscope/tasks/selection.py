@@ -5,10 +5,13 @@ Rows keep their source order and their source index, whatever is chosen.
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loopscope._errors import LoopscopeError, setting
+from loopscope._errors import LoopscopeError, setting, shown
 from loopscope._ranges import parse_ranges
 
 LARGEST_ROW = 1_000_000_000
@@ -43,18 +46,20 @@ class Selection:
     @classmethod
     def make(cls, first: int | None = None, ids: Iterable[int] | None = None, limit: int | None = None) -> Selection:
         """A checked selection."""
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise LoopscopeError(f"{setting('limit', limit)} is not a whole number")
         if limit is not None and limit < 1:
             raise LoopscopeError(f"{setting('limit', limit)} is too small: it must be at least 1")
         if ids is None:
             return cls(first, None, limit)
-        listed = list(ids)
+        listed = _listed(ids)
         chosen = frozenset(listed)
         if not listed:
             raise LoopscopeError(
                 f"{setting('ids')} is empty; name at least one source row, or leave it out for all rows"
             )
         if len(chosen) != len(listed):
-            twice = next(row for row in listed if listed.count(row) > 1)
+            twice = Counter(listed).most_common(1)[0][0]
             raise LoopscopeError(f"{setting('ids')} names row {twice} twice; name each row once")
         if min(chosen) < 0:
             raise LoopscopeError(f"{setting('ids')} names row {min(chosen)}; source rows count from 0")
@@ -76,3 +81,16 @@ class Selection:
         beyond = [row for row in sorted(self.ids or ()) if row >= available]
         if beyond:
             raise LoopscopeError(f"{setting('ids')} names row {beyond[0]}, but {where} has rows 0 to {available - 1}")
+
+
+def _listed(ids: object) -> list[int]:
+    """`ids` as a list, which a caller in Python may have given as anything."""
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise LoopscopeError(f"{setting('ids', ids)} is not a list of source rows: give e.g. [0, 5, 10]")
+    listed = list(itertools.islice(ids, MOST_ROWS + 1))
+    if len(listed) > MOST_ROWS:
+        raise LoopscopeError(f"{setting('ids')} names more than {MOST_ROWS:,} rows: name fewer, each once")
+    for row in listed:
+        if isinstance(row, bool) or not hasattr(row, "__index__"):
+            raise LoopscopeError(f"{setting('ids')} names {shown(row)}, which is not a whole number")
+    return [operator.index(row) for row in listed]

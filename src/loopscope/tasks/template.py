@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from loopscope._errors import LoopscopeError
+from loopscope._reading import read_text
 from loopscope.tasks.cleaning import Step, clean, parse_steps
 from loopscope.tasks.example import Row
 from loopscope.tasks.item import Item, canonical
 from loopscope.tasks.protocol import Kind
-from loopscope.tasks.wording import Wording
+from loopscope.tasks.wording import Wording, check_size
 
 _LETTERS = string.ascii_uppercase
+MOST_TEMPLATE_BYTES = 2**16
+"""Bytes of a template file."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +60,18 @@ class Template:
             context = self._context.fill(item.fields, item.where)
             continuations = (self._solution.fill(item.fields, item.where),)
         else:
-            options = [clean(option, self._clean) for option in self._options_of(item)]
+            options = [clean(option, self._clean, item.where) for option in self._options_of(item)]
             places = [{"option": option, "letter": _letter(k)} for k, option in enumerate(options)]
             choices = "\n".join(self._choice.fill(place, item.where) for place in places)
-            context = clean(self._context.fill({**item.fields, "choices": choices}, item.where), self._clean)
+            context = self._context.fill({**item.fields, "choices": choices}, item.where)
+            context = clean(context, self._clean, item.where)
             continuations = tuple(self._delimiter + self._option.fill(place, item.where) for place in places)
         if not context.strip():
             raise LoopscopeError(f"{item.where}: nothing stands before the answer; its first token needs a context")
         if not all(continuation.strip() for continuation in continuations):
             raise LoopscopeError(f"{item.where}: the answer is empty as worded; give it a text or leave the row out")
+        # As it is encoded: the context once an option.
+        check_size(sum(len(context) + len(continuation) for continuation in continuations), item.where)
         if self.kind == "options":
             bare = context.rstrip()
             context, continuations = bare, tuple(context[len(bare) :] + text for text in continuations)
@@ -129,14 +135,10 @@ def read_template(path: str | Path) -> Template:
     Raises:
         LoopscopeError: the file cannot be read or is not a template; the message says what to mend.
     """
-    path = Path(path)
+    text = read_text(path, "template", MOST_TEMPLATE_BYTES)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LoopscopeError(f"cannot read template {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise LoopscopeError(f"template {path} is not UTF-8; save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than Python reads
         raise LoopscopeError(f"template {path} is not TOML: {error}") from error
     return parse_template(content, str(path))
 
@@ -144,8 +146,8 @@ def read_template(path: str | Path) -> Template:
 def parse_template(content: dict[str, Any], name: str) -> Template:
     """A template from its table, every key checked."""
     kind = content.get("kind")
-    if kind not in _KEYS:
-        raise LoopscopeError(f'template {name}: \'kind\' must be "solution" or "options", not {kind!r}')
+    if not isinstance(kind, str) or kind not in _KEYS:
+        raise LoopscopeError(f'template {name}: \'kind\' must be "solution" or "options", not {str(kind)[:60]!r}')
     allowed = _KEYS[kind]
     for key, found in content.items():
         if key == "kind":
@@ -159,7 +161,7 @@ def parse_template(content: dict[str, Any], name: str) -> Template:
             raise LoopscopeError(f"template {name}: {key!r} is missing")
     if not all(isinstance(option, str) and option.strip() for option in content.get("options", [])):
         raise LoopscopeError(f"template {name}: 'options' must be a list of non-empty texts")
-    template = Template(name, kind, content)
+    template = Template(name, kind, content)  # type: ignore[arg-type]
     _check_places(template)
     return template
 

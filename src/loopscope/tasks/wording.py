@@ -15,6 +15,10 @@ from typing import NamedTuple
 
 from loopscope._errors import LoopscopeError
 
+MOST_CHARACTERS = 1_000_000
+"""Characters of a question as worded, its context counted once an option. A character may be a token, and a token takes
+some hundred bytes while it is encoded."""
+
 _CONVERSIONS: dict[str | None, Callable[[str], str]] = {None: str, "t": str.strip, "c": str.capitalize}
 
 
@@ -40,6 +44,7 @@ class Wording:
     def fill(self, values: Mapping[str, str], where: str) -> str:
         """The text with every place filled; braces in the values are text."""
         pieces: list[str] = []
+        size = 0
         for literal, name, conversion in self._parts:
             pieces.append(literal)
             if name is not None:
@@ -49,7 +54,18 @@ class Wording:
                         f"{where}: field {name!r} is missing, which the template names; there is: {known}"
                     )
                 pieces.append(_CONVERSIONS[conversion](values[name]))
+                size += len(pieces[-1])
+                check_size(size, where)
         return "".join(pieces)
+
+
+def check_size(characters: int, where: str) -> None:
+    """Refuse a text, or a question's texts together, that would take gigabytes to encode."""
+    if characters > MOST_CHARACTERS:
+        raise LoopscopeError(
+            f"{where}: {characters} characters as worded, with the context once an option; a question has at most "
+            f"{MOST_CHARACTERS}: shorten it or leave the row out"
+        )
 
 
 def _parse(text: str, where: str) -> list[_Part]:

@@ -53,7 +53,7 @@ class _Arithmetic:
         wanted = []
         for text in ids:
             number = text.removeprefix(prefix)
-            if not text.startswith(prefix) or not number.isdecimal():
+            if not text.startswith(prefix) or not number.isdecimal() or len(number) > 15:
                 raise LoopscopeError(f"{name} has no row {text!r}: ids of this split look like {prefix}17")
             wanted.append(int(number))
         return wanted if limit is None else wanted[:limit]
