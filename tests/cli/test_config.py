@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from loopscope._errors import LoopscopeError
+from loopscope.cli._app import exit_code
 from loopscope.cli._config import MOST_BYTES, read_flags
 
 KNOWN = ["transitions", "limit", "unit_size", "tokens", "dtype", "tasks", "config"]
@@ -55,8 +57,8 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         (BOMB.replace("a:", "limit:", 1).replace("b:", "tasks:", 1), "must be a mapping of flags to values"),
         ("limit: [", "is not YAML"),
         ("limit: *nothing", "is not YAML"),
-        ("dtype: café".encode("latin-1"), "is not UTF-8 text"),
-        ("# " + "x" * MOST_BYTES, "is larger than 1,000,000 bytes"),
+        ("dtype: café".encode("latin-1"), "is not UTF-8 (byte 10)"),
+        ("# " + "x" * MOST_BYTES, "is larger than 1000000 bytes"),
     ],
     ids=lambda given: str(given)[:30],
 )
@@ -67,7 +69,36 @@ def test_what_is_no_list_of_flags_is_refused(content: str | bytes, expected: str
 
 
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(LoopscopeError, match=r"cannot read --config .*No such file"):
-        read_flags(str(tmp_path / "none.yaml"), KNOWN)
-    with pytest.raises(LoopscopeError, match="is larger than"):
-        read_flags("/dev/zero", KNOWN)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for path, complaint in [
+        (tmp_path / "none.yaml", "does not exist"),
+        (tmp_path, "is a directory"),
+        (tmp_path / "pipe.yaml", "is a pipe or a device"),
+        (Path("/dev/zero"), "is a pipe or a device"),
+        (tmp_path / ("x" * 300), "File name too long"),
+    ]:
+        with pytest.raises(LoopscopeError, match=complaint):
+            read_flags(str(path), KNOWN)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    assert flags(tmp_path, b"\xef\xbb\xbflimit: 3") == {"limit": "3"}
+
+
+def test_an_error_is_one_line_in_python_too(tmp_path: Path) -> None:
+    with pytest.raises(LoopscopeError) as caught:
+        flags(tmp_path, "limit: b: c")
+    assert "\n" not in str(caught.value)
+
+
+def test_flags_of_every_type_reach_the_command(tmp_path: Path) -> None:
+    from loopscope.cli import _commands  # noqa: F401 - registers the commands
+    from loopscope.store import Run
+
+    (tmp_path / "flags.yaml").write_text(
+        "model: toy-ouro\ntasks: [arithmetic]\ntransitions: 4\ntokens: yes\nunit-size: 2\nlimit: 3\nlevel: quick\n"
+    )
+    command = ["measure", "--config", str(tmp_path / "flags.yaml"), "--output", str(tmp_path / "run"), "--limit", "2"]
+    assert exit_code([*command, "--progress", "none"]) == 0
+    manifest = Run(tmp_path / "run").manifest
+    assert (manifest.tokens, manifest.unit_size, manifest.tasks[0].rows, manifest.level.value) == (True, 2, 2, "quick")

@@ -6,6 +6,7 @@ given with `--config`. A user's mistake is one line and exit code 2; Ctrl-C is 1
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
 # Newer typer carries its own copy of click, older typer uses the package: both agree on typer.BadParameter's ancestors.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _ClickException: type[Exception] = _UsageError.__bases__[0]
-_LONGEST_LINE = 1000
 _INTERRUPTED = 130
+_LONGEST_LINE = 1_000
+"""Characters of an error's line; a longer one (a name of thousands of characters) loses its middle."""
+_OF_THE_FILE_SYSTEM = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENXIO, errno.ESTALE),
+}
+"""What a disk, a path or a permission can do wrong; every other OSError is a bug and keeps its traceback."""
 
 app = typer.Typer(
     name="loopscope",
@@ -87,13 +94,17 @@ def normalise_flags(arguments: Sequence[str]) -> list[str]:
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # A terminal that cannot show "→" gets "\\u2192".
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(exit_code(normalise_flags(given) or ["--help"]))
 
 
 def exit_code(arguments: list[str]) -> int:
     """What the process answers: 0, 2 for the user's mistakes, 130 for Ctrl-C."""
     try:
+        _refuse_undecodable(arguments)
         result: Any = app(args=arguments, prog_name="loopscope", standalone_mode=False)
+        sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
     except LoopscopeError as error:
         return _complain(str(error))
     except typer.Abort:
@@ -105,9 +116,15 @@ def exit_code(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
-        # The reader (`| head`) has what it wanted; point stdout away so that the interpreter's flush stays silent.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader (`| head`) has what it wanted
         return 0
+    except OSError as error:
+        if error.errno not in _OF_THE_FILE_SYSTEM:
+            raise
+        if error.filename is None:
+            _drop_output()
+        where = "the output" if error.filename is None else os.fsdecode(error.filename)
+        return _complain(f"cannot read or write {where}: {error.strerror}")
     if result == _INTERRUPTED:  # newer typer answers Ctrl-C itself, with this code and without a word
         return _interrupted()
     return result if isinstance(result, int) else 0
@@ -118,9 +135,25 @@ def _interrupted() -> int:
     return _INTERRUPTED
 
 
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Every name goes into JSON, HTML or Parquet somewhere, and none of them can hold such bytes."""
+    variables = [f"{name}={value}" for name, value in os.environ.items() if name.startswith("LOOPSCOPE_")]
+    for given in (*arguments, *variables):
+        if any("\ud800" <= character <= "\udfff" for character in given):
+            raise LoopscopeError(f"{given[:200]!a} is not UTF-8; give names in UTF-8, or rename the file")
+
+
+def _drop_output() -> None:
+    """Point stdout away so that the interpreter's last flush stays silent."""
+    with suppress(OSError, ValueError):  # ValueError: captured by a test, without a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _complain(message: str) -> int:
-    line = " ".join(message.split())
-    _say(line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…")
+    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(message.split()))
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
+    _say(line)
     return 2
 
 
