@@ -46,7 +46,7 @@ def test_a_template_may_use_other_fields(jsonl: Callable[..., Path], tmp_path: P
     ("rows", "complaint"),
     [
         ([{"prompt": "p"}], r"line 1: a task of your own needs the fields prompt and solution, or context, options"),
-        ([{"question": "p", "answer": "a"}], r"line 1: .*\(this row has: answer, question\).*--data-dir"),
+        ([{"question": "p", "answer": "a"}], r"line 1: .*\(this row has: answer, question\).*data_dir="),
         ([SOLUTIONS[0], {"prompt": "p"}], "line 2: field 'solution' is missing"),
         ([SOLUTIONS[0], CHOICES[0]], "line 2: field 'prompt' is missing"),
         ([{"prompt": "p", "solution": ""}], "line 1: field 'solution' is empty"),

@@ -97,7 +97,7 @@ def test_a_row_beyond_the_subset_is_refused(small: Path) -> None:
         ({"spec": "gsm8k", "subset": "train9"}, "gsm8k has no subset 'train9'; there is: train256"),
         ({"spec": "gsm8k:test", "split": "train"}, "gsm8k:test already says 'test', which is not 'train'"),
         ({"spec": "gsm8k:train256", "split": "test"}, "gsm8k:train256 already says 'train', which is not 'test'"),
-        ({"spec": "gsm8k", "limit": 0}, "limit is 0"),
+        ({"spec": "gsm8k", "limit": 0}, "limit=0 is too small"),
         ({"spec": "arithmetic", "template": "x.toml"}, "takes no template"),
         ({"spec": "arithmetic", "subset": "x"}, "has no subset"),
         ({"spec": "arithmetic:dev7"}, "arithmetic has no split 'dev7'; there is: train, validation, test"),
