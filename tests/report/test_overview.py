@@ -42,10 +42,42 @@ def test_steps_are_means_of_the_paths(run, riddles):
     assert gains["oracle"].value == pytest.approx(grid[:, ::5].max(axis=1).mean())
 
 
-def test_safe_step_names_its_population(overview, riddles):
-    safe = next(step for step in overview["updates"][1]["steps"] if step["key"] == "safe")
-    inside = (riddles.A[1] > 0) & (riddles.Q[1] < 0)
-    assert safe["population"] == f"{inside.sum()} of 30 questions"
+def test_steps_on_one_axis_are_over_the_same_questions(overview, riddles):
+    """A safe step exists for some questions; beside means over all of them it would seem to beat the oracles."""
+    for at, entry in enumerate(overview["updates"]):
+        assert [step["key"] for step in entry["steps"]] == ["full", "quarter", "quadratic", "halt", "oracle"]
+        A, Q, R = riddles.A[at], riddles.Q[at], riddles.R[at]
+        inside = (A > 0) & (Q < 0)
+        assert 0 < inside.sum() < 30
+        bound = np.maximum(np.maximum(-2 * Q, -2 * Q - 6 * R), 0)
+        safe = np.minimum(1, 1.8 * A / bound)
+        expected = {
+            "full": A + Q + R,
+            "quarter": riddles.path(at, 0.25),
+            "safe": safe * (A + safe * (Q + safe * R)),
+            "best": np.max([riddles.path(at, alpha) for alpha in np.linspace(0, 1, 257)], axis=0),
+        }
+        bounded = entry["bounded"]
+        assert bounded["n"] == inside.sum()
+        assert {step["key"]: step["value"] for step in bounded["steps"]} == {
+            key: pytest.approx(gains[inside].mean()) for key, gains in expected.items()
+        }
+
+
+def test_the_safe_step_is_the_cell_of_its_table(overview, run):
+    rows = compute_tables(Records([run]), FEW, ["bound-selected"])["bound-selected"].rows
+    for entry, row in zip(overview["updates"], (row for row in rows if row.key == "primary"), strict=True):
+        (safe,) = (step for step in entry["bounded"]["steps"] if step["key"] == "safe")
+        assert entry["bounded"]["n"] == row.n
+        assert (safe["value"], safe["low"], safe["high"]) == pytest.approx(
+            (row.mean_gain.value, row.mean_gain.interval.low, row.mean_gain.interval.high), rel=1e-12
+        )
+
+
+def test_only_fixed_scales_are_called_free_of_the_reference(overview):
+    for entry in overview["updates"]:
+        for step in (*entry["steps"], *entry["bounded"]["steps"]):
+            assert step["blind"] == (step["key"] in ("full", "quarter"))
 
 
 def test_depths_carry_means_and_the_best(overview, riddles):
@@ -66,3 +98,4 @@ def test_a_quick_run_shows_what_it_has(tmp_path, synthetic):
     records = Records([run])
     found = Overview(records, compute_tables(records, FEW), FEW).of(sets_of(run)[0])
     assert [step["key"] for step in found["updates"][0]["steps"]] == ["full"]
+    assert found["updates"][0]["bounded"] is None

@@ -29,15 +29,19 @@ STEPS = {
     "safe": "Safe step",
     "halt": "Better end",
     "oracle": "Best of five",
+    "best": "Best scale",
 }
-ORACLES = ("halt", "oracle")
+BLIND = ("full", "quarter")
+"""Steps that a model can take while it answers. A, Q and L_D are of the reference's own log probability."""
+ORACLES = ("halt", "oracle", "best")
 EXPLAINED = {
     "full": "The update as the model takes it.",
     "quarter": "A quarter of the update, for every question.",
-    "quadratic": "The length α̂ that slope and curvature at the current state predict.",
-    "safe": "The length that the curvature bound vouches for, 0.9 · 2A/L_D.",
-    "halt": "An oracle that knows the reference and may stay or take the full step.",
+    "quadratic": "The length α̂ that slope A and curvature Q of the reference's utility predict.",
+    "safe": "The length for which a curvature bound guarantees a gain: 0.9 · 2A/L_D, at most the full step.",
+    "halt": "An oracle that may stay or take the full step.",
     "oracle": "An oracle that may also take ¼, ½ or ¾ of it.",
+    "best": "An oracle that may take any scale of the FP64 path.",
 }
 
 
@@ -82,13 +86,13 @@ class Overview:
                 _fact(
                     "Sign accuracy of A",
                     mechanism.value("sign_slope"),
-                    lambda estimate: words.of_accuracy(estimate, "the slope alone"),
+                    lambda estimate: words.of_accuracy(estimate, "A"),
                     share=True,
                 ),
                 _fact(
                     "Sign accuracy of A + Q",
                     mechanism.value("sign_quadratic"),
-                    lambda estimate: words.of_accuracy(estimate, "slope and curvature together"),
+                    lambda estimate: words.of_accuracy(estimate, "A + Q"),
                     share=True,
                 ),
             ]
@@ -109,33 +113,19 @@ class Overview:
             "update": condition.update,
             "n": condition.n,
             "outcomes": outcome_shares(updates, self.bootstrap),
-            "steps": self._steps(updates),
+            "steps": _steps(step_gains(updates, self.bootstrap), condition.kind),
+            "bounded": self._bounded(updates),
             "facts": facts,
         }
 
-    def _steps(self, updates: Updates) -> list[dict[str, Any]]:
-        kind = updates.condition.kind
-        found = step_gains(updates, self.bootstrap)
-        safe = self._row("bound-selected", updates, "primary")
-        population = {}
-        if safe is not None:
-            estimate = safe.value("mean_gain")
-            assert isinstance(estimate, Estimate)
-            found["safe"] = estimate
-            population["safe"] = f"{safe.value('n')} of {len(updates)} questions"
-        return [
-            {
-                "key": key,
-                "label": STEPS[key],
-                "rule": EXPLAINED[key],
-                "population": population.get(key),
-                **_numbers(found[key]),
-                "text": _signed(found[key]),
-                "words": words.of_oracle(found[key]) if key in ORACLES else words.of_gain(found[key], "it", kind),
-            }
-            for key in STEPS
-            if key in found
-        ]
+    def _bounded(self, updates: Updates) -> dict[str, Any] | None:
+        """The safe step beside others, all over the questions that have one; None where the run has no bounds."""
+        row = self._row("bound-selected", updates, "primary")
+        if row is None or not row.value("n"):
+            return None
+        gains = bounded_gains(updates, self.bootstrap)
+        steps = _steps(gains, updates.condition.kind)
+        return {"n": gains["safe"].n, "steps": [step | {"rule": ""} if step["blind"] else step for step in steps]}
 
     def _row(self, table: str, updates: Updates, key: str = "") -> Row | None:
         result = self.tables.get(table)
@@ -156,6 +146,37 @@ def step_gains(updates: Updates, bootstrap: Bootstrap) -> dict[str, Estimate]:
     if updates.has("quadratic_gain"):
         statistics["quadratic"] = Mean(updates.floats("quadratic_gain"))
     return bootstrap.estimate(statistics)
+
+
+def bounded_gains(updates: Updates, bootstrap: Bootstrap) -> dict[str, Estimate]:
+    """Mean FP64 gains over the questions of the table `bound-selected`: A > 0, Q < 0 and a safe scale.
+
+    The best scale stands for the oracles here: the safe step is none of the five that "best of five" chooses from.
+    """
+    inside = updates.primary & ~np.isnan(updates.floats("fp64_safe_scale"))
+    columns = {
+        "full": "fp64_gain",
+        "quarter": "fp64_quarter_gain",
+        "safe": "fp64_safe_gain",
+        "best": "fp64_optimum_gain_high",
+    }
+    return bootstrap.estimate({key: Mean(updates.floats(column)[inside]) for key, column in columns.items()})
+
+
+def _steps(gains: Mapping[str, Estimate], kind: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": key,
+            "label": STEPS[key],
+            "blind": key in BLIND,
+            "rule": EXPLAINED[key],
+            **_numbers(gains[key]),
+            "text": _signed(gains[key]),
+            "words": words.of_oracle(gains[key]) if key in ORACLES else words.of_gain(gains[key], "it", kind),
+        }
+        for key in STEPS
+        if key in gains
+    ]
 
 
 def outcome_shares(updates: Updates, bootstrap: Bootstrap) -> list[dict[str, Any]]:

@@ -66,14 +66,14 @@ def of_oracle(estimate: Estimate) -> str:
     return "It never loses, since it may stay: this is what knowing the reference would be worth."
 
 
-def of_accuracy(estimate: Estimate, rule: str) -> str:
-    """How far a sign prediction goes beyond a coin."""
+def of_accuracy(estimate: Estimate, predictor: str) -> str:
+    """How far a sign goes beyond a coin; it is taken with the reference at hand, so it explains and does not decide."""
     if estimate.value is None:
         return "No question to judge by."
     right = percent(estimate.value)
     low = estimate.interval.low if estimate.interval else None
     beyond = "better than a coin" if low is not None and low > 0.5 else "not clearly better than a coin"
-    return f"By {rule} it is known for {right} of the questions whether the full step helps: {beyond}."
+    return f"Taken with the reference, {predictor} has the sign of the gain for {right} of the questions: {beyond}."
 
 
 def of_share(finite: int, harmful: int, n: int) -> str:

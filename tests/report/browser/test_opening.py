@@ -27,7 +27,16 @@ def test_overview_shows_both_runs_with_their_numbers(visit, report, riddles):
     card = page.locator(".set-card").first
     finite = int((riddles.outcome(1) == 3).sum())
     assert f"{finite} finite-step failure" in card.inner_text()
-    assert card.locator(".steps .step").count() == 6
+    assert [group.locator(".step dt").all_inner_texts() for group in card.locator(".steps").all()] == [
+        ["Full step", "Quarter step"],
+        ["Quadratic step", "Better end", "Best of five"],
+        ["Full step", "Quarter step"],
+        ["Safe step", "Best scale"],
+    ]
+    heads = card.locator(".step-group").all_inner_texts()
+    assert [head.split()[0] for head in heads] == ["Needs", "Uses", "Needs", "Uses"]
+    own = int(((riddles.A[1] > 0) & (riddles.Q[1] < 0)).sum())
+    assert f"a safe step exists: {own} of 30 questions" in card.inner_text()
 
 
 def test_choosing_an_update_shows_its_numbers(visit, report, riddles):

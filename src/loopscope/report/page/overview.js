@@ -18,7 +18,8 @@ export function showOverview(main) {
         "p",
         {},
         "Every update is a direction and a length. It fails because the direction was wrong, or because the step along a good direction was too long. ",
-        `Utilities are in nats: the log probability of the reference. Ranges are ${percent}% intervals over questions.`,
+        `Utilities are in nats: the log probability of the reference. Ranges are ${percent}% intervals over questions. `,
+        "Slope A and curvature Q are derivatives of it: they need the reference answer, so they explain steps and do not choose them.",
       ),
     ),
     [...new Set(page.sets.map((set) => set.title))].map((title) => overviewOf(title, runs.length)),
@@ -101,7 +102,6 @@ function outcomeBar(shares) {
 const outcomes = (label) => label.replace(/failure$/, "failures");
 
 function updateDetails(set, entry) {
-  const range = sharedRange(entry.steps);
   return [
     h(
       "div",
@@ -127,20 +127,36 @@ function updateDetails(set, entry) {
       "div",
       {},
       h("h4", { class: "section-title" }, `Mean gain of ${entry.update} by length of step, in nats`),
-      h("dl", { class: "steps" }, entry.steps.map((step) => stepLine(step, range))),
+      stepGroups(entry.steps),
     ),
+    entry.bounded &&
+      h(
+        "div",
+        {},
+        h("h4", { class: "section-title" }, `The same where a safe step exists: ${entry.bounded.n} of ${plural(entry.n, "question")}, A > 0 and Q < 0`),
+        stepGroups(entry.bounded.steps),
+      ),
+  ];
+}
+
+/** Steps over the same questions on one axis: those that a model can take, and those that need the reference answer. */
+function stepGroups(steps) {
+  const range = sharedRange(steps);
+  const group = (title, members) => members.length > 0 && [h("h5", { class: "step-group" }, title), h("dl", { class: "steps" }, members.map((step) => stepLine(step, range)))];
+  return [
+    group("Needs no reference answer", steps.filter((step) => step.blind)),
+    group("Uses the reference answer: what there is to gain, not what a model can do", steps.filter((step) => !step.blind)),
   ];
 }
 
 function stepLine(step, range) {
-  const population = step.population ? ` Over ${step.population}.` : "";
   return h(
     "div",
     { class: "step" },
     h("dt", {}, step.label),
     h("dd", { class: "strip" }, track(step, range)),
     h("dd", { class: "value number" }, step.text[0]),
-    h("dd", { class: "words" }, `${step.rule} ${step.words}${population}`),
+    h("dd", { class: "words" }, `${step.rule} ${step.words}`.trim()),
     h("dd", { class: "between" }, step.text[1]),
   );
 }

@@ -71,7 +71,7 @@ function wordsPanel(set, details, text, transition, marks) {
 /** What happened, in a sentence. */
 function verdict(record, details) {
   const [A, gain, predicted, best] = [page.slope[record], page.gain[record], page.scale[record], namedScales(record, details)[1].value];
-  const foreseen = `The quadratic model would have stopped at ${scale(predicted)}`;
+  const foreseen = `The quadratic model, made from the reference's own utility, would have stopped at ${scale(predicted)}`;
   const measured = Number.isFinite(best) ? `; the best scale is ${scale(best)}.` : ".";
   switch (page.outcome[record]) {
     case 0:
