@@ -1,6 +1,6 @@
 import pytest
 
-from loopscope.report.provenance import provenance, warnings_of
+from loopscope.report.provenance import DRAWING, provenance, warnings_of
 
 
 @pytest.fixture
@@ -38,3 +38,59 @@ def test_every_entry_has_words(make):
     assert entries["Task riddles"] == "test split: all 2 questions with reference solutions"
     assert entries["Command"] == "loopscope measure --model some/looped-model"
     assert all(entries.values())
+
+
+def entries(run):
+    return {entry["term"]: entry["text"] for entry in provenance(run)}
+
+
+def test_weights_are_said_to_be_what_the_manifest_says(make, synthetic):
+    one, other = synthetic.digest("one"), synthetic.digest("other")
+    found = {
+        name: entries(make(name, **model))["Weights"]
+        for name, model in {
+            "files": {"weights": {"model.safetensors": one}},
+            "hub": {"weights": {"a.safetensors": one, "b.safetensors": other}, "revision": "abc"},
+            "memory": {"weights": {"tensors": one, "class mine.Model": other}, "family": "custom", "dtype": "float32"},
+            "older": {"weights": {}, "family": "custom", "dtype": "float32"},
+            "random": {"weights": {}, "random_weights": True},
+        }.items()
+    }
+    assert found == {
+        "files": f"model.safetensors (SHA-256 {one}); read as bfloat16",
+        "hub": f"revision abc; a.safetensors (SHA-256 {one}), b.safetensors (SHA-256 {other}); read as bfloat16",
+        "memory": f"of a model built in Python: tensors (SHA-256 {one}), class mine.Model (SHA-256 {other}); "
+        "used as float32",
+        "older": "not recorded: the model was built in Python and no weight file was read; used as float32",
+        "random": "none were read: they are random",
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"family": "huginn"}, "initial_state 20260904"),
+        ({"family": "retrofit-llama", "weights": {}, "random_weights": True}, "initial_state 20260904"),
+        ({"family": "ouro"}, None),
+        ({"family": "ouro", "weights": {}, "random_weights": True}, None),
+        ({"family": "custom", "weights": {}}, "initial_state 20260904, if the model draws one"),
+        ({"family": "custom", "weights": {"tensors": "0" * 64}}, "initial_state 20260904"),
+    ],
+)
+def test_a_seed_is_named_where_something_is_drawn(make, model, said):
+    """Manifests of older versions name the seed of the initial state whatever the model."""
+    run = make("run", **model)
+    assert run.manifest.seeds == {"initial_state": 20260904}
+    assert entries(run).get("Seeds") == said
+
+
+def test_the_families_that_draw_a_state_are_those_whose_models_do():
+    from loopscope.models.families import build_model
+    from loopscope.models.initial_state import InitialState
+    from loopscope.models.published import PUBLISHED
+
+    one_of = {model.family: model for model in PUBLISHED}
+    assert set(one_of) == {"ouro", *DRAWING}
+    for family, published in one_of.items():
+        model = build_model(family, published.config)
+        assert isinstance(getattr(model, "initial_state", None), InitialState) == (family in DRAWING)

@@ -12,6 +12,11 @@ LEVELS = {
     "full": "full: also the FP64 analysis of every path with its bounds",
 }
 
+DRAWING = ("huginn", "retrofit-llama", "retrofit-olmo")
+"""Families that start from a state drawn at random."""
+TENSORS = "tensors"
+"""The entry of `ModelInfo.weights` that stands for the weights of a model that was read from no file."""
+
 
 def warnings_of(runs: Sequence[Run]) -> list[str]:
     """What a reader must not overlook: weights that were never trained, toy models, unfinished runs."""
@@ -99,7 +104,7 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "Batches", f"{batch.policy}" + (f", {size}" if size else "") + f", padded on the {batch.padding}"
     yield "Device", manifest.device
     yield "Libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())
-    yield "Seeds", ", ".join(f"{name} {seed}" for name, seed in manifest.seeds.items())
+    yield "Seeds", ", ".join(f"{name} {seed}" for name, seed in _seeds(manifest))
     yield "Settings", ", ".join(f"{name} {value}" for name, value in manifest.settings.items() if value is not None)
     yield "Measured by", f"loopscope {manifest.loopscope_version}, code SHA-256 {manifest.code_sha256}"
     yield "Command", " ".join(manifest.command_line)
@@ -110,6 +115,20 @@ def _weights(manifest: Manifest) -> str:
     model = manifest.model
     if model.random_weights:
         return "none were read: they are random"
-    files = ", ".join(f"{name} (SHA-256 {digest})" for name, digest in model.weights.items())
+    if not model.weights:
+        return f"not recorded: the model was built in Python and no weight file was read; used as {model.dtype}"
+    hashed = ", ".join(f"{name} (SHA-256 {digest})" for name, digest in model.weights.items())
+    if TENSORS in model.weights:
+        return f"of a model built in Python: {hashed}; used as {model.dtype}"
     revision = f"revision {model.revision}; " if model.revision else ""
-    return f"{revision}{files}; read as {model.dtype}"
+    return f"{revision}{hashed}; read as {model.dtype}"
+
+
+def _seeds(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """What was drawn at random. Older manifests name the seed of the initial state for models that draw none, too."""
+    model = manifest.model
+    for name, seed in manifest.seeds.items():
+        if name != "initial_state" or model.family in DRAWING or TENSORS in model.weights:
+            yield name, str(seed)
+        elif not model.weights and not model.random_weights:
+            yield name, f"{seed}, if the model draws one"
