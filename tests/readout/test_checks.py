@@ -57,6 +57,9 @@ MISTAKES = {
     "target-too-large": (lambda: affine_path(Z, Z, [0, 4, 1]), "target 4 is outside the vocabulary of 4"),
     "target-negative": (lambda: affine_path(Z, Z, [0, -1, 1]), "target -1 is outside"),
     "float-targets": (lambda: affine_path(Z, Z, [0.0, 1.0, 2.0]), "targets has dtype"),
+    "text-targets": (lambda: affine_path(Z, Z, ["a", "b", "c"]), "targets is no list of integers"),
+    "no-targets": (lambda: affine_path(Z[0], Z[0], None), "targets is no list of integers"),
+    "sparse-logits": (lambda: affine_path(Z.to_sparse(), Z, Y), "give a dense tensor"),
     "too-few-targets": (lambda: affine_path(Z, Z, [0]), "each of the 3 rows"),
     "shapes": (lambda: affine_path(Z, Z[:, :3], Y), r"\(3, 4\) but v has shape \(3, 3\)"),
     "three-axes": (lambda: affine_path(Z[None], Z[None], Y), "give a matrix"),
@@ -130,6 +133,8 @@ MISTAKES = {
     "correct-elsewhere": (lambda: option_path(_path().per_token(), [0, 0, 1], [2, 2]), "belongs to another question"),
     "correct-outside": (lambda: option_path(_path().per_token(), [0, 0, 1], [0, 3]), "3 scored sequences"),
     "correct-count": (lambda: option_path(_path().per_token(), [0, 0, 1], [0]), "each of the 2 rows"),
+    "correct-missing": (lambda: option_path(_path().per_token(), None, None), "correct is no list of integers"),
+    "option-path-of-logits": (lambda: option_path(Z), "path is a Tensor"),
     "joint-count": (lambda: joint_option_utility(torch.zeros(3), [0, 0], [0]), "each of the 3 rows"),
 }  # fmt: skip
 

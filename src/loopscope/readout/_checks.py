@@ -27,6 +27,8 @@ def require_floating(name: str, tensor: Tensor) -> None:
         raise LoopscopeError(f"{name} is a {type(tensor).__name__}, not a torch tensor; wrap it with torch.as_tensor.")
     if not tensor.dtype.is_floating_point:
         raise LoopscopeError(f"{name} has dtype {tensor.dtype}; give a floating-point tensor.")
+    if tensor.layout != torch.strided:
+        raise LoopscopeError(f"{name} has layout {tensor.layout}; give a dense tensor, e.g. {name}.to_dense().")
 
 
 def require_finite(name: str, tensor: Tensor) -> None:
@@ -73,11 +75,20 @@ def require_same_shape(name_a: str, a: Tensor, name_b: str, b: Tensor) -> None:
         raise LoopscopeError(f"{name_a} is on {a.device} but {name_b} is on {b.device}; move them to one device.")
 
 
-def as_index(name: str, index: Any, length: int, device: torch.device) -> Tensor:
-    """A one-dimensional int64 tensor of the given length, from integers only."""
-    tensor = torch.as_tensor(index)
+def as_integers(name: str, index: Any) -> Tensor:
+    """Whatever holds integers, as a tensor."""
+    try:
+        tensor = torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise LoopscopeError(f"{name} is no list of integers that torch can hold; give one integer a row.") from None
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise LoopscopeError(f"{name} has dtype {tensor.dtype}; give integers.")
+    return tensor
+
+
+def as_index(name: str, index: Any, length: int, device: torch.device) -> Tensor:
+    """A one-dimensional int64 tensor of the given length, from integers only."""
+    tensor = as_integers(name, index)
     if tensor.ndim != 1 or tensor.shape[0] != length:
         raise LoopscopeError(f"{name} has shape {tuple(tensor.shape)}; give one integer for each of the {length} rows.")
     return tensor.to(device=device, dtype=torch.int64)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from loopscope._errors import LoopscopeError
 from loopscope.readout._checks import (
+    as_integers,
     as_readout_dtype,
     as_targets,
     require_finite,
@@ -57,7 +58,7 @@ def affine_path(
     """
     if isinstance(z0, Tensor) and isinstance(v, Tensor) and z0.ndim == 1 and v.ndim == 1:
         z0, v = z0.unsqueeze(0), v.unsqueeze(0)
-        targets = torch.as_tensor(targets).reshape(-1)
+        targets = as_integers("targets", targets).reshape(-1)
     source = StoredLogits(z0, v)
     return AffinePath(
         source,

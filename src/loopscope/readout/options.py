@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from loopscope._errors import LoopscopeError
-from loopscope.readout._checks import as_index
+from loopscope.readout._checks import as_index, as_integers
 from loopscope.readout.composition import log_softmax_derivatives
 from loopscope.readout.reference import gain_at, log_probability_at_start
 from loopscope.readout.utility_path import UtilityPath
@@ -125,10 +125,12 @@ def option_path(path: UtilityPath, question: Any = None, correct: Any = 0) -> Op
     >>> round(float(joint.slope), 6), round(float(joint.gain), 6)
     (0.072329, 0.046799)
     """
+    if not isinstance(path, UtilityPath):
+        raise LoopscopeError(f"path is a {type(path).__name__}; give what affine_path or nonlinear_path returns.")
     single = question is None
     if single:
         question = torch.zeros(path.examples, dtype=torch.int64)
-        correct = torch.as_tensor(correct).reshape(-1)
+        correct = as_integers("correct", correct).reshape(-1)
     groups = OptionGroups.of(question, correct, path.examples, path._initial_cached.device)
     return OptionPath(path, groups, single=single)
 
