@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from loopscope._errors import LoopscopeError
+from loopscope.measure import facts
+from loopscope.measure.replay import replay
 from loopscope.measure.run import measure
 from loopscope.models.registry import EMBEDDED
 from loopscope.store import Run, verify
@@ -38,6 +41,81 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop("my_looped", None)
 
 
+def _run(wheel: str, output: Path) -> Run:
+    """Two units of one question."""
+    return measure(wheel, ["arithmetic"], output=output, transitions=[1], limit=2, unit_size=1, device="cpu")
+
+
+def _other_weights(module: Path, seed: int) -> None:
+    """Another checkpoint under the same name, in the same code."""
+    sys.modules.pop("my_looped", None)
+    module.with_name("weights.txt").write_text(str(seed))
+
+
+@pytest.fixture
+def seeded(wheel: str, tmp_path: Path) -> str:
+    """The same model with weights that a file beside it decides."""
+    module = tmp_path / "my_looped.py"
+    code = module.read_text()
+    assert "torch.manual_seed(0)" in code
+    read = f"torch.manual_seed(int(__import__('pathlib').Path({str(tmp_path / 'weights.txt')!r}).read_text()))"
+    module.write_text(code.replace("torch.manual_seed(0)", read))
+    _other_weights(module, 1)
+    return wheel
+
+
+def test_same_weights_resume(seeded: str, tmp_path: Path) -> None:
+    run = _run(seeded, tmp_path / "run")
+    shards = {path: path.read_bytes() for path in run.path.rglob("*.parquet")}
+    (run.path / "units" / f"{run.units[-1].name}.json").unlink()
+    _other_weights(tmp_path / "my_looped.py", 1)
+    again = _run(seeded, tmp_path / "run")
+    assert again.finished
+    assert {path: path.read_bytes() for path in run.path.rglob("*.parquet")} == shards
+
+
+def test_other_weights_of_the_same_name_are_refused(seeded: str, tmp_path: Path) -> None:
+    run = _run(seeded, tmp_path / "run")
+    (run.path / "units" / f"{run.units[-1].name}.json").unlink()
+    _other_weights(tmp_path / "my_looped.py", 2)
+    with pytest.raises(LoopscopeError, match=r"holds another run \(model\.weights\.tensors was '"):
+        _run(seeded, tmp_path / "run")
+
+
+def test_other_code_of_the_same_name_is_refused(seeded: str, tmp_path: Path) -> None:
+    _run(seeded, tmp_path / "run")
+    module = tmp_path / "my_looped.py"
+    code = module.read_text()
+    assert "functional.gelu(" in code
+    module.write_text(code.replace("functional.gelu(", "functional.leaky_relu("))
+    _other_weights(module, 1)
+    importlib.invalidate_caches()
+    with pytest.raises(LoopscopeError, match=r"model\.weights\.class my_looped\.\w+ was '"):
+        _run(seeded, tmp_path / "run")
+
+
+def test_older_run_that_says_less_is_measured_again(
+    seeded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names no weights and a seed that the model never used; what it stores still decides."""
+    with monkeypatch.context() as older:
+        older.setattr(facts, "_weights", lambda model, card: {})
+        older.setattr(facts, "_seeds", lambda model, card: {"initial_state": 20260904})
+        run = _run(seeded, tmp_path / "run")
+    assert Run(run.path).manifest.seeds == {"initial_state": 20260904}
+    assert replay(run) == []
+    _other_weights(tmp_path / "my_looped.py", 2)
+    assert any("questions.slope" in finding.message for finding in replay(run))
+
+
+@pytest.mark.parametrize(("family", "seeds"), [("ouro", {}), ("huginn", {"initial_state": 20260904})])
+def test_seed_of_an_initial_state_is_named_where_one_is_drawn(
+    family: str, seeds: dict[str, int], checkpoint: Callable[[str], str], tmp_path: Path
+) -> None:
+    run = measure(checkpoint(family), ["arithmetic"], output=tmp_path / "run", depths=[1], limit=1, device="cpu")
+    assert run.manifest.seeds == seeds
+
+
 def test_model_of_the_documentation(wheel: str, tmp_path: Path) -> None:
     run = measure(
         wheel,
@@ -52,6 +130,7 @@ def test_model_of_the_documentation(wheel: str, tmp_path: Path) -> None:
     assert run.finished
     assert verify(run).ok
     assert run.manifest.model.name == "my-wheel"
+    assert run.manifest.seeds == {}
     assert run.records.height == 8
     assert run.records["scalar_check_passed"].all()
     assert run.read("tokens")["exit_depth"].null_count() == run.read("tokens").height

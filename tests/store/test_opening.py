@@ -110,6 +110,11 @@ def test_a_difference_is_refused_and_named(
     assert contents(copy) == contents(undisturbed)
 
 
+def test_an_older_run_that_names_a_seed_nobody_draws_from_goes_on(copy: Path, make_manifest: Make) -> None:
+    with open_or_create(copy, make_manifest(seeds={})) as writer:
+        assert writer.status == "finished"
+
+
 def test_many_differences_are_counted(copy: Path, make_manifest: Make) -> None:
     other = make_manifest(device="cuda", tokens=False, unit_size=2, seeds={"initial_state": 1}, transitions=(4,))
     with pytest.raises(LoopscopeError, match="; and 2 more"):

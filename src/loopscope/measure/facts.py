@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from loopscope.models.card import ModelCard
+from loopscope.models.identity import model_identity
+from loopscope.models.initial_state import InitialState
 from loopscope.models.load import card_of
 from loopscope.models.protocol import LoopedModel
 from loopscope.store.manifest import ModelInfo
@@ -23,7 +26,7 @@ class ModelFacts:
         states_dtype: arithmetic of the states.
         device_type: "cpu", "cuda".
         device_name: the device as its maker calls it.
-        seed: what random weights were drawn from; None for a checkpoint.
+        seeds: of what is drawn at random, by name: random weights, an initial state.
         shares_context: whether it runs options that share a row.
     """
 
@@ -33,7 +36,7 @@ class ModelFacts:
     states_dtype: str
     device_type: str
     device_name: str
-    seed: int | None
+    seeds: dict[str, int]
     shares_context: bool
 
 
@@ -45,7 +48,7 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         name=card.name,
         family=card.family,
         revision=card.revision,
-        weights={name: digest for name, digest in card.sha256.items() if name.endswith(".safetensors")},
+        weights=_weights(model, card),
         config_sha256=card.sha256.get("config.json"),
         dtype=card.dtype,
         affine_readout=model.head is not None,
@@ -61,9 +64,21 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         str(model.dtype).removeprefix("torch."),
         model.device.type,
         _device_name(model.device),
-        card.seed if card.random else None,
+        _seeds(model, card),
         bool(getattr(model, "shares_context", False)),
     )
+
+
+def _weights(model: LoopedModel, card: ModelCard) -> dict[str, str]:
+    """The hashes of the files that the weights were read from; of the model in memory where there are none."""
+    files = {name: digest for name, digest in card.sha256.items() if name.endswith(".safetensors")}
+    return files if files or card.random else model_identity(model)
+
+
+def _seeds(model: LoopedModel, card: ModelCard) -> dict[str, int]:
+    drawn = getattr(model, "initial_state", None)
+    seeds = {"initial_state": drawn.seed} if isinstance(drawn, InitialState) else {}
+    return seeds | ({"random_weights": card.seed} if card.random and card.seed is not None else {})
 
 
 def _device_name(device: torch.device) -> str:

@@ -14,7 +14,6 @@ from loopscope.measure.batches import Question
 from loopscope.measure.facts import ModelFacts
 from loopscope.measure.settings import LongPolicy, Settings
 from loopscope.measure.spans import token_spans
-from loopscope.models.initial_state import SEED
 from loopscope.models.packing import common_prefix
 from loopscope.store.hashing import code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo
@@ -125,7 +124,7 @@ def build_manifest(
         dtypes=Dtypes(states=facts.states_dtype, readout=settings.readout_dtype),
         device=facts.device_name,
         libraries={"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
-        seeds={"initial_state": SEED, **({} if facts.seed is None else {"random_weights": facts.seed})},
+        seeds=facts.seeds,
         batch=BatchInfo(policy=batch.name, size=batch.size, token_budget=batch.budget),
         unit_size=settings.unit_size,
         settings={

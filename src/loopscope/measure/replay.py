@@ -43,7 +43,7 @@ _CIRCUMSTANCES = (
     "model.name",
     "model.revision",
 )
-"""What may differ from the run; then rounding may differ, too."""
+"""What may differ from the run; then rounding may differ, too. So may weights of which an older run says nothing."""
 
 
 def replay(
@@ -71,7 +71,8 @@ def _replay(run: Run, request: Request) -> Iterator[Finding]:
     # The batches are those of the run, whatever this device would have been given.
     rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch})
     found = differences(run.manifest, rebuilt)
-    refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES)]
+    unknown = ("model.weights.",) if not run.manifest.model.weights else ()
+    refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES + unknown)]
     if refused:
         yield from (Finding("replay", str(run.path), f"not the sources of the run: {entry}") for entry in refused)
         return

@@ -47,7 +47,8 @@ class ModelInfo(_Part):
     revision: str | None = None
     """Resolved revision on the hub; absent for folders and embedded models."""
     weights: dict[str, Sha256]
-    """SHA-256 of every weight file by its name inside the checkpoint; empty for random weights."""
+    """SHA-256 of every weight file by its name inside the checkpoint; of a model without files, of its tensors and of
+    its class's code; empty for random weights."""
     config_sha256: Sha256 | None = None
     dtype: str
     affine_readout: bool
@@ -122,6 +123,7 @@ class Manifest(_Part):
     libraries: dict[str, str]
     """Versions of the libraries whose arithmetic or file format enters the run."""
     seeds: dict[str, int]
+    """Of what is drawn at random: `initial_state` where the model draws one, `random_weights`."""
     batch: BatchInfo
     unit_size: Annotated[int, Field(ge=1)]
     """Examples in a work unit."""
