@@ -1,6 +1,7 @@
 """The whole of `train-toy` through its command, with a tiny recipe."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,30 @@ def test_user_mistakes_are_one_line(capsys):
     assert capsys.readouterr().err == "unknown embedded model 'toy-llama': choose one of toy-ouro, toy-huginn\n"
 
 
-def test_minutes_must_be_positive():
-    with pytest.raises(LoopscopeError, match="--minutes must be positive"):
-        module.train_toy("toy-ouro", minutes=0)
+@pytest.mark.parametrize("minutes", [0, -1.0, float("nan"), float("inf"), 1e308])
+def test_minutes_must_end(minutes, tmp_path):
+    with pytest.raises(LoopscopeError, match="--minutes must be above 0 and at most 43200, not"):
+        module.train_toy("toy-ouro", minutes=minutes, output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"seed": -1}, "--seed must be from 0 to 9223372036854775807, not -1"),
+        ({"seed": 2**64}, "--seed must be from 0"),
+        ({"seed": 10**5000}, "--seed must be from 0"),
+        ({"problems": 0}, "--problems must be from 1 to 1000000, not 0"),
+        ({"workers": -1}, "--workers must be from 0 to 64, not -1"),
+        ({"workers": 10**6}, "--workers must be from 0 to 64"),
+        ({"device": "meta"}, "device"),
+        ({"device": "x" * 5000}, "there is no device"),
+        ({"output": Path(__file__)}, "cannot be made: File exists"),
+        ({"output": Path("x" * 5000)}, "cannot be made: File name too long"),
+    ],
+)
+def test_every_number_is_checked_in_one_line(given, complaint, tmp_path):
+    with pytest.raises(LoopscopeError, match=complaint) as caught:
+        module.train_toy("toy-ouro", **{"output": tmp_path, "minutes": 0.001, "device": "cpu"} | given)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400

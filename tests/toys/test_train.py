@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import pickle
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.batch import Batch
@@ -88,6 +90,86 @@ def test_finished_run_does_not_train_again(run, recipes, tmp_path):
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
+class Trap:
+    """Unpickling this writes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_state_holds_no_pickle_and_an_old_one_is_not_opened(run, recipes, tmp_path):
+    run(recipes["ouro"], tmp_path, 2)
+    with safe_open(tmp_path / "training.safetensors", "pt") as file:
+        assert "/model/lm_head.weight" in file.keys()  # noqa: SIM118
+    for path in tmp_path.iterdir():
+        if path.suffix in (".safetensors", ".json"):
+            continue
+        pytest.fail(f"{path.name} is neither JSON nor safetensors")
+    (tmp_path / "training.safetensors").unlink()
+    (tmp_path / "training.pt").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    with pytest.raises(LoopscopeError, match="a pickle, which is not read"):
+        run(recipes["ouro"], tmp_path, 2)
+    assert not (tmp_path / "sprung").exists()
+
+
+def _truncated(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _as_pickle(path):
+    path.write_bytes(pickle.dumps({"a": 1}))
+
+
+def _without(name):
+    def change(path):
+        tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata()
+        del tensors[name]
+        save_file(tensors, path, metadata)
+
+    return change
+
+
+def _misshapen(path):
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    tensors["/model/lm_head.weight"] = tensors["/model/lm_head.weight"][:-1].clone()
+    save_file(tensors, path, metadata)
+
+
+def _with_values(text):
+    return lambda path: save_file(load_file(path), path, {"values": text})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _truncated,
+        _as_pickle,
+        _without("/model/lm_head.weight"),
+        _misshapen,
+        _with_values("{"),
+        _with_values("7"),
+        _with_values('{"pairs": 3}'),
+        _with_values('{"pairs": [["identity", {"pairs": []}]]}'),
+        _with_values("[" * 5000),
+        lambda path: path.write_bytes(b""),
+        lambda path: (path.unlink(), path.mkdir()),
+    ],
+)
+def test_damaged_state_is_one_line(run, recipes, tmp_path, damage):
+    run(recipes["ouro"], tmp_path, 1)
+    damage(tmp_path / "training.safetensors")
+    with pytest.raises(LoopscopeError, match="delete it to train from nothing") as caught:
+        run(recipes["ouro"], tmp_path, 2)
+    assert "\n" not in str(caught.value)
+
+
 def test_other_model_in_the_folder_is_refused(run, recipes, tmp_path):
     run(recipes["ouro"], tmp_path, 2)
     with pytest.raises(LoopscopeError, match="belongs to a training with name 'tiny-ouro'"):
@@ -160,5 +242,6 @@ def test_recipes_ask_what_the_configuration_says():
 
 def test_no_gpu_is_one_line(recipes, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(LoopscopeError, match="no CUDA device is here: use --device cpu"):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(LoopscopeError, match="this machine has 0 CUDA devices: choose cpu or auto"):
         train(recipes["ouro"], tmp_path, Budget(steps=1), device="cuda")

@@ -12,14 +12,15 @@ import re
 import shutil
 from pathlib import Path
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
 from loopscope.models.checkpoint import CONFIG, INDEX, TOKENIZER, WEIGHTS, index_shards
 from loopscope.models.hub_errors import explained, is_network
 
 TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json")
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_REVISION = re.compile(r"\w[\w./+-]*")
+# File systems take names of 255 bytes, and the cache makes one of the repository and one of the revision.
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_REVISION = re.compile(r"\w[\w./+-]{0,199}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -42,9 +43,9 @@ class HubRepository:
         self.repo_id = repo_id
         self.asked = revision or "main"
         if not _REPOSITORY.fullmatch(repo_id) or ".." in repo_id:
-            raise LoopscopeError(f"{repo_id!r} is not a hub name: give ORGANISATION/NAME or a local folder")
+            raise LoopscopeError(f"{shown(repo_id)} is not a hub name: give ORGANISATION/NAME or a local folder")
         if not _REVISION.fullmatch(self.asked) or ".." in self.asked:
-            raise LoopscopeError(f"{self.asked!r} is not a revision: give a branch, a tag or a commit hash")
+            raise LoopscopeError(f"{shown(self.asked)} is not a revision: give a branch, a tag or a commit hash")
         self.offline = bool(constants.HF_HUB_OFFLINE) if offline is None else offline
         self._folder = Path(constants.HF_HUB_CACHE).expanduser() / ("models--" + repo_id.replace("/", "--"))
         self._sizes: dict[str, int | None] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
 
 DTYPES = {
     "bfloat16": torch.bfloat16,
@@ -12,6 +12,7 @@ DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+_TYPES = ("cpu", "cuda", "mps")
 _ABBREVIATIONS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
 
 
@@ -23,10 +24,14 @@ def find_device(device: str | torch.device) -> torch.device:
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else _apple() or "cpu")
+    unknown = LoopscopeError(f"there is no device {shown(str(device))} for models: choose cpu, cuda, cuda:1, … or auto")
+    # torch knows devices that hold no numbers (meta) or that no model was ever run on.
+    if str(device).partition(":")[0] not in _TYPES:
+        raise unknown
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise LoopscopeError(f"there is no device {device!r}: choose cpu, cuda, cuda:1, … or auto") from None
+    except RuntimeError:
+        raise unknown from None
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise LoopscopeError(f"{found} is asked for but this machine has {count} CUDA devices: choose cpu or auto")
@@ -49,4 +54,4 @@ def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
     try:
         return DTYPES[_ABBREVIATIONS.get(name, name)]
     except KeyError:
-        raise LoopscopeError(f"{name!r} is no dtype for weights: choose one of {', '.join(DTYPES)}") from None
+        raise LoopscopeError(f"{shown(name)} is no dtype for weights: choose one of {', '.join(DTYPES)}") from None

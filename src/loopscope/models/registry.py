@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
 from loopscope.models.checkpoint import CONFIG
 from loopscope.models.published import PUBLISHED
 
@@ -70,7 +70,8 @@ def unknown_name(name: str) -> LoopscopeError:
     by_lower = {known.lower(): known for known in known_names()}
     close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
     guess = f"did you mean {' or '.join(close)}? " if close else ""
+    folder = " ".join(Path(name).name.split())
     return LoopscopeError(
-        f"there is no model {name!r}: {guess}`loopscope models` lists the names; a hub name is ORGANISATION/NAME, "
-        f"a folder is a path such as ./{Path(name).name}"
+        f"there is no model {shown(name)}: {guess}`loopscope models` lists the names; a hub name is ORGANISATION/NAME, "
+        f"a folder is a path such as ./{folder}"
     )

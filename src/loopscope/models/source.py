@@ -15,13 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from loopscope._errors import LoopscopeError, setting
+from loopscope._errors import LoopscopeError, setting, shown
 from loopscope.models.published import Published, find_published
 from loopscope.models.registry import embedded_models, unknown_name, user_models
 
 Kind = Literal["hub", "folder", "embedded", "entry point"]
 
-_SPAN = re.compile(r"(\d+)-(\d+)")
+LONGEST_SPEC = 4096
+"""Characters of a specification: the longest path of common systems."""
+
+_SPAN = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -57,6 +60,8 @@ def parse_spec(spec: str, revision: str | None = None) -> Source:
     Raises:
         LoopscopeError: if nothing answers to it, with the nearest names.
     """
+    if len(spec) > LONGEST_SPEC:
+        raise LoopscopeError(f"the model {shown(spec)} is longer than {LONGEST_SPEC} characters: no model is called so")
     if spec.startswith("loop:"):
         return _parse_loop(spec, revision)
     source = _named(spec)
@@ -67,13 +72,15 @@ def parse_spec(spec: str, revision: str | None = None) -> Source:
             raise unknown_name(spec)
         if revision is not None and revision != given:
             raise LoopscopeError(
-                f"{spec} names one revision and {setting('revision', revision)} another: give one of them"
+                f"{shown(spec)} names one revision and {setting('revision', revision)} another: give one of them"
             )
         revision = given
     if revision is None:
         return source
+    if not revision:
+        raise LoopscopeError(f"the revision of {source.name} is empty: give a branch, a tag or a commit, or leave it out")
     if source.kind != "hub":
-        raise LoopscopeError(f"{source.name} is no hub model and has no revisions: leave {revision!r} out")
+        raise LoopscopeError(f"{source.name} is no hub model and has no revisions: leave {shown(revision)} out")
     return replace(source, revision=revision)
 
 
@@ -81,17 +88,17 @@ def _parse_loop(spec: str, revision: str | None) -> Source:
     base, _, layers = spec.removeprefix("loop:").rpartition(":")
     span = _SPAN.fullmatch(layers)
     if not base or span is None:
-        raise LoopscopeError(f"{spec!r} is not loop:PATH_OR_NAME:FIRST-LAST, for example loop:org/model:10-20")
+        raise LoopscopeError(f"{shown(spec)} is not loop:PATH_OR_NAME:FIRST-LAST, for example loop:org/model:10-20")
     source = parse_spec(base, revision)
     if source.kind == "entry point" or source.span is not None:
-        raise LoopscopeError(f"{spec!r}: only a checkpoint's layers can be looped, not {base!r}")
+        raise LoopscopeError(f"{shown(spec)}: only a checkpoint's layers can be looped, not {shown(base)}")
     return replace(source, name=f"loop:{source.name}:{layers}", span=(int(span[1]), int(span[2])))
 
 
 def _named(spec: str) -> Source | None:
-    folder = Path(spec).expanduser()
+    folder = _expanded(spec)
     looks_like_path = "/" in spec or "\\" in spec or spec.startswith((".", "~"))
-    if looks_like_path and folder.is_dir():
+    if looks_like_path and _is_dir(folder):
         return _folder(folder)
     if published := find_published(spec):
         return Source(published.name, "hub", published.repo_id, published.revision, published)
@@ -99,15 +106,33 @@ def _named(spec: str) -> Source | None:
         return Source(path.name, "embedded", str(path))
     if spec in user_models():
         return Source(spec, "entry point", spec)
-    if spec and folder.is_dir():
+    if spec and _is_dir(folder):
         return _folder(folder)
     if folder.is_file():
-        raise LoopscopeError(f"{spec} is a file: give the folder it lies in")
+        raise LoopscopeError(f"{_in_one_line(spec)} is a file: give the folder it lies in")
     if _HUB_NAME.fullmatch(spec):
         return Source(spec, "hub", spec)
     if looks_like_path and "@" not in spec:
-        raise LoopscopeError(f"the folder {spec} does not exist; a hub name is ORGANISATION/NAME")
+        raise LoopscopeError(f"the folder {_in_one_line(spec)} does not exist; a hub name is ORGANISATION/NAME")
     return None
+
+
+def _in_one_line(path: str) -> str:
+    return " ".join(path.split())
+
+
+def _expanded(spec: str) -> Path:
+    try:
+        return Path(spec).expanduser()
+    except RuntimeError:  # ~name of nobody
+        raise LoopscopeError(f"{shown(spec)} names the home of an unknown user: give the folder's whole path") from None
+
+
+def _is_dir(folder: Path) -> bool:
+    try:
+        return folder.is_dir()
+    except OSError as error:  # a part that is too long for the system, or a folder that may not be searched
+        raise LoopscopeError(f"the folder {shown(str(folder))} cannot be looked at: {error.strerror}") from None
 
 
 def _folder(folder: Path) -> Source:

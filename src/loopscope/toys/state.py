@@ -1,6 +1,7 @@
 """The training's state on disk, written atomically: the same command goes on from it.
 
-Read back with `weights_only`, so that a file can hold tensors and plain values but no code.
+One safetensors file: weights and the optimisers' tensors by name, and everything else as JSON in its metadata, so that
+reading it back can run no code.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
 
 from loopscope._errors import LoopscopeError
 
-STATE = "training.pt"
+STATE = "training.safetensors"
 CURVES = "curves.json"
+_PICKLED_STATE = "training.pt"
+_VALUES = "values"
+_TENSOR = "tensor"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -31,9 +37,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 def save_state(folder: Path, state: dict[str, Any], curves: list[dict[str, Any]]) -> None:
     """Saves everything a resumed run needs; the curves lie beside it as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / (STATE + ".part")
-    torch.save({**state, "curves": json.dumps(curves)}, part)
-    part.replace(folder / STATE)
+    tensors: dict[str, Tensor] = {}
+    values = _without_tensors({**state, "curves": curves}, "", tensors)
+    write_atomically(folder / STATE, save(tensors, {_VALUES: json.dumps(values)}))
     write_atomically(folder / CURVES, (json.dumps(curves) + "\n").encode())
 
 
@@ -41,15 +47,46 @@ def load_state(folder: Path, identity: dict[str, Any]) -> tuple[dict[str, Any], 
     """The saved state and curves, or None in a fresh folder; another run's state is refused."""
     path = folder / STATE
     if not path.exists():
+        if (folder / _PICKLED_STATE).exists():
+            raise LoopscopeError(
+                f"{folder / _PICKLED_STATE} is the state of an older loopscope, a pickle, which is not read: "
+                "delete it to train from nothing, or choose another --output"
+            )
         return None
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise LoopscopeError(f"{path} cannot be read ({error}); delete it to train from nothing") from error
+        with safe_open(path, framework="pt") as file:
+            values = json.loads((file.metadata() or {})[_VALUES])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        state = _with_tensors(values, tensors)
+        saved, curves = state["identity"], state.pop("curves")
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise LoopscopeError(f"{path} cannot be read ({reason}); delete it to train from nothing") from error
     for key, value in identity.items():
-        if state["identity"].get(key) != value:
+        if saved.get(key) != value:
             raise LoopscopeError(
-                f"{path} belongs to a training with {key} {state['identity'].get(key)!r}, not {value!r}; "
+                f"{path} belongs to a training with {key} {saved.get(key)!r}, not {value!r}; "
                 "choose another --output or delete it"
             )
-    return state, json.loads(state.pop("curves"))
+    return state, curves
+
+
+def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """The value as JSON holds it: tensors by their names, which lead to them; dictionaries as pairs, to keep keys."""
+    if isinstance(value, Tensor):
+        # Tied weights have one memory, which the format refuses to hold twice.
+        tensors[name] = value.detach().cpu().clone().contiguous()
+        return {_TENSOR: name}
+    if isinstance(value, dict):
+        return {"pairs": [[key, _without_tensors(part, f"{name}/{key}", tensors)] for key, part in value.items()]}
+    if isinstance(value, list | tuple):
+        return [_without_tensors(part, f"{name}/{index}", tensors) for index, part in enumerate(value)]
+    return value
+
+
+def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        if _TENSOR in value:
+            return tensors[value[_TENSOR]]
+        return {key: _with_tensors(part, tensors) for key, part in value["pairs"]}
+    return [_with_tensors(part, tensors) for part in value] if isinstance(value, list) else value

@@ -23,6 +23,7 @@ from torch import Tensor
 from loopscope._errors import LoopscopeError
 from loopscope.models.huginn import Huginn
 from loopscope.models.ouro import Ouro
+from loopscope.models.placement import find_device
 from loopscope.tasks.arithmetic.rng import key
 from loopscope.toys.build import Toy, compile_blocks, new_model, optimisers
 from loopscope.toys.data import Place, Rows, stream
@@ -30,7 +31,7 @@ from loopscope.toys.export import export
 from loopscope.toys.objective import Loss, Supervised, draw_recurrence, draw_state, huginn_loss, ouro_loss, supervise
 from loopscope.toys.recipe import Recipe
 from loopscope.toys.schedule import rate_factor
-from loopscope.toys.state import load_state, save_state
+from loopscope.toys.state import STATE, load_state, save_state
 from loopscope.toys.tokenizer import build_tokenizer
 
 Report = Callable[[str], None]
@@ -65,14 +66,14 @@ class Trainer:
         folder: Path,
         *,
         seed: int,
-        device: str,
+        device: torch.device,
         workers: int,
         compiled: bool,
         report: Report,
         tokenizer: Tokenizer | None = None,
     ) -> None:
         self.recipe, self.folder, self.seed, self.report = recipe, folder, seed, report
-        self.device = torch.device(device)
+        self.device = device
         self.workers = workers
         self.tokenizer = build_tokenizer() if tokenizer is None else tokenizer
         self.model: Toy = new_model(recipe, seed).to(self.device)
@@ -102,11 +103,17 @@ class Trainer:
         if found is None:
             return
         state, self.curves = found
-        self.model.load_state_dict(state["model"])
-        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(saved)
-        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
-        self.place = Place(*state["place"])
+        try:
+            self.model.load_state_dict(state["model"])
+            for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+                optimiser.load_state_dict(saved)
+            self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+            self.place = Place(*state["place"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise LoopscopeError(
+                f"{self.folder / STATE} does not fit the model ({reason}); delete it to train from nothing"
+            ) from error
         self.report(f"{self.recipe.name}: resuming at step {self.step}, {self.seconds / 60:.1f} min trained")
 
     def save(self) -> None:
@@ -303,12 +310,10 @@ def train(
         report_steps: a line every so many steps instead.
         tokenizer: the tokenizer where it is built already.
     """
-    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    if chosen == "cpu":
+    chosen = find_device(device)
+    if chosen.type == "cpu":
         tokens = min(recipe.mixture.batch_tokens, CPU_BATCH_TOKENS)
         recipe = dataclasses.replace(recipe, mixture=dataclasses.replace(recipe.mixture, batch_tokens=tokens))
-    elif chosen.startswith("cuda") and not torch.cuda.is_available():
-        raise LoopscopeError("no CUDA device is here: use --device cpu")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     trainer = Trainer(
         recipe,
@@ -316,7 +321,7 @@ def train(
         seed=seed,
         device=chosen,
         workers=max(1, min(6, cores // 2 - 1)) if workers is None else workers,
-        compiled=chosen.startswith("cuda") if compiled is None else compiled,
+        compiled=chosen.type == "cuda" if compiled is None else compiled,
         report=report,
         tokenizer=tokenizer,
     )
