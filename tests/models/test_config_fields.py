@@ -13,7 +13,7 @@ def test_values_and_defaults():
     assert (fields.size("a"), fields.size("n", 4), fields.count("z", 0)) == (3, 4, 0)
     assert (fields.number("b"), fields.number("a"), fields.number("n", 2.0)) == (0.5, 3.0, 2.0)
     assert (fields.flag("c", False), fields.flag("n", True)) == (True, True)
-    assert (fields.token_ids("d"), fields.token_ids("e"), fields.token_ids("n")) == ((1, 2), (7,), ())
+    assert (fields.token_ids("d", 8), fields.token_ids("e", 8), fields.token_ids("n", 8)) == ((1, 2), (7,), ())
     nested = fields.mapping("m")
     assert nested is not None
     assert nested.size("x") == 1
@@ -31,7 +31,7 @@ def test_values_and_defaults():
         (lambda f: f.number("infinite"), "infinite must be a positive number, not inf"),
         (lambda f: f.flag("zero", True), "zero must be true or false, not 0"),
         (lambda f: f.mapping("text"), "text must be an object, not 'x'"),
-        (lambda f: f.token_ids("text"), "text must be a token id or a list of them, not 'x'"),
+        (lambda f: f.token_ids("text", 8), "text must be a token id or a list of them, not 'x'"),
         (lambda f: f.only("text", "y", "z"), "text 'x' is not supported, only 'y' or 'z'"),
         (lambda f: f.grouped_heads(4, "three"), "4 attention heads cannot share 3 key-value heads"),
         (lambda f: f.head_width(10, 4), "hidden size 10 does not divide into 4 heads; give head_dim"),

@@ -138,7 +138,7 @@ def plain_huginn(plain, model, ids, initial, loops):
         {"n_heads": 8, "num_key_value_heads": 8, "head_dim": 8},
         {"n_heads": 3, "num_key_value_heads": 3, "head_dim": 10},
         {"qk_bias": False, "n_layers_in_prelude": 1, "n_layers_in_coda": 0, "n_layers": 4},
-        {"tie_embeddings": False, "vocab_size": 90, "padded_vocab_size": 128},
+        {"tie_embeddings": False, "vocab_size": 90, "padded_vocab_size": 128, "eos_token_id": 127},
     ],
 )
 def test_other_sizes_against_plain_loops(plain, randomise, changes):

@@ -145,7 +145,7 @@ def test_a_span_outside_the_model_gets_one_line(span):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "cannot loop the layers of GPT2LMHeadModel"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "cannot loop the layers of 'GPT2LMHeadModel'"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window 4096 is not supported"),
         ({"mlp_bias": True}, "mlp_bias True is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),

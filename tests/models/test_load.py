@@ -454,7 +454,7 @@ def test_tokenizer_with_a_larger_vocabulary(tiny):
 
 def test_more_memory_than_there_is(tiny):
     folder = tiny("ouro")
-    edit_config(folder, vocab_size=10**13)
+    edit_config(folder, vocab_size=2**31 - 1, hidden_size=2**20, head_dim=4)
     message = complaint(folder, random_weights=True)
     assert "GB in float32" in message
     assert "smaller dtype" in message

@@ -245,6 +245,15 @@ def test_gradients_reach_every_parameter(golden_model):
         ({"total_ut_steps": True}, "total_ut_steps must be a positive integer"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false"),
         ({"eos_token_id": "end"}, "eos_token_id must be a token id"),
+        ({"eos_token_id": -1}, "eos_token_id -1 is outside the vocabulary"),
+        ({"eos_token_id": [1, 10**9]}, "eos_token_id 1000000000 is outside the vocabulary"),
+        ({"early_exit_threshold": 5.0}, "early_exit_threshold must be from 1e-30 to 1.0, not 5.0"),
+        ({"early_exit_threshold": float("nan")}, "early_exit_threshold must be a positive number, not nan"),
+        ({"rms_norm_eps": 3.0}, "rms_norm_eps must be from 1e-30 to 1.0, not 3.0"),
+        ({"rms_norm_eps": 1e-300}, "rms_norm_eps must be from 1e-30 to 1.0, not 1e-300"),
+        ({"rope_theta": 10**400}, "rope_theta must be from 1e-30 to 1e\\+30"),
+        ({"total_ut_steps": 10**12}, "total_ut_steps must be at most 1000000, not 1000000000000"),
+        ({"max_position_embeddings": 2**40}, "max_position_embeddings must be at most 2147483647"),
     ],
 )
 def test_a_bad_configuration_gets_one_line(changes, message):

@@ -37,7 +37,7 @@ def test_user_mistakes_are_one_line(capsys):
 
 @pytest.mark.parametrize("minutes", [0, -1.0, float("nan"), float("inf"), 1e308])
 def test_minutes_must_end(minutes, tmp_path):
-    with pytest.raises(LoopscopeError, match="--minutes must be above 0 and at most 43200, not"):
+    with pytest.raises(LoopscopeError, match=r"minutes=.* must be above 0 and at most 43200"):
         module.train_toy("toy-ouro", minutes=minutes, output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -45,12 +45,12 @@ def test_minutes_must_end(minutes, tmp_path):
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"seed": -1}, "--seed must be from 0 to 9223372036854775807, not -1"),
-        ({"seed": 2**64}, "--seed must be from 0"),
-        ({"seed": 10**5000}, "--seed must be from 0"),
-        ({"problems": 0}, "--problems must be from 1 to 1000000, not 0"),
-        ({"workers": -1}, "--workers must be from 0 to 64, not -1"),
-        ({"workers": 10**6}, "--workers must be from 0 to 64"),
+        ({"seed": -1}, "seed=-1 must be from 0 to 9223372036854775807"),
+        ({"seed": 2**64}, "seed=.* must be from 0"),
+        ({"seed": 10**5000}, "seed=.* must be from 0"),
+        ({"problems": 0}, "problems=0 must be from 1 to 1000000"),
+        ({"workers": -1}, "workers=-1 must be from 0 to 64"),
+        ({"workers": 10**6}, "workers=1000000 must be from 0 to 64"),
         ({"device": "meta"}, "device"),
         ({"device": "x" * 5000}, "there is no device"),
         ({"output": Path(__file__)}, "cannot be made: File exists"),

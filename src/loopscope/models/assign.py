@@ -6,6 +6,8 @@ loaded. Values are not inspected: a checkpoint that holds NaN loads, and its mea
 
 from __future__ import annotations
 
+import math
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
 from loopscope.models.safetensors_copy import FLOATING_TYPES, copy_tensor, same_bytes, stored_dtype
 
 if TYPE_CHECKING:
@@ -68,6 +70,14 @@ def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> d
     """Gives every parameter of a meta model memory of its own on the device, uninitialised; tied ones once."""
     tied = model.tied_tensors()
     placed: dict[str, nn.Parameter] = {}
+    needed = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
+    too_large = LoopscopeError(
+        f"the weights need {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, more than {device} "
+        f"has free: choose a smaller dtype or another device"
+    )
+    # A system that lends more memory than it has would end the process only when the weights are written.
+    if device.type == "cpu" and needed > _installed_memory():
+        raise too_large
     try:
         for name, parameter in list(model.named_parameters(remove_duplicate=False)):
             if name in tied:
@@ -79,13 +89,16 @@ def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> d
     except RuntimeError as error:  # torch.OutOfMemoryError on an accelerator, a plain RuntimeError on the CPU
         if "memory" not in str(error):
             raise
-        needed = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
-        raise LoopscopeError(
-            f"the weights need {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, more than {device} "
-            f"has free: choose a smaller dtype or another device"
-        ) from None
+        raise too_large from None
     model.tie()
     return placed
+
+
+def _installed_memory() -> float:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # a system that does not say
+        return math.inf
 
 
 def load_tensors(
@@ -104,4 +117,4 @@ def load_tensors(
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     plural = "the tensors" if len(names) > 1 else "the tensor"
-    return f"{plural} {', '.join(repr(name) for name in names[:3])}{more}"
+    return f"{plural} {', '.join(shown(name) for name in names[:3])}{more}"

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
 from loopscope.models.safetensors_header import TensorEntry, read_header
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
+LARGEST_JSON = 100_000_000
+"""Bytes of a configuration or an index; the largest published ones have a tenth."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -60,8 +62,21 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON file that must hold an object."""
+
+    def consistent(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name, value in pairs:
+            if result.setdefault(name, value) != value:
+                raise LoopscopeError(f"{path} gives {shown(name)} two values; download or export it again")
+        return result
+
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        size = path.stat().st_size
+        if size > LARGEST_JSON:
+            raise LoopscopeError(f"{path} has {size} bytes, more than the {LARGEST_JSON} allowed: it is no {path.name}")
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=consistent)
+    except OSError as error:
+        raise LoopscopeError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise LoopscopeError(f"{path} is not valid JSON ({reason}); download or export it again") from None
@@ -77,7 +92,7 @@ def index_shards(index: Path) -> dict[str, str]:
         raise LoopscopeError(f"{index} has no weight_map; download or export it again")
     for shard in weight_map.values():
         if not isinstance(shard, str) or not _is_plain_name(shard):
-            raise LoopscopeError(f"{index} names the shard {shard!r}, which is not a file in its folder; refused")
+            raise LoopscopeError(f"{index} names the shard {shown(shard)}, which is not a file in its folder; refused")
     return weight_map
 
 
@@ -119,16 +134,18 @@ def _read_shards(index: Path, weight_map: dict[str, str]) -> dict[str, TensorEnt
         for name, entry in read_header(_shard_path(index, shard)).items():
             if name in tensors:
                 both = f"{tensors[name].path.name} and {shard}"
-                raise LoopscopeError(f"{index.parent} stores {name!r} twice, in {both}; download or export it again")
+                raise LoopscopeError(
+                    f"{index.parent} stores {shown(name)} twice, in {both}; download or export it again"
+                )
             tensors[name] = entry
     for name, shard in weight_map.items():
         if name not in tensors:
-            raise LoopscopeError(f"{index} lists {name!r} in {shard}, which does not hold it")
+            raise LoopscopeError(f"{index} lists {shown(name)} in {shard}, which does not hold it")
         if tensors[name].path.name != shard:
-            raise LoopscopeError(f"{index} lists {name!r} in {shard}, but it is in {tensors[name].path.name}")
+            raise LoopscopeError(f"{index} lists {shown(name)} in {shard}, but it is in {tensors[name].path.name}")
     unlisted = sorted(tensors.keys() - weight_map.keys())
     if unlisted:
-        raise LoopscopeError(f"{tensors[unlisted[0]].path} holds {unlisted[0]!r}, which {INDEX} does not list")
+        raise LoopscopeError(f"{tensors[unlisted[0]].path} holds {shown(unlisted[0])}, which {INDEX} does not list")
     return tensors
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
+
+LARGEST_SIZE = 2**31 - 1
+"""Of any width, vocabulary or number of positions: a hundred thousand times today's."""
+MOST_LOOPS = 1_000_000
+"""Trained depth."""
+LARGEST_NUMBER, SMALLEST_NUMBER = 1e30, 1e-30
+"""Beyond these a number has no use in float32, whose sums and products would overflow or vanish."""
 
 
 class ConfigFields:
@@ -27,25 +34,29 @@ class ConfigFields:
         """The error to raise: one line that names the file and the family."""
         return LoopscopeError(f"config.json ({self.family}): {message}")
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """A positive integer."""
+    def size(self, key: str, default: int | None = None, most: int = LARGEST_SIZE) -> int:
+        """A positive integer of at most `most`."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise self.fault(f"{key} must be a positive integer, not {value!r}")
+            raise self.fault(f"{key} must be a positive integer, not {shown(value)}")
+        if value > most:
+            raise self.fault(f"{key} must be at most {most}, not {shown(value)}")
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
         """An integer that may be zero."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self.fault(f"{key} must be an integer of at least 0, not {value!r}")
+            raise self.fault(f"{key} must be an integer of at least 0, not {shown(value)}")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """A positive number."""
+    def number(self, key: str, default: float | None = None, most: float = LARGEST_NUMBER) -> float:
+        """A positive number of at most `most`."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise self.fault(f"{key} must be a positive number, not {value!r}")
+            raise self.fault(f"{key} must be a positive number, not {shown(value)}")
+        if not SMALLEST_NUMBER <= value <= most:
+            raise self.fault(f"{key} must be from {SMALLEST_NUMBER} to {most}, not {shown(value)}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -54,7 +65,7 @@ class ConfigFields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.fault(f"{key} must be true or false, not {value!r}")
+            raise self.fault(f"{key} must be true or false, not {shown(value)}")
         return value
 
     def mapping(self, key: str) -> ConfigFields | None:
@@ -63,15 +74,18 @@ class ConfigFields:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise self.fault(f"{key} must be an object, not {value!r}")
+            raise self.fault(f"{key} must be an object, not {shown(value)}")
         return ConfigFields(value, f"{self.family}, {key}")
 
-    def token_ids(self, key: str) -> tuple[int, ...]:
-        """Token ids given as one integer, a list of them, or not at all."""
+    def token_ids(self, key: str, vocabulary: int) -> tuple[int, ...]:
+        """Token ids given as one integer, a list of them, or not at all; each below `vocabulary`."""
         value = self.json.get(key)
         values = [] if value is None else value if isinstance(value, list) else [value]
         if not all(isinstance(item, int) and not isinstance(item, bool) for item in values):
-            raise self.fault(f"{key} must be a token id or a list of them, not {value!r}")
+            raise self.fault(f"{key} must be a token id or a list of them, not {shown(value)}")
+        strange = next((item for item in values if not 0 <= item < vocabulary), None)
+        if strange is not None:
+            raise self.fault(f"{key} {shown(strange)} is outside the vocabulary of {vocabulary}")
         return tuple(values)
 
     def only(self, key: str, *supported: Any) -> None:
@@ -79,7 +93,7 @@ class ConfigFields:
         value = self.json.get(key)
         if value is not None and value not in supported:
             choices = " or ".join(repr(item) for item in supported)
-            raise self.fault(f"{key} {value!r} is not supported, only {choices}")
+            raise self.fault(f"{key} {shown(value)} is not supported, only {choices}")
 
     def grouped_heads(self, heads: int, key: str = "num_key_value_heads") -> int:
         """The number of key-value heads, which must divide the number of query heads."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
 
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
@@ -37,7 +37,7 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
-_MOST_LAYERS = 10_000
+MOST_LAYERS = 10_000
 _ARCHITECTURES = {"OuroForCausalLM": "ouro", "RavenForCausalLM": "raven"}
 _MODEL_TYPES = {"ouro": "ouro", "huginn_raven": "raven"}
 
@@ -80,11 +80,11 @@ def check_architecture(config: Mapping[str, Any]) -> str:
     by_type = _MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
     # A file may leave one of the two out; it may not name two different ones.
     if by_architecture != by_type and None not in (architecture, model_type):
-        both = f"model_type {model_type!r}, architecture {architecture!r}"
+        both = f"model_type {shown(model_type)}, architecture {shown(architecture)}"
         raise LoopscopeError(f"config.json contradicts itself ({both}): it must name one supported architecture")
     kind = by_architecture or by_type
     if kind is None:
-        named = architecture or model_type or "(none named)"
+        named = shown(architecture or model_type or "(none named)")
         raise LoopscopeError(
             f"unknown architecture {named}: loopscope runs Ouro, Huginn and retrofitted recurrence; "
             f"`loop:MODEL:FIRST-LAST` loops the layers of a Llama-style model"
@@ -102,8 +102,10 @@ def build_model(family: str, config: Mapping[str, Any], span: tuple[int, int] | 
 
     for key, value in config.items():
         # Layers are objects even on the meta device, so a damaged count would take the memory that it must not.
-        if "layers" in key and type(value) is int and value > _MOST_LAYERS:
-            raise LoopscopeError(f"config.json: {key} {value} is more layers than any model has")
+        if "layers" in key and type(value) is int and value > MOST_LAYERS:
+            raise LoopscopeError(
+                f"config.json: {shown(key)} {shown(value)} is more than the {MOST_LAYERS} layers allowed"
+            )
     try:
         with torch.device("meta"):
             return _build(family, config, span)

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from loopscope.models.attention import Surroundings
-from loopscope.models.config_fields import ConfigFields
+from loopscope.models.config_fields import MOST_LOOPS, ConfigFields
 from loopscope.models.normalisation import RMSNorm, Stream, add_branch
 from loopscope.models.queries import Queries
 from loopscope.models.recurrent_depth import (
@@ -53,15 +53,15 @@ class HuginnConfig(RecurrentDepthConfig):
             prelude_layers=sizes.prelude,
             core_layers=sizes.core,
             coda_layers=sizes.coda,
-            norm_eps=fields.number("norm_eps", 1e-6),
+            norm_eps=fields.number("norm_eps", 1e-6, most=1.0),
             rotary=Rotary(sizes.head_width, fields.number("rope_base", 50000), "interleaved"),
             max_positions=fields.size("block_size", 4096),
-            trained_depth=fields.size("mean_recurrence", 32),
+            trained_depth=fields.size("mean_recurrence", 32, MOST_LOOPS),
             state_std=drawn.number("std", math.sqrt(2 / (5 * sizes.hidden))),
             embed_scale=drawn.number("embed_scale", math.sqrt(sizes.hidden)),
             qk_bias=qk_bias,
             tied=fields.flag("tie_embeddings", True),
-            eos_ids=fields.token_ids("eos_token_id"),
+            eos_ids=fields.token_ids("eos_token_id", sizes.vocabulary),
         )
 
 

@@ -22,7 +22,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
 from loopscope.models.attention import Surroundings, cached_surroundings, surroundings
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
@@ -59,12 +59,15 @@ class LayerLoopConfig:
     @classmethod
     def from_json(cls, json: Mapping[str, Any], span: tuple[int, int]) -> LayerLoopConfig:
         """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
-        architecture = (json.get("architectures") or ["LlamaForCausalLM"])[0]
+        named = json.get("architectures") or ["LlamaForCausalLM"]
+        architecture = named[0] if isinstance(named, list) else named
         fields = ConfigFields(json, "layer loop")
         if architecture not in ARCHITECTURES:
-            raise fields.fault(f"cannot loop the layers of {architecture}; supported: {', '.join(ARCHITECTURES)}")
+            raise fields.fault(
+                f"cannot loop the layers of {shown(architecture)}; supported: {', '.join(ARCHITECTURES)}"
+            )
         hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-        layers = fields.size("num_hidden_layers")
+        layers, vocabulary = fields.size("num_hidden_layers"), fields.size("vocab_size")
         start, end = span
         if not 0 <= start <= end < layers:
             raise LoopscopeError(
@@ -73,11 +76,11 @@ class LayerLoopConfig:
         fields.only("hidden_act", "silu")
         fields.only("mlp_bias", False)
         check_full_attention(fields, layers)
-        eps = fields.number("rms_norm_eps", 1e-6)
+        eps = fields.number("rms_norm_eps", 1e-6, most=1.0)
         bias = fields.flag("attention_bias", False)
         head_width = fields.head_width(hidden, heads)
         return cls(
-            vocabulary_size=fields.size("vocab_size"),
+            vocabulary_size=vocabulary,
             inner_size=fields.size("intermediate_size"),
             layers=layers,
             start=start,
@@ -96,7 +99,7 @@ class LayerLoopConfig:
             rotary=read_rotary(fields, head_width, rounded=True, default_theta=10000.0),
             max_positions=fields.size("max_position_embeddings", 2048),
             tied=fields.flag("tie_word_embeddings", False),
-            eos_ids=fields.token_ids("eos_token_id"),
+            eos_ids=fields.token_ids("eos_token_id", vocabulary),
         )
 
 

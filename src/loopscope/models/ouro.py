@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from loopscope._errors import shown
 from loopscope.models.attention import Surroundings, cached_surroundings, surroundings
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
 from loopscope.models.blocks import run_blocks
 from loopscope.models.cache import KeyValueCache
-from loopscope.models.config_fields import ConfigFields
+from loopscope.models.config_fields import MOST_LOOPS, ConfigFields
 from loopscope.models.linear import Embedding, Linear, linear
 from loopscope.models.normalisation import RMSNorm, Stream, add_branch
 from loopscope.models.protocol import AffineHead, Context
@@ -56,26 +57,26 @@ class OuroConfig:
         """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
         fields = ConfigFields(json, "Ouro")
         hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-        layers = fields.size("num_hidden_layers")
+        layers, vocabulary = fields.size("num_hidden_layers"), fields.size("vocab_size")
         head_width = fields.head_width(hidden, heads)
         fields.only("hidden_act", "silu")
         fields.only("attention_bias", False)
         check_full_attention(fields, layers)
         return cls(
-            vocabulary_size=fields.size("vocab_size"),
+            vocabulary_size=vocabulary,
             hidden_size=hidden,
             inner_size=fields.size("intermediate_size"),
             layers=layers,
             heads=heads,
             key_value_heads=fields.grouped_heads(heads),
             head_width=head_width,
-            norm_eps=fields.number("rms_norm_eps", 1e-6),
+            norm_eps=fields.number("rms_norm_eps", 1e-6, most=1.0),
             rotary=read_rotary(fields, head_width, rounded=True),
             max_positions=fields.size("max_position_embeddings", 65536),
-            trained_depth=fields.size("total_ut_steps", 4),
-            exit_threshold=fields.number("early_exit_threshold", 1.0),
+            trained_depth=fields.size("total_ut_steps", 4, MOST_LOOPS),
+            exit_threshold=fields.number("early_exit_threshold", 1.0, most=1.0),
             tied=fields.flag("tie_word_embeddings", False),
-            eos_ids=fields.token_ids("eos_token_id"),
+            eos_ids=fields.token_ids("eos_token_id", vocabulary),
         )
 
 
@@ -87,9 +88,9 @@ def check_full_attention(fields: ConfigFields, layers: int) -> None:
             raise fields.fault(f"layer_types must name one kind for each of the {layers} layers")
         other = sorted({str(kind) for kind in kinds} - {"full_attention"})
         if other:
-            raise fields.fault(f"layer_types {other[0]!r} is not supported, only 'full_attention'")
+            raise fields.fault(f"layer_types {shown(other[0])} is not supported, only 'full_attention'")
     if fields.flag("use_sliding_window", kinds is None) and fields.has("sliding_window"):
-        raise fields.fault(f"sliding_window {fields.json['sliding_window']!r} is not supported, only null")
+        raise fields.fault(f"sliding_window {shown(fields.json['sliding_window'])} is not supported, only null")
 
 
 class OuroLayer(nn.Module):

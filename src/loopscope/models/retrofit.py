@@ -21,7 +21,7 @@ from torch import nn
 
 from loopscope._errors import LoopscopeError
 from loopscope.models.attention import Surroundings
-from loopscope.models.config_fields import ConfigFields
+from loopscope.models.config_fields import MOST_LOOPS, ConfigFields
 from loopscope.models.normalisation import RMSNorm, Stream, add_branch
 from loopscope.models.queries import Queries
 from loopscope.models.recurrent_depth import (
@@ -75,10 +75,10 @@ class RetrofitConfig(RecurrentDepthConfig):
             prelude_layers=sizes.prelude,
             core_layers=sizes.core,
             coda_layers=sizes.coda,
-            norm_eps=fields.number("norm_eps"),
+            norm_eps=fields.number("norm_eps", most=1.0),
             rotary=read_rotary(fields, sizes.head_width, rounded=False),
             max_positions=fields.size("max_position_embeddings"),
-            trained_depth=fields.size("mean_recurrence"),
+            trained_depth=fields.size("mean_recurrence", most=MOST_LOOPS),
             state_std=drawn.number("std"),
             embed_scale=drawn.number("embed_scale", 1.0),
             qk_bias=False,

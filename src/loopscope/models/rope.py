@@ -23,6 +23,7 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from loopscope._errors import shown
 from loopscope.models.config_fields import ConfigFields
 from loopscope.triton_kernels.choice import Implementation, takes_kernel
 
@@ -161,4 +162,4 @@ def _scaling(fields: ConfigFields) -> Llama3Scaling | LinearScaling | None:
         if scaling.high <= scaling.low:
             raise fields.fault(f"high_freq_factor {scaling.high} must exceed low_freq_factor {scaling.low}")
         return scaling
-    raise fields.fault(f"rope type {kind!r} is not supported, only 'default', 'linear' or 'llama3'")
+    raise fields.fault(f"rope type {shown(kind)} is not supported, only 'default', 'linear' or 'llama3'")

@@ -12,13 +12,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The format's own limit; a larger announced header is garbage, and believing it would mean reading gigabytes.
-LARGEST_HEADER = 100_000_000
+LARGEST_HEADER = 50_000_000
+"""Bytes; half the format's own limit. A larger announced header is garbage, and believing it would cost gigabytes."""
+MOST_TENSORS = 200_000
+"""In one file; the largest published models have half as many in all their shards."""
 
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
@@ -65,11 +67,15 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             raise _damaged(path, f"is truncated: it has {size} bytes, less than a safetensors header")
         length = int.from_bytes(prefix, "little")
         if length > LARGEST_HEADER:
-            raise _damaged(path, f"is not a safetensors file: it announces a header of {length} bytes")
+            raise _damaged(
+                path, f"is not a safetensors file: it announces a header of {length} bytes, more than {LARGEST_HEADER}"
+            )
         if 8 + length > size:
             raise _damaged(path, f"is truncated: its header needs {8 + length} bytes and the file has {size}")
         table = _parse_json(path, file.read(length))
     table.pop("__metadata__", None)
+    if len(table) > MOST_TENSORS:
+        raise _damaged(path, f"lists {len(table)} tensors, more than the {MOST_TENSORS} allowed")
     entries = {name: _entry(path, name, fields, 8 + length) for name, fields in table.items()}
     _check_layout(path, entries, 8 + length, size)
     return entries
@@ -77,11 +83,11 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
 
 def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise _damaged(path, f"lists {twice!r} twice in its header")
+        result: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in result:
+                raise _damaged(path, f"lists {shown(name)} twice in its header")
+            result[name] = value
         return result
 
     try:
@@ -98,15 +104,15 @@ def _entry(path: Path, name: str, fields: Any, data_start: int) -> TensorEntry:
         dtype, shape, (start, stop) = fields["dtype"], fields["shape"], fields["data_offsets"]
         numbers = [*shape, start, stop]
     except (TypeError, KeyError, ValueError):
-        raise _damaged(path, f"describes tensor {name!r} wrongly in its header") from None
+        raise _damaged(path, f"describes tensor {shown(name)} wrongly in its header") from None
     # bool is an int to Python, and not to the format; the bounds keep a hostile header from costing time.
     counts = len(numbers) <= 64 and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
     if not (isinstance(dtype, str) and isinstance(shape, list) and counts and start <= stop):
-        raise _damaged(path, f"describes tensor {name!r} wrongly in its header")
+        raise _damaged(path, f"describes tensor {shown(name)} wrongly in its header")
     entry = TensorEntry(name, dtype, tuple(shape), data_start + start, data_start + stop, path)
     if dtype in ITEM_BYTES and entry.elements * ITEM_BYTES[dtype] != entry.nbytes:
         needed = entry.elements * ITEM_BYTES[dtype]
-        raise _damaged(path, f"gives {name!r} {entry.nbytes} bytes where {dtype} {list(shape)} needs {needed}")
+        raise _damaged(path, f"gives {shown(name)} {entry.nbytes} bytes where {dtype} {list(shape)} needs {needed}")
     return entry
 
 
@@ -116,7 +122,7 @@ def _check_layout(path: Path, entries: dict[str, TensorEntry], data_start: int, 
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):
         if entry.start != position:
             what = "overlaps another tensor" if entry.start < position else "leaves a hole before it"
-            raise _damaged(path, f"is inconsistent: {entry.name!r} {what}")
+            raise _damaged(path, f"is inconsistent: {shown(entry.name)} {what}")
         position = entry.stop
     if position > size:
         raise _damaged(path, f"is truncated: its tensors end at byte {position} and the file at {size}")

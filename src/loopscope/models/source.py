@@ -78,7 +78,9 @@ def parse_spec(spec: str, revision: str | None = None) -> Source:
     if revision is None:
         return source
     if not revision:
-        raise LoopscopeError(f"the revision of {source.name} is empty: give a branch, a tag or a commit, or leave it out")
+        raise LoopscopeError(
+            f"the revision of {source.name} is empty: give a branch, a tag or a commit, or leave it out"
+        )
     if source.kind != "hub":
         raise LoopscopeError(f"{source.name} is no hub model and has no revisions: leave {shown(revision)} out")
     return replace(source, revision=revision)

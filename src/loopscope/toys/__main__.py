@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, command_line_words
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,15 +23,16 @@ def main(arguments: list[str] | None = None) -> int:
     from loopscope.toys.run import train_toy
 
     try:
-        train_toy(
-            flags.name,
-            seed=flags.seed,
-            device=flags.device,
-            minutes=flags.minutes,
-            output=flags.output,
-            workers=flags.workers,
-            problems=flags.problems,
-        )
+        with command_line_words():
+            train_toy(
+                flags.name,
+                seed=flags.seed,
+                device=flags.device,
+                minutes=flags.minutes,
+                output=flags.output,
+                workers=flags.workers,
+                problems=flags.problems,
+            )
     except LoopscopeError as error:
         print(error, file=sys.stderr)
         return 2

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loopscope._errors import LoopscopeError, shown
+from loopscope._errors import LoopscopeError, setting
 from loopscope.models.load import load_model
 from loopscope.toys.evaluate import greedy_accuracy
 from loopscope.toys.recipe import get_recipe
 from loopscope.toys.state import write_atomically
 from loopscope.toys.train import Budget, train
-
 
 MOST_MINUTES = 30 * 24 * 60
 """A month; the embedded models took eight minutes."""
@@ -23,9 +22,9 @@ MOST_WORKERS = 64
 LARGEST_SEED = 2**63 - 1
 
 
-def _check_count(flag: str, value: int, least: int, most: int) -> None:
+def _check_count(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise LoopscopeError(f"{flag} must be from {least} to {most}, not {shown(value)}")
+        raise LoopscopeError(f"{setting(name, value)} must be from {least} to {most}")
 
 
 def _print(line: str) -> None:
@@ -49,18 +48,18 @@ def train_toy(
     """
     # Written so that a NaN is refused, too.
     if not 0 < minutes <= MOST_MINUTES:
-        raise LoopscopeError(f"--minutes must be above 0 and at most {MOST_MINUTES}, not {minutes}")
-    _check_count("--seed", seed, 0, LARGEST_SEED)
-    _check_count("--problems", problems, 1, MOST_PROBLEMS)
+        raise LoopscopeError(f"{setting('minutes', minutes)} must be above 0 and at most {MOST_MINUTES}")
+    _check_count("seed", seed, 0, LARGEST_SEED)
+    _check_count("problems", problems, 1, MOST_PROBLEMS)
     if workers is not None:
-        _check_count("--workers", workers, 0, MOST_WORKERS)
+        _check_count("workers", workers, 0, MOST_WORKERS)
     recipe = get_recipe(name)
     folder = Path("runs") / name if output is None else output
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = getattr(error, "strerror", None) or error
-        raise LoopscopeError(f"the folder --output {shown(str(folder))} cannot be made: {reason}") from None
+        raise LoopscopeError(f"the folder of {setting('output', str(folder))} cannot be made: {reason}") from None
     trainer = train(recipe, folder, Budget(minutes=minutes), seed=seed, device=device, workers=workers, report=report)
     model = load_model(str(folder), device=trainer.device, dtype="float32")
     results: dict[str, Any] = {

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 
 STATE = "training.safetensors"
 CURVES = "curves.json"
@@ -50,7 +50,7 @@ def load_state(folder: Path, identity: dict[str, Any]) -> tuple[dict[str, Any], 
         if (folder / _PICKLED_STATE).exists():
             raise LoopscopeError(
                 f"{folder / _PICKLED_STATE} is the state of an older loopscope, a pickle, which is not read: "
-                "delete it to train from nothing, or choose another --output"
+                f"delete it to train from nothing, or choose another {setting('output')}"
             )
         return None
     try:
@@ -66,7 +66,7 @@ def load_state(folder: Path, identity: dict[str, Any]) -> tuple[dict[str, Any], 
         if saved.get(key) != value:
             raise LoopscopeError(
                 f"{path} belongs to a training with {key} {saved.get(key)!r}, not {value!r}; "
-                "choose another --output or delete it"
+                f"choose another {setting('output')} or delete it"
             )
     return state, curves
 
