@@ -29,6 +29,14 @@ def test_values_and_defaults():
         (lambda f: f.count("minus"), "minus must be an integer of at least 0, not -1"),
         (lambda f: f.number("text"), "text must be a positive number, not 'x'"),
         (lambda f: f.number("infinite"), "infinite must be a positive number, not inf"),
+        (lambda f: f.size("huge"), "huge must be at most 2147483647, not 1000"),
+        (lambda f: f.size("three", most=2), "three must be at most 2, not 3"),
+        (lambda f: f.number("huge"), "huge must be from 1e-30 to 1e\\+30, not 1000"),
+        (lambda f: f.number("three", most=1.0), "three must be from 1e-30 to 1.0, not 3"),
+        (lambda f: f.number("nan"), "nan must be a positive number, not nan"),
+        (lambda f: f.token_ids("three", 3), "three 3 is outside the vocabulary of 3"),
+        (lambda f: f.token_ids("minus", 3), "minus -1 is outside the vocabulary of 3"),
+        (lambda f: f.flag("long", True), "long must be true or false, not 'x{78}…"),
         (lambda f: f.flag("zero", True), "zero must be true or false, not 0"),
         (lambda f: f.mapping("text"), "text must be an object, not 'x'"),
         (lambda f: f.token_ids("text", 8), "text must be a token id or a list of them, not 'x'"),
@@ -40,6 +48,7 @@ def test_values_and_defaults():
 )
 def test_what_is_wrong_is_named(read, message):
     given = {"zero": 0, "true": True, "minus": -1, "text": "x", "infinite": float("inf"), "three": 3}
+    given |= {"huge": 10**400, "nan": float("nan"), "long": "x" * 5000}
     with pytest.raises(LoopscopeError, match=message):
         read(ConfigFields(given, "test"))
 

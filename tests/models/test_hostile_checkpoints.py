@@ -14,6 +14,7 @@ from loopscope.models import load_model, load_tokenizer
 
 LONGEST_LINE = 1000
 SECONDS = 20
+"""Of this process, so that a busy machine does not count."""
 
 
 def config(**fields):
@@ -168,7 +169,7 @@ OURO = {
     "hidden size infinite": config(hidden_size=INFINITE),
     "hidden size a list": config(hidden_size=[64] * 5000),
     "layers beyond any model": config(num_hidden_layers=10**8),
-    "more layers than are stored": config(num_hidden_layers=5000),
+    "more layers than are stored": config(num_hidden_layers=300),
     "heads beyond the width": config(num_attention_heads=10**9),
     "threshold of five": config(early_exit_threshold=5.0),
     "threshold NaN": config(early_exit_threshold=NAN),
@@ -304,13 +305,13 @@ TOKENIZERS = {
 
 
 def refused(load):
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(LoopscopeError) as caught:
         load()
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < LONGEST_LINE, message[:200]
-    assert time.monotonic() - started < SECONDS
+    assert time.process_time() - started < SECONDS
     return message
 
 

@@ -51,10 +51,24 @@ def test_device_object_passes_through():
     assert find_device(torch.device("cpu")) == torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", ["gpu", "", "cuda:x"])
+@pytest.mark.parametrize(
+    "name", ["gpu", "", "cuda:x", "meta", "xpu", "vulkan", "mkldnn", "privateuseone", "cuda:-1", "cuda:" + "9" * 5000]
+)
 def test_name_that_is_no_device(name):
-    with pytest.raises(LoopscopeError, match="there is no device"):
+    with pytest.raises(LoopscopeError, match="there is no device") as caught:
         find_device(name)
+    assert len(str(caught.value)) < 300
+
+
+def test_device_object_that_holds_no_numbers():
+    with pytest.raises(LoopscopeError, match="there is no device 'meta' for models"):
+        find_device(torch.device("meta"))
+
+
+def test_long_name_that_is_no_dtype():
+    with pytest.raises(LoopscopeError, match="is no dtype for weights") as caught:
+        find_dtype("x" * 5000)
+    assert len(str(caught.value)) < 300
 
 
 def test_every_dtype_by_name_and_object():

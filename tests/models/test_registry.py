@@ -6,6 +6,7 @@ import torch
 from loopscope._errors import LoopscopeError
 from loopscope.models import registry
 from loopscope.models.families import FAMILIES, build_model, detect_family
+from loopscope.models.load import load_model
 from loopscope.models.published import PUBLISHED, find_published
 from loopscope.models.source import parse_spec
 
@@ -226,9 +227,9 @@ def test_retrofit_without_tensors_cannot_be_told_apart():
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"model_type": "gpt2"}, "gpt2"),
-        ({"architectures": ["OtherLM"]}, "OtherLM"),
-        ({"architectures": ["OtherLM"], "model_type": "other"}, "OtherLM"),
+        ({"model_type": "gpt2"}, "'gpt2'"),
+        ({"architectures": ["OtherLM"]}, "'OtherLM'"),
+        ({"architectures": ["OtherLM"], "model_type": "other"}, "'OtherLM'"),
         ({}, r"\(none named\)"),
     ],
 )
@@ -241,3 +242,34 @@ def test_unknown_architecture_is_named(config, named):
 def test_configuration_that_names_nothing(config):
     with pytest.raises(LoopscopeError, match="unknown architecture"):
         detect_family(config, None)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "x" * 5000,
+        "x" * 300,
+        "./" + "x" * 300,
+        "~nobody-of-this-name/x",
+        "a\0b",
+        "./a\nb",
+        "a\nb",
+        "loop:toy-ouro:0-" + "9" * 5000,
+        "loop:" * 500 + "toy-ouro:1-2",
+        "\udcff",
+        "ouro-1.4b@",
+    ],
+)
+def test_specification_of_nothing_is_one_short_line(spec):
+    with pytest.raises(LoopscopeError) as caught:
+        parse_spec(spec)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("revision", ["", "x" * 5000, "a\nb", "../..", "\0"])
+def test_revision_of_nothing_is_one_short_line(revision):
+    with pytest.raises(LoopscopeError, match="revision") as caught:
+        load_model("ByteDance/Ouro-1.4B", revision=revision, offline=True)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300

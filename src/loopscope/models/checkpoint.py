@@ -20,6 +20,8 @@ INDEX = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
 LARGEST_JSON = 100_000_000
 """Bytes of a configuration or an index; the largest published ones have a tenth."""
+LONGEST_NAME = 255
+"""Of a shard's file, as file systems have it."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -98,7 +100,7 @@ def index_shards(index: Path) -> dict[str, str]:
 
 def _is_plain_name(name: str) -> bool:
     forbidden = "/" in name or "\\" in name or ":" in name or "\0" in name
-    return name.endswith(".safetensors") and not forbidden and not name.startswith(".")
+    return name.endswith(".safetensors") and not forbidden and not name.startswith(".") and len(name) <= LONGEST_NAME
 
 
 def _read_tensors(folder: Path) -> dict[str, TensorEntry]:

@@ -37,7 +37,8 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
-MOST_LAYERS = 10_000
+MOST_LAYERS = 1000
+"""In a configuration; the deepest published models have a tenth."""
 _ARCHITECTURES = {"OuroForCausalLM": "ouro", "RavenForCausalLM": "raven"}
 _MODEL_TYPES = {"ouro": "ouro", "huginn_raven": "raven"}
 
@@ -84,7 +85,7 @@ def check_architecture(config: Mapping[str, Any]) -> str:
         raise LoopscopeError(f"config.json contradicts itself ({both}): it must name one supported architecture")
     kind = by_architecture or by_type
     if kind is None:
-        named = shown(architecture or model_type or "(none named)")
+        named = shown(architecture or model_type) if architecture or model_type else "(none named)"
         raise LoopscopeError(
             f"unknown architecture {named}: loopscope runs Ouro, Huginn and retrofitted recurrence; "
             f"`loop:MODEL:FIRST-LAST` loops the layers of a Llama-style model"
