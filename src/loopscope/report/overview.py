@@ -38,7 +38,7 @@ EXPLAINED = {
     "full": "The update as the model takes it.",
     "quarter": "A quarter of the update, for every question.",
     "quadratic": "The length α̂ that slope A and curvature Q of the reference's utility predict.",
-    "safe": "The length for which a curvature bound guarantees a gain: 0.9 · 2A/L_D, at most the full step.",
+    "safe": "The length for which a curvature bound guarantees a gain: 0.9\u00a0·\u00a02A/L_D, at most the full step.",
     "halt": "An oracle that may stay or take the full step.",
     "oracle": "An oracle that may also take ¼, ½ or ¾ of it.",
     "best": "An oracle that may take any scale of the FP64 path.",

@@ -6,7 +6,7 @@ import { BAR_ORDER, address, page } from "./data.js";
 import { depthPlots } from "./depth_plot.js";
 
 export function showOverview(main) {
-  const { runs, level } = page.meta;
+  const { level } = page.meta;
   const percent = Math.round(level * 100);
   replace(
     main,
@@ -18,11 +18,11 @@ export function showOverview(main) {
         "p",
         {},
         "Every update is a direction and a length. It fails because the direction was wrong, or because the step along a good direction was too long. ",
-        `Utilities are in nats: the log probability of the reference. Ranges are ${percent}% intervals over questions. `,
-        "Slope A and curvature Q are derivatives of it: they need the reference answer, so they explain steps and do not choose them.",
+        "Utilities are in nats: the log probability of the reference. Slope A and curvature Q are its derivatives along the update: they need the reference answer, so they explain steps and do not choose them. ",
+        `Ranges are ${percent}% intervals over questions.`,
       ),
     ),
-    [...new Set(page.sets.map((set) => set.title))].map((title) => overviewOf(title, runs.length)),
+    [...new Set(page.sets.map((set) => set.title))].map((title) => overviewOf(title)),
   );
 }
 
