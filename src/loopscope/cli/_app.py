@@ -1,15 +1,20 @@
 """The typer application: one function a command, each importing what it needs when it is called.
 
 `--flag-name` and `--flag_name` both work; every flag can be set by `LOOPSCOPE_FLAG_NAME` or in a YAML file
-given with `--config`. A user's mistake is one line and exit code 2; Ctrl-C is 130; bugs keep their traceback.
+given with `--config`. A user's mistake is one line and exit code 2; bugs keep their traceback. Ctrl-C, SIGTERM
+and SIGHUP end a command in the same way, with the codes 130, 143 and 129.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +35,8 @@ _OF_THE_FILE_SYSTEM = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENXIO, errno.ESTALE),
 }
 """What a disk, a path or a permission can do wrong; every other OSError is a bug and keeps its traceback."""
+_SECONDS_TO_END = 5.0
+"""How long after a signal further ones are not heeded."""
 
 app = typer.Typer(
     name="loopscope",
@@ -100,21 +107,59 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def exit_code(arguments: list[str]) -> int:
-    """What the process answers: 0, 2 for the user's mistakes, 130 for Ctrl-C."""
+    """What the process answers: 0, 2 for the user's mistakes, 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+    with _signals_as_ctrl_c() as received:
+        code = _code(arguments)
+        if code != _INTERRUPTED:
+            return code
+        name = f" by {signal.Signals(received[0]).name}" if received else ""
+        _say(f"interrupted{name}; the same command continues where this one stopped")
+        return 128 + received[0] if received else code
+
+
+@contextmanager
+def _signals_as_ctrl_c() -> Iterator[list[int]]:
+    """SIGTERM and SIGHUP interrupt as Ctrl-C does; gives the list of those that came.
+
+    What the process was told to ignore (`nohup`) or to treat in another way stays so.
+    """
+    received: list[int] = []
+    times: list[float] = []
+
+    def interrupt(number: int, _: object) -> None:
+        times.append(time.monotonic())
+        received.append(number)
+        # A session that ends sends several: the later ones must not disturb how the first one ends the command.
+        if times[-1] - times[0] < _SECONDS_TO_END and len(times) > 1:
+            return
+        raise KeyboardInterrupt
+
+    caught = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        caught = []
+    caught = [number for number in caught if signal.getsignal(number) is signal.SIG_DFL]
+    for number in caught:
+        signal.signal(number, interrupt)
+    try:
+        yield received
+    finally:
+        for number in caught if not received else ():  # after a signal the process is about to end
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _code(arguments: list[str]) -> int:
     try:
         _refuse_undecodable(arguments)
         result: Any = app(args=arguments, prog_name="loopscope", standalone_mode=False)
         sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
     except LoopscopeError as error:
         return _complain(str(error))
-    except typer.Abort:
-        return _interrupted()
+    except (typer.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
     except _ClickException as error:
         context = getattr(error, "ctx", None)
         where = f" (see `{context.command_path} --help`)" if context else ""
         return _complain(error.format_message() + where)  # type: ignore[attr-defined]
-    except KeyboardInterrupt:
-        return _interrupted()
     except BrokenPipeError:
         _drop_output()  # the reader (`| head`) has what it wanted
         return 0
@@ -125,14 +170,7 @@ def exit_code(arguments: list[str]) -> int:
             _drop_output()
         where = "the output" if error.filename is None else os.fsdecode(error.filename)
         return _complain(f"cannot read or write {where}: {error.strerror}")
-    if result == _INTERRUPTED:  # newer typer answers Ctrl-C itself, with this code and without a word
-        return _interrupted()
-    return result if isinstance(result, int) else 0
-
-
-def _interrupted() -> int:
-    print("loopscope: interrupted; the same command continues where this one stopped", file=sys.stderr)
-    return _INTERRUPTED
+    return result if isinstance(result, int) else 0  # newer typer answers Ctrl-C itself: 130, without a word
 
 
 def _refuse_undecodable(arguments: Sequence[str]) -> None:

@@ -47,6 +47,11 @@ class Question:
         return len(self.example.sequences)
 
     @property
+    def positions(self) -> int:
+        """Tokens of all its sequences."""
+        return sum(len(sequence.token_ids) for sequence in self.example.sequences)
+
+    @property
     def group(self) -> Group:
         """Its sequences as they go into a batch."""
         return Group([s.token_ids for s in self.example.sequences], self.shared, self.example.source_row)

@@ -13,7 +13,7 @@ from loopscope.measure.prepare import PlannedTask, QuestionEncoder
 from loopscope.measure.request import Request
 from loopscope.measure.threads import one_ahead
 from loopscope.measure.trip import Tables
-from loopscope.measure.worker import Worker
+from loopscope.measure.worker import Measured, MeasuredBatch, Worker
 from loopscope.store.units import WorkUnit
 from loopscope.tasks.example import Row
 from loopscope.tasks.loaded import LoadedTask
@@ -29,6 +29,10 @@ class MeasuredUnit(NamedTuple):
     notices: list[str]
 
 
+Step = MeasuredUnit | MeasuredBatch
+"""What an engine tells: each batch of a unit, then the unit."""
+
+
 class _Encoded(NamedTuple):
     unit: WorkUnit
     questions: list[Question]
@@ -41,8 +45,8 @@ class Engine(Protocol):
         """What the driver must know of the model."""
         ...
 
-    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[MeasuredUnit]:
-        """Each unit once, as it is finished."""
+    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
+        """Each unit once, as it is finished, and its batches before it."""
         ...
 
     def close(self) -> None:
@@ -71,20 +75,19 @@ class LocalEngine:
         """Those of the model in this process."""
         return self._facts
 
-    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[MeasuredUnit]:
+    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
         """Each unit in order; the next one is encoded meanwhile."""
 
         def encoded(unit: WorkUnit) -> _Encoded:
             planned = find(unit)
             return self._encoded(unit, planned.task, planned.rows[unit.start : unit.stop])
 
-        for measured in self._worker.run(one_ahead(partial(encoded, unit) for unit in units)):
-            yield MeasuredUnit(measured.name, measured.tables, measured.notices)
+        return map(_step, self._worker.run(one_ahead(partial(encoded, unit) for unit in units)))
 
-    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> MeasuredUnit:
+    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> Iterator[Step]:
         """One unit, whose rows are these."""
-        (measured,) = self._worker.run([self._encoded(unit, task, rows)])
-        return MeasuredUnit(measured.name, measured.tables, measured.notices)
+        for told in self._worker.run([self._encoded(unit, task, rows)]):
+            yield _step(told)  # a generator: Ray sends values into what it iterates over
 
     def _encoded(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> _Encoded:
         with part("encode"):
@@ -92,3 +95,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def _step(told: Measured[WorkUnit] | MeasuredBatch) -> Step:
+    return told if isinstance(told, MeasuredBatch) else MeasuredUnit(told.name, told.tables, told.notices)

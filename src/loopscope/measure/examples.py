@@ -25,7 +25,7 @@ def length_columns(layout: Layout) -> Columns:
     """Sizes of the questions, and the width of the batch that they ran in."""
     columns: Columns = {
         "n_tokens": [q.example.prediction_count for q in layout.questions],
-        "n_positions": [_positions(q) for q in layout.questions],
+        "n_positions": [q.positions for q in layout.questions],
         "batch_width": [layout.width] * len(layout.questions),
         "difficulty": [_difficulty(q) for q in layout.questions],
     }
@@ -52,17 +52,13 @@ def example_columns(questions: Sequence[Question]) -> Columns:
                 "options": list(text.continuations) if is_options else None,
                 "correct_option": example.answer,
                 "n_tokens": example.prediction_count,
-                "n_positions": _positions(question),
+                "n_positions": question.positions,
                 "option_tokens": [len(s.positions) for s in example.sequences] if is_options else None,
                 "difficulty": _difficulty(question),
                 "metadata": json.dumps(metadata, sort_keys=True) if metadata else None,
             }
         )
     return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def _positions(question: Question) -> int:
-    return sum(len(sequence.token_ids) for sequence in question.example.sequences)
 
 
 def _difficulty(question: Question) -> str | None:

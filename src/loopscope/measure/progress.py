@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 Style = Literal["auto", "bar", "plain", "none"]
 STYLES: tuple[Style, ...] = ("auto", "bar", "plain", "none")
-_SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress(Protocol):
-    """What a pass tells about itself, unit by unit."""
+    """What a pass tells about itself, batch by batch."""
 
     def advance(self, questions: int, tokens: int) -> None:
-        """So many more questions, with so many token positions, are measured and stored."""
+        """So many more questions, with so many token positions, are measured."""
 
     def __enter__(self) -> Self: ...
 
@@ -50,21 +52,40 @@ class Silent:
 
 
 class Lines(Silent):
-    """A line on stderr every ten seconds and at the end."""
+    """A line on stderr every ten seconds, however long a batch takes, and at the end."""
 
     def __init__(self, title: str, total: int, done: int) -> None:
         self._title, self._total, self._done, self._before = title, total, done, done
         self._tokens = 0
-        self._began = self._spoke = time.monotonic()
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._speaker = threading.Thread(target=self._speak, name="loopscope-progress", daemon=True)
 
     def advance(self, questions: int, tokens: int) -> None:
-        """Speaks if the last line is old enough or the work is finished."""
+        """Counts, and speaks if that was the last batch."""
         self._done += questions
         self._tokens += tokens
-        now = time.monotonic()
-        if now - self._spoke >= _SECONDS_BETWEEN_LINES or self._done >= self._total:
-            self._spoke = now
-            print(self._line(now - self._began), file=sys.stderr, flush=True)
+        if self._done >= self._total:
+            self._print()
+
+    def __enter__(self) -> Self:
+        self._speaker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._speaker.join()
+
+    def _speak(self) -> None:
+        while not self._over.wait(SECONDS_BETWEEN_LINES):
+            if self._done < self._total:
+                self._print()
+
+    def _print(self) -> None:
+        with suppress(OSError):  # a closed terminal ends no pass
+            print(self._line(time.monotonic() - self._began), file=sys.stderr, flush=True)
 
     def _line(self, seconds: float) -> str:
         rate = (self._done - self._before) / max(seconds, 1e-9)

@@ -2,32 +2,39 @@
 
 Workers measure and hand their tables back; the driver alone writes, so a run directory needs no locking across
 machines and its records are those of the local engine. The driver loads no weights: a worker tells it what it must
-know of the model. A unit whose worker died is given to another one.
+know of the model. A unit whose worker died is given to another one. While it waits, the driver asks every second
+whether Ray is still there: Ray itself would wait for a minute, then end the process, or wait for ever.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import socket
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from loopscope._errors import LoopscopeError, setting
-from loopscope.measure.engines import FindTask, LocalEngine, MeasuredUnit
+from loopscope._errors import LoopscopeError, answers_command_line, command_line_words, setting
+from loopscope.measure.engines import FindTask, LocalEngine, Step
 from loopscope.measure.facts import ModelFacts
 from loopscope.measure.prepare import PlannedTask
+from loopscope.measure.ray_guard import RayGuard, guarded
 from loopscope.measure.request import Request
+from loopscope.measure.worker import MeasuredBatch
 from loopscope.store.units import WorkUnit
 from loopscope.tasks.example import Row
 from loopscope.tasks.loaded import LoadedTask
 
 _SECONDS_TO_ANSWER = 10.0
+_SECONDS_BETWEEN_CHECKS = 1.0
 _ATTEMPTS = 4
 """How many workers may die over one unit before the run gives up on it."""
 
@@ -35,8 +42,8 @@ _ATTEMPTS = 4
 class ReplicaWorker:
     """Runs inside a Ray worker: loads the model once, then measures the units it is given."""
 
-    def __init__(self, request: Request, threads: int) -> None:
-        self._request, self._threads = request, threads
+    def __init__(self, request: Request, threads: int, for_command_line: bool) -> None:
+        self._request, self._threads, self._for_command_line = request, threads, for_command_line
 
     @cached_property
     def _engine(self) -> LocalEngine:
@@ -47,17 +54,21 @@ class ReplicaWorker:
 
     def facts(self) -> ModelFacts:
         """What the driver must know of the model."""
-        return self._engine.facts()
+        with command_line_words(self._for_command_line):
+            return self._engine.facts()
 
-    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> MeasuredUnit:
-        """One unit, whose rows are these."""
-        return self._engine.measure(unit, task, rows)
+    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> Iterator[Step]:
+        """One unit, whose rows are these, after its batches."""
+        with command_line_words(self._for_command_line):
+            yield from self._engine.measure(unit, task, rows)
 
 
 @dataclass
 class _Job:
     unit: WorkUnit
     attempt: int = 1
+    questions: int = 0
+    positions: int = 0
 
 
 class RayEngine:
@@ -70,14 +81,19 @@ class RayEngine:
             raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install 'loopscope[ray]'") from error
         self._ray: Any = ray
         self._request = request
-        self._started = not ray.is_initialized()
-        if self._started:
-            connect(ray, address, workers)
-        self._on_gpu = _wants_gpu(ray, request.model.device)
-        self._count = workers or _default_workers(ray, on_gpu=self._on_gpu)
-        needed = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
-        self._actor: Any = self._ray.remote(**needed)(ReplicaWorker)
         self._idle: list[Any] = []
+        self._dead = False
+        self._started = not ray.is_initialized()
+        self._guard = connect(ray, address, workers) if self._started else None
+        try:
+            self._servers = _servers(ray)
+            on_gpu = _wants_gpu(ray, request.model.device)
+        except BaseException:
+            self.close()
+            raise
+        self._count = workers or _default_workers(ray, on_gpu=on_gpu)
+        needed = {"num_gpus": 1} if on_gpu else {"num_cpus": 1}
+        self._actor: Any = self._ray.remote(**needed)(ReplicaWorker)
 
     def facts(self) -> ModelFacts:
         """Those that the first worker tells."""
@@ -86,8 +102,8 @@ class RayEngine:
         self._idle.append(worker)
         return facts
 
-    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[MeasuredUnit]:
-        """Each unit as a worker finishes it."""
+    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
+        """Each unit as a worker finishes it, and its batches before it."""
         ray = self._ray
         waiting = deque(_Job(unit) for unit in units)
         wanted = min(self._count, len(waiting))
@@ -97,41 +113,72 @@ class RayEngine:
             while self._idle and waiting:
                 worker, job = self._idle.pop(), waiting.popleft()
                 planned = find(job.unit)
-                reference = worker.measure.remote(job.unit, planned.task, _rows_of(job.unit, planned))
-                busy[reference] = (worker, job)
-            (done, *_), _ = ray.wait(list(busy), num_returns=1)
-            worker, job = busy.pop(done)
+                measure = worker.measure.options(num_returns="streaming")
+                busy[measure.remote(job.unit, planned.task, _rows_of(job.unit, planned))] = (worker, job)
+            steps = self._first(busy)
+            worker, job = busy[steps]
             try:
-                measured: MeasuredUnit = self._get(done)
+                step: Step = self._get(next(steps))
             except ray.exceptions.RayActorError as error:
+                del busy[steps]
                 if job.attempt >= _ATTEMPTS:
                     raise LoopscopeError(
                         f"{job.attempt} workers died over {job.unit.task} rows {job.unit.start}-{job.unit.stop - 1}:"
                         f" Ray's logs say why (often memory: try fewer {setting('workers')} or a smaller"
                         f" {setting('batch_size')})"
                     ) from error
+                yield MeasuredBatch(-job.questions, -job.positions)
                 waiting.appendleft(_Job(job.unit, job.attempt + 1))
                 self._idle.append(self._hire())
                 continue
+            if isinstance(step, MeasuredBatch):
+                job.questions += step.questions
+                job.positions += step.positions
+                yield step
+                continue
+            del busy[steps]
             self._idle.append(worker)
             lost = [f"unit {job.unit.name} measured again: its worker died"] if job.attempt > 1 else []
-            yield measured._replace(notices=[*lost, *measured.notices])
+            yield step._replace(notices=[*lost, *step.notices])
 
     def close(self) -> None:
         """End the workers, and Ray itself where this engine started it."""
-        for worker in self._idle:
-            self._ray.kill(worker)
+        if not self._dead:
+            for worker in self._idle:
+                self._ray.kill(worker)
         self._idle.clear()
         if self._started:
             self._ray.shutdown()
+        if self._guard is not None:
+            self._guard.close()
 
     def _hire(self) -> Any:
-        return self._actor.remote(self._request, torch.get_num_threads())
+        self._require_alive()
+        return self._actor.remote(self._request, torch.get_num_threads(), answers_command_line())
+
+    def _first(self, awaited: Iterable[Any]) -> Any:
+        """Whichever is ready first; Ray is asked every second whether it is still there."""
+        while True:
+            ready, _ = self._ray.wait(list(awaited), num_returns=1, timeout=_SECONDS_BETWEEN_CHECKS)
+            if ready:
+                return ready[0]
+            self._require_alive()
+
+    def _require_alive(self) -> None:
+        for host, port in self._servers:
+            try:
+                socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER).close()
+            except OSError as error:
+                self._dead = True
+                raise LoopscopeError(
+                    f"Ray has ended ({host}:{port} does not answer: {error.strerror or error}): what is stored stays,"
+                    " and the same command continues when Ray is back"
+                ) from None
 
     def _get(self, reference: Any) -> Any:
         """A result; what was a user's mistake over there is one here, too."""
         try:
-            return self._ray.get(reference)
+            return self._ray.get(self._first([reference]))
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, LoopscopeError) else error from None
 
@@ -141,19 +188,43 @@ def _rows_of(unit: WorkUnit, planned: PlannedTask) -> list[Row]:
     return [dataclasses.replace(row, metadata=dict(row.metadata)) for row in planned.rows[unit.start : unit.stop]]
 
 
-def connect(ray: Any, address: str | None, workers: int | None) -> None:
-    """Join the cluster at `address` or that of `RAY_ADDRESS`; without either, start a Ray on this machine."""
+def connect(ray: Any, address: str | None, workers: int | None) -> RayGuard | None:
+    """Join the cluster at `address` or that of `RAY_ADDRESS`; without either, start a guarded Ray on this machine."""
     address = address or os.environ.get("RAY_ADDRESS")
     try:
         if address:
             _require_reachable(address)
-            ray.init(address=address, log_to_driver=False)
-        else:
+            with _own_signals():
+                ray.init(address=address, log_to_driver=False)
+            return None
+        with _own_signals(), guarded() as guard:
             ray.init(num_cpus=max(workers or 0, os.cpu_count() or 1), include_dashboard=False, log_to_driver=False)
+        return guard
     except (OSError, ValueError, RuntimeError) as error:
         where = f"the Ray cluster at {address}" if address else "a local Ray"
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise LoopscopeError(f"cannot reach {where} ({reason}): is it running? see `ray status`") from error
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray answers SIGTERM by ending the process at once: put back what the process does itself."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _servers(ray: Any) -> list[tuple[str, int]]:
+    """Where Ray's control service and this machine's scheduler listen; through Ray's client neither can be asked."""
+    if ray.util.client.ray.is_connected():
+        return []
+    context = ray.get_runtime_context()
+    host, _, port = context.gcs_address.rpartition(":")
+    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    return [(host, int(port)), (own["NodeManagerAddress"], int(own["NodeManagerPort"]))]
 
 
 def _require_reachable(address: str) -> None:

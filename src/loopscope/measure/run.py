@@ -17,6 +17,7 @@ from loopscope.measure.progress import STYLES, Style, progress
 from loopscope.measure.request import DataRequest, ModelRequest, Request
 from loopscope.measure.settings import READOUT_DTYPES, BatchPolicy, LongPolicy, Settings
 from loopscope.measure.threads import OneBehind
+from loopscope.measure.worker import MeasuredBatch
 from loopscope.store.levels import Level
 from loopscope.store.manifest import Manifest
 from loopscope.store.run import Run
@@ -156,7 +157,11 @@ def measure(
             (notify or _ignore)(f"{setting('share_context', True)} changes nothing here: no task has options")
         with open_or_create(output, prepared.manifest) as writer:
             writer.log("call", engine=engine, workers=workers, **request.as_event())
-            run_pending(chosen, prepared, writer, progress_style, notify)
+            try:
+                run_pending(chosen, prepared, writer, progress_style, notify)
+            except KeyboardInterrupt:
+                (notify or _ignore)(f"{output}: {_stored(writer)} of {_total(writer)} questions are stored")
+                raise
             return writer.finish()
     finally:
         chosen.close()
@@ -201,8 +206,7 @@ def run_pending(
     """Measure and store every unit that is not there yet."""
     notify = notify or _ignore
     pending = writer.pending()
-    total = sum(unit.size for unit in writer.units)
-    done = total - sum(unit.size for unit in pending)
+    total, done = _total(writer), _stored(writer)
     for line in writer.discarded:
         notify(f"{writer.path}: {line}; measuring it again")
     if writer.status == "finished":
@@ -217,12 +221,22 @@ def run_pending(
                 for line in measured.notices:
                     writer.log("notice", unit=unit.index, message=line)
                 writer.commit(unit, tables)
-            shown.advance(unit.size, int(sum(tables["examples"]["n_positions"])))
 
-        for measured in engine.run(pending, prepared.task_of):
-            for line in measured.notices:
+        for step in engine.run(pending, prepared.task_of):
+            if isinstance(step, MeasuredBatch):
+                shown.advance(step.questions, step.positions)
+                continue
+            for line in step.notices:
                 notify(line)
-            behind.do(store, measured)
+            behind.do(store, step)
+
+
+def _total(writer: RunWriter) -> int:
+    return sum(unit.size for unit in writer.units)
+
+
+def _stored(writer: RunWriter) -> int:
+    return _total(writer) - sum(unit.size for unit in writer.pending())
 
 
 def _ignore(line: str) -> None:

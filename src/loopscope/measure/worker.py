@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,13 @@ from loopscope.measure.trip import PendingTrip, Tables, Trip
 from loopscope.models.protocol import LoopedModel
 
 Name = TypeVar("Name")
+
+
+class MeasuredBatch(NamedTuple):
+    """So many more questions, with so many token positions, are measured; less than none where a worker was lost."""
+
+    questions: int
+    positions: int
 
 
 @dataclass
@@ -76,8 +83,8 @@ class Worker:
         self._ceiling: int | None = None
         self._careful = False
 
-    def run(self, units: Iterable[tuple[Name, Sequence[Question]]]) -> Iterator[Measured[Name]]:
-        """Each unit in order, as soon as the batch after its last one is launched."""
+    def run(self, units: Iterable[tuple[Name, Sequence[Question]]]) -> Iterator[Measured[Name] | MeasuredBatch]:
+        """Each unit in order, after its batches, as soon as the batch after its last one is launched."""
         flights: deque[_Flight[Name]] = deque()
         for name, questions in units:
             unit = _Unit(name, questions)
@@ -94,10 +101,11 @@ class Worker:
         for flight in flights:
             yield from self._land(flight)
 
-    def _land(self, flight: _Flight[Name]) -> Iterator[Measured[Name]]:
+    def _land(self, flight: _Flight[Name]) -> Iterator[Measured[Name] | MeasuredBatch]:
         """Finish a batch, and its unit if it is the last one of it."""
         unit = flight.unit
         unit.parts += self._finish(unit, flight.batch, flight.trip)
+        yield MeasuredBatch(len(flight.batch), sum(question.positions for question in flight.batch))
         if flight.last:
             with part("join"):
                 tables = unit.tables()

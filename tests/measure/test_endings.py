@@ -1,0 +1,139 @@
+"""How a pass ends that does not finish: signals, a Ray that dies, a driver that is killed. Real processes, real Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loopscope.measure.ray_guard import MARK, marked
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to find the processes")
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """`start(…)`: a pass that would take minutes, once its first unit is stored."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def call(*flags: str, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        words = "measure --model toy-ouro --tasks arithmetic --limit 2000 --unit-size 8 --level quick --transitions 1-3"
+        words += f" --device cpu --progress none --output {tmp_path / 'run'}"
+        code = "from loopscope.cli import main; main()"
+        process = subprocess.Popen(
+            [*wrapper, sys.executable, "-c", code, *words.split(), *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        begun.append(process)
+        deadline = time.monotonic() + 120
+        while stored(tmp_path) < 1:
+            assert process.poll() is None, process.communicate()[1][-2000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return process
+
+    yield call
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def stored(tmp_path: Path) -> int:
+    return len(list((tmp_path / "run" / "units").glob("*.json")))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "name"),
+    [(signal.SIGINT, 130, ""), (signal.SIGTERM, 143, " by SIGTERM"), (signal.SIGHUP, 129, " by SIGHUP")],
+)
+def test_signals_end_alike(number: int, code: int, name: str, start: Start, tmp_path: Path) -> None:
+    process = start()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    questions = 8 * stored(tmp_path)
+    assert err.splitlines() == [
+        f"loopscope: {tmp_path / 'run'}: {questions} of 2000 questions are stored",
+        f"loopscope: interrupted{name}; the same command continues where this one stopped",
+    ]
+
+
+def test_several_signals_of_an_ending_session_end_once(start: Start) -> None:
+    process = start()
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+        process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode in (129, 143)
+    assert "Traceback" not in err
+    assert "the same command continues" in err
+
+
+def test_nohup_is_respected(start: Start, tmp_path: Path) -> None:
+    process = start(wrapper=("nohup",))
+    process.send_signal(signal.SIGHUP)
+    before = stored(tmp_path)
+    deadline = time.monotonic() + 30
+    while stored(tmp_path) <= before:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def children(process: subprocess.Popen[str]) -> dict[str, int]:
+    """The processes that a driver started, by the name of their program."""
+    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return {Path(os.readlink(f"/proc/{child}/exe")).name: int(child) for child in found}
+
+
+def mark_of(process: int) -> str:
+    variables = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
+    return next(v.removeprefix(f"{MARK}=") for v in variables if v.startswith(f"{MARK}="))
+
+
+def none_left(mark: str, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while marked(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not marked(mark)
+
+
+@pytest.mark.parametrize("victim", ["gcs_server", "raylet"])
+def test_ray_that_dies_is_one_line_within_seconds(victim: str, start: Start) -> None:
+    pytest.importorskip("ray")
+    process = start("--engine", "ray", "--workers", "1")
+    servers = children(process)
+    mark = mark_of(servers["raylet"])
+    assert len(marked(mark)) > 4
+    os.kill(servers[victim], signal.SIGKILL)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("loopscope: ")]
+    assert "Ray has ended" in line
+    assert "the same command continues" in line
+    assert none_left(mark, 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_outlives_its_driver(number: int, start: Start) -> None:
+    pytest.importorskip("ray")
+    process = start("--engine", "ray", "--workers", "1")
+    mark = mark_of(children(process)["raylet"])
+    assert len(marked(mark)) > 4
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == (143 if number == signal.SIGTERM else -number)
+    assert none_left(mark, 10)
+    if number == signal.SIGTERM:
+        assert "interrupted by SIGTERM" in err
