@@ -61,7 +61,7 @@ def stored(tmp_path: Path) -> int:
 def test_signals_end_alike(number: int, code: int, name: str, start: Start, tmp_path: Path) -> None:
     process = start()
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == code
     questions = 8 * stored(tmp_path)
     assert err.splitlines() == [
@@ -74,7 +74,7 @@ def test_several_signals_of_an_ending_session_end_once(start: Start) -> None:
     process = start()
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
         process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode in (129, 143)
     assert "Traceback" not in err
     assert "the same command continues" in err
@@ -84,7 +84,7 @@ def test_nohup_is_respected(start: Start, tmp_path: Path) -> None:
     process = start(wrapper=("nohup",))
     process.send_signal(signal.SIGHUP)
     before = stored(tmp_path)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while stored(tmp_path) <= before:
         assert process.poll() is None
         assert time.monotonic() < deadline
@@ -109,7 +109,7 @@ def none_left(mark: str, seconds: float) -> bool:
     return not marked(mark)
 
 
-@pytest.mark.parametrize("victim", ["gcs_server", "raylet"])
+@pytest.mark.parametrize("victim", ["gcs_server", pytest.param("raylet", marks=pytest.mark.slow)])
 def test_ray_that_dies_is_one_line_within_seconds(victim: str, start: Start) -> None:
     pytest.importorskip("ray")
     process = start("--engine", "ray", "--workers", "1")
@@ -117,7 +117,8 @@ def test_ray_that_dies_is_one_line_within_seconds(victim: str, start: Start) -> 
     mark = mark_of(servers["raylet"])
     assert len(marked(mark)) > 4
     os.kill(servers[victim], signal.SIGKILL)
-    _, err = process.communicate(timeout=20)
+    # Two seconds on an idle machine; Ray itself takes a minute to notice, or never does.
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 2
     (line,) = [line for line in err.splitlines() if line.startswith("loopscope: ")]
     assert "Ray has ended" in line
@@ -125,14 +126,14 @@ def test_ray_that_dies_is_one_line_within_seconds(victim: str, start: Start) -> 
     assert none_left(mark, 2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_no_process_outlives_its_driver(number: int, start: Start) -> None:
     pytest.importorskip("ray")
     process = start("--engine", "ray", "--workers", "1")
     mark = mark_of(children(process)["raylet"])
     assert len(marked(mark)) > 4
     process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == (143 if number == signal.SIGTERM else -number)
     assert none_left(mark, 10)
     if number == signal.SIGTERM:
