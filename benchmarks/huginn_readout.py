@@ -29,10 +29,9 @@ from loopscope.bench.huginn_update import HuginnUpdate
 from loopscope.bench.machine import in_words, machine
 from loopscope.bench.memory import MIB, extra_on_gpu
 from loopscope.bench.sizes import CUDA, QUICK
-from loopscope.readout.nonlinear import NonlinearPath
-from loopscope.split_product.accumulate import accumulated
-from loopscope.split_product.parts import split
-from loopscope.triton_kernels.choice import implementation
+from loopscope.kernels.choice import implementation
+from loopscope.kernels.split_product import accumulated, split
+from loopscope.readout.general.path import NonlinearPath
 
 FORWARD = "forward, float32"
 PAPER = "A, Q by Hessian–vector product, float32"
@@ -175,7 +174,7 @@ def bench_products(update: HuginnUpdate, streams: int, clock: Clock, repeats: in
 
 
 def triton_ways(parts: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]]:
-    from loopscope.split_product.product_kernel import Tile, fused
+    from loopscope.kernels.split_product_kernels import Tile, fused
 
     tiles = [
         Tile(),

@@ -28,13 +28,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from loopscope.kernels.choice import implementation, takes_kernel
 from loopscope.models.attention import counted_surroundings
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.huginn import Huginn, HuginnConfig
 from loopscope.models.ouro import Ouro, OuroConfig
 from loopscope.models.random_weights import fill_randomly
-from loopscope.triton_kernels.choice import implementation, takes_kernel
 
 OURO = {
     "vocab_size": 49152,

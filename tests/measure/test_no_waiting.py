@@ -17,7 +17,7 @@ from loopscope.measure.prepare import QuestionEncoder
 from loopscope.measure.settings import Settings
 from loopscope.measure.trip import Trip
 from loopscope.models import load_model, load_tokenizer
-from loopscope.readout.affine import AffinePath
+from loopscope.readout.affine.path import AffinePath
 from loopscope.tasks.load import load_task
 
 WAITING = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from loopscope.kernels import split_product as linear_module
+from loopscope.kernels.choice import implementation
 from loopscope.models import Batch
 from loopscope.models import base as base_module
 from loopscope.models.linear import Linear
-from loopscope.readout.nested import nested_derivatives
-from loopscope.readout.taylor import Series
-from loopscope.split_product import linear as linear_module
-from loopscope.triton_kernels.choice import implementation
+from loopscope.readout.general.nested import nested_derivatives
+from loopscope.readout.general.taylor import Series
 
 NONLINEAR = ("huginn", "retrofit_llama", "retrofit_olmo")
 POSITIONS = torch.tensor([[0, 2], [1, 4], [0, 0]])

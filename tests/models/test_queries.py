@@ -12,7 +12,7 @@ from loopscope.models.cache import KeyValueCache
 from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.queries import queries_at
 from loopscope.models.rope import Rotary
-from loopscope.readout.taylor import Series
+from loopscope.readout.general.taylor import Series
 
 FAMILIES = ["huginn", "retrofit_llama", "retrofit_olmo", "loop", "loop_of_qwen3", "loop_to_the_end"]
 ROWS = [[5, 9, 1, 60, 33, 2, 17], [7, 8, 30, 4], [3], [1, 2, 3, 4, 5]]

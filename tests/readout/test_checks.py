@@ -65,7 +65,7 @@ MISTAKES = {
     "three-axes": (lambda: affine_path(Z[None], Z[None], Y), "give a matrix"),
     "integer-logits": (lambda: affine_path(Z.long(), Z, Y), "floating-point"),
     "numpy-logits": (lambda: affine_path(np.zeros((3, 4)), Z, Y), "torch.as_tensor"),
-    "unknown-implementation": (lambda: affine_path(Z, Z, Y, impl="fast"), "'blocked', 'reference', 'autograd'"),
+    "unknown-implementation": (lambda: affine_path(Z, Z, Y, impl="fast"), "'moments', 'reference', 'autograd'"),
     "empty-example": (lambda: affine_path(Z, Z, Y, examples=[0, 0, 2]), "example 1 has no reference tokens"),
     "block": (lambda: affine_path(Z, Z, Y, block_tokens=0), "block_tokens=0"),
     "alpha-outside": (lambda: _path().value(-0.1), r"outside \[0, 1\]"),

@@ -13,7 +13,7 @@ from loopscope.bench.row import Reference, Row, at_least, at_most
 from loopscope.bench.setting import Setting
 from loopscope.bench.updates import PEAKED, TYPICAL, Update, random_update, with_likely_targets
 from loopscope.readout import Survey, affine_path_from_states
-from loopscope.readout.sources import full_precision_products
+from loopscope.readout.affine.sources import full_precision_products
 
 SCALES = 21
 CURVATURE_AT = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from loopscope.bench.sizes import HuginnSizes
+from loopscope.kernels.choice import implementation
 from loopscope.readout import NonlinearPath, autograd_coefficients, nonlinear_path_from_states
-from loopscope.readout.autograd import AutogradCoefficients
-from loopscope.readout.sources import full_precision_products
-from loopscope.triton_kernels.choice import implementation
+from loopscope.readout.affine.autograd import AutogradCoefficients
+from loopscope.readout.affine.sources import full_precision_products
 
 STEP = 0.3
 SPREAD = 4.0

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from loopscope.bench.updates import Update
-from loopscope.readout.sources import blocks, full_precision_products
+from loopscope.readout.affine.sources import blocks, full_precision_products
 
 
 class SlopeAndCurvature(NamedTuple):

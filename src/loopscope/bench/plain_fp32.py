@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from loopscope.bench.updates import Update
-from loopscope.readout.sources import full_precision_products
+from loopscope.readout.affine.sources import full_precision_products
 
 
 def plain_geometry(update: Update, scales: Sequence[float], moments_at: Sequence[float]) -> dict[str, Tensor]:

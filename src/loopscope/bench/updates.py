@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from loopscope.readout.sources import blocks
+from loopscope.readout.affine.sources import blocks
 
 FLAT, TYPICAL, PEAKED = 0.9, 7.2, 27.0
 """Standard deviations of a token's logits: entropies of about 10, 2 and less than 0.1 nats at 50,000 entries."""

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from loopscope.measure.layout import Layout
 from loopscope.models.protocol import AffineHead
-from loopscope.readout.affine import AffinePath
-from loopscope.readout.affine_from import affine_path_from_states
+from loopscope.readout.affine.make import affine_path_from_states
+from loopscope.readout.affine.path import AffinePath
 
 _GPU_BLOCK = 1 << 24
 """Logits of a block on a GPU: 128 MiB in float64."""

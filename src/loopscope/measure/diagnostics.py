@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from loopscope.kernels.choice import Implementation, takes_kernel
 from loopscope.measure.layout import Layout
-from loopscope.triton_kernels.choice import Implementation, takes_kernel
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

@@ -24,9 +24,9 @@ from loopscope.measure.utility import LOGITS
 from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.path import CONTRACTION
 from loopscope.path.grids import PATH_NODES
-from loopscope.readout.affine import AffinePath
-from loopscope.readout.affine_from import affine_path
-from loopscope.readout.utility_path import UtilityPath
+from loopscope.readout.affine.make import affine_path
+from loopscope.readout.affine.path import AffinePath
+from loopscope.readout.path import UtilityPath
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from loopscope.path import (
     safe_scale,
 )
 from loopscope.path.grids import PATH_NODES
-from loopscope.readout.affine import AffinePath
-from loopscope.readout.envelope import Envelope
+from loopscope.readout.affine.envelope import Envelope
+from loopscope.readout.affine.path import AffinePath
 
 _KINDS = {Location.LEFT_ENDPOINT: "left", Location.INTERIOR: "interior", Location.RIGHT_ENDPOINT: "right"}
 

@@ -12,7 +12,7 @@ from loopscope.measure.columns import Columns, array
 from loopscope.measure.path_functions import Floats, PathFunctions
 from loopscope.path import pathwise_decomposition, predicted_scale, search_optimum
 from loopscope.path.grids import DIFFERENCE_SPACINGS, PATH_NODES
-from loopscope.readout.utility_path import UtilityPath
+from loopscope.readout.path import UtilityPath
 
 
 def searched_columns(path: UtilityPath) -> tuple[Columns, Columns]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from loopscope.measure.columns import array
-from loopscope.readout.utility_path import UtilityPath
+from loopscope.readout.path import UtilityPath
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]

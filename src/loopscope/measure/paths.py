@@ -11,7 +11,6 @@ Shapes: N reference tokens, R sequences, B questions, K scales.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,121 +24,12 @@ from loopscope.measure.utility import Reading, local_positions, logits, pieces
 from loopscope.models.base import LoopedModule
 from loopscope.models.protocol import LoopedModel
 from loopscope.path.grids import CURVATURE_SCALES, GRID
-from loopscope.readout.affine_from import affine_path
-from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path_from_states
+from loopscope.readout.affine.make import affine_path
+from loopscope.readout.composed import JoinedPath, MeanPath, RememberedPath
+from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.readout.options import OptionPath
-from loopscope.readout.utility_path import UtilityPath
+from loopscope.readout.path import UtilityPath
 from loopscope.store.levels import Level
-
-
-class JoinedPath(UtilityPath):
-    """The examples of several nonlinear paths, one after the other: pieces of a batch whose logits fit."""
-
-    max_order = 4
-
-    def __init__(self, parts: Sequence[NonlinearPath]) -> None:
-        self._parts = tuple(parts)
-
-    @property
-    def examples(self) -> int:
-        """Those of all parts."""
-        return sum(part.examples for part in self._parts)
-
-    @property
-    def single(self) -> bool:
-        """Never: the example axis stays."""
-        return False
-
-    def per_token(self) -> JoinedPath:
-        """The same paths with every reference token an example of its own."""
-        return JoinedPath([part.per_token() for part in self._parts])
-
-    def _initial(self) -> Tensor:
-        return torch.cat([part._initial_cached for part in self._parts])
-
-    def _stack(self, scales: list[float], order: int) -> Tensor:
-        return torch.cat([part._stack(scales, order) for part in self._parts], 1)
-
-    def _own(self, scales_N: Tensor, order: int) -> Tensor:
-        shares = torch.split(scales_N, [part.examples for part in self._parts])
-        return torch.cat([part._own(share, order) for part, share in zip(self._parts, shares, strict=True)], 1)
-
-
-class RememberedPath(UtilityPath):
-    """Another path whose values at common scales are evaluated once, with the highest order asked for first.
-
-    What is known beforehand is handed over with `know`.
-    """
-
-    max_order = 4
-
-    def __init__(self, path: UtilityPath, initial_N: Tensor) -> None:
-        self._path, self._initial_N = path, initial_N
-        self._known: dict[float, Tensor] = {}
-
-    @property
-    def examples(self) -> int:
-        """Those of the path itself."""
-        return int(self._initial_N.shape[0])
-
-    @property
-    def single(self) -> bool:
-        """Never: the example axis stays."""
-        return False
-
-    def _initial(self) -> Tensor:
-        return self._initial_N
-
-    def know(self, scales: Sequence[float], stack: Tensor) -> None:
-        """Derivatives 0, 1, … at some scales, [order+1, N, K]; those of higher order replace others."""
-        for index, scale in enumerate(scales):
-            if scale not in self._known or self._known[scale].shape[0] < stack.shape[0]:
-                self._known[scale] = stack[..., index]
-
-    def _stack(self, scales: list[float], order: int) -> Tensor:
-        unknown = [s for s in scales if s not in self._known or self._known[s].shape[0] <= order]
-        if unknown:
-            self.know(unknown, self._path._stack(unknown, order))
-        return torch.stack([self._known[scale][: order + 1] for scale in scales], -1)
-
-    def _own(self, scales_N: Tensor, order: int) -> Tensor:
-        return self._path._own(scales_N, order)
-
-
-class MeanPath(UtilityPath):
-    """φ of every sequence: the mean of its tokens' paths, with U(H) as the readout of the state gave it."""
-
-    max_order = 4
-
-    def __init__(
-        self, tokens: RememberedPath, layout: Layout, scores_R: Tensor, sequences: UtilityPath | None = None
-    ) -> None:
-        self._tokens, self._layout, self._scores_R, self._sequences = tokens, layout, scores_R, sequences
-
-    @property
-    def examples(self) -> int:
-        """One a sequence."""
-        return int(self._scores_R.shape[0])
-
-    @property
-    def single(self) -> bool:
-        """Never: the example axis stays."""
-        return False
-
-    def _initial(self) -> Tensor:
-        return self._scores_R
-
-    def _stack(self, scales: list[float], order: int) -> Tensor:
-        return self._mean(self._tokens._stack(scales, order))
-
-    def _own(self, scales_N: Tensor, order: int) -> Tensor:
-        if self._sequences is not None:
-            # Tokens of a sequence share its scale, and one readout of its state serves them all.
-            return self._sequences._own(scales_N, order)
-        return self._mean(self._tokens._own(scales_N[self._layout.sequence_N], order))
-
-    def _mean(self, stack_KN: Tensor) -> Tensor:
-        return self._layout.sequence_mean(stack_KN.transpose(0, 1)).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -173,7 +63,7 @@ class UpdatePaths:
 
     def after(self, layout: Layout) -> Reading:
         """The reading of H⁺: that of H, and what the update gained."""
-        return Reading.of(self.before.log_p_N + self.tokens._stack([1.0], 0)[0, :, 0], layout)
+        return Reading.of(self.before.log_p_N + self.tokens.at_scales([1.0], 0)[0, :, 0], layout)
 
 
 class Scales(NamedTuple):
@@ -202,7 +92,12 @@ def affine_paths(reader: Reader, h_RSD: Tensor, h_plus_RSD: Tensor, scales: Scal
     before = Reading.of(found.initial, layout)
     differ = found.distributions
     outputs = OutputChange(layout.sequence_mean(differ.divergence), layout.sequence_mean(differ.entropy_change))
-    return UpdatePaths(tokens, joint_path(MeanPath(tokens, layout, before.scores_R), layout), before, outputs)
+    return UpdatePaths(
+        tokens,
+        joint_path(MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R), layout),
+        before,
+        outputs,
+    )
 
 
 def nonlinear_paths(
@@ -217,7 +112,7 @@ def nonlinear_paths(
     """The paths from H to H⁺ through any readout in `dtype`; `before` is the reading of H."""
     sequences = nonlinear_sequences(model, h_RSD, h_plus_RSD, layout, dtype)
     tokens = RememberedPath(sequences.per_token(), before.log_p_N)
-    mean = MeanPath(tokens, layout, before.scores_R, sequences)
+    mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R, sequences)
     outputs = None if level is Level.QUICK else _output_change(model, h_RSD, h_plus_RSD, layout, dtype)
     return UpdatePaths(tokens, joint_path(mean, layout), before, outputs)
 

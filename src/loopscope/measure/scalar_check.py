@@ -18,9 +18,9 @@ from loopscope.measure.columns import Columns, Later
 from loopscope.measure.layout import Layout
 from loopscope.measure.utility import LOGITS
 from loopscope.models.protocol import LoopedModel
-from loopscope.readout.autograd import chord_curvatures
+from loopscope.readout.affine.autograd import chord_curvatures
+from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.options import grouped_option_utility
-from loopscope.readout.sources import full_precision_products
 
 ABSOLUTE, RELATIVE = 1e-6, 1e-4
 _LOGITS = {"cpu": LOGITS // 4}

@@ -11,34 +11,34 @@ import numpy as np
 from loopscope.measure.columns import Columns, Later
 from loopscope.measure.gate import TokenDecisions
 from loopscope.measure.layout import Layout
-from loopscope.measure.paths import RememberedPath
 from loopscope.measure.predicted import predicted_scale
 from loopscope.measure.settings import Settings
 from loopscope.measure.update import outcome
 from loopscope.path import CONTRACTION
 from loopscope.path.grids import GRID
+from loopscope.readout.composed import RememberedPath
 from loopscope.store.levels import Level
 
 
 def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> Columns:
     """The columns of `tokens` for one update, one row a reference token."""
-    _, slope, curvature = path._stack([0.0], 2)[..., 0]
-    quarter, gain = path._stack([CONTRACTION, 1.0], 0)[0].unbind(1)
+    _, slope, curvature = path.at_scales([0.0], 2)[..., 0]
+    quarter, gain = path.at_scales([CONTRACTION, 1.0], 0)[0].unbind(1)
     quadratic = 0.5 * curvature
     scale = predicted_scale(slope, quadratic)
     columns: Columns = {
         **_identity(layout),
-        "utility_before": path._initial_cached,
+        "utility_before": path.initial_N,
         "gain": gain,
         "slope": slope,
         "quadratic": quadratic,
         "outcome": Later(outcome),
         "quadratic_scale": scale,
         "quarter_gain": quarter,
-        "quadratic_gain": path._own(scale, 0)[0],
+        "quadratic_gain": path.at_own(scale, 0)[0],
     }
     if settings.level is not Level.QUICK:
-        columns["grid_gain"] = path._stack(list(GRID), 0)[0].float()
+        columns["grid_gain"] = path.at_scales(list(GRID), 0)[0].float()
     return columns
 
 

@@ -41,8 +41,8 @@ def update_columns(
     path, before = paths.questions, paths.before
     quick = settings.level is Level.QUICK
     # Highest order first: through a nonlinear readout derivatives are what costs, and they bring the values along.
-    derivatives_3BK = path._stack([0.0] if quick else list(CURVATURE_SCALES), 2)
-    gains_BK = path._stack([1.0] if quick else list(GRID), 0)[0]
+    derivatives_3BK = path.at_scales([0.0] if quick else list(CURVATURE_SCALES), 2)
+    gains_BK = path.at_scales([1.0] if quick else list(GRID), 0)[0]
     gain = gains_BK[:, -1]
     slope, quadratic = derivatives_3BK[1, :, 0], 0.5 * derivatives_3BK[2, :, 0]
     scale = predicted_scale(slope, quadratic)
@@ -61,7 +61,7 @@ def update_columns(
     columns["grid_gain"] = gains_BK
     columns["curvature_path"] = derivatives_3BK[2]
     with part("own scale", device):
-        columns["quadratic_gain"] = path._own(scale, 0)[0]
+        columns["quadratic_gain"] = path.at_own(scale, 0)[0]
     outputs = paths.outputs
     assert outputs is not None, "every level but quick asks for them"
     if reader is not None and not layout.is_options:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from loopscope.measure.layout import Layout
 from loopscope.models.protocol import LoopedModel
-from loopscope.readout.reference import log_probability_at_start
-from loopscope.readout.sources import full_precision_products
+from loopscope.readout.affine.reference import log_probability_at_start
+from loopscope.readout.affine.sources import full_precision_products
 
 LOGITS = 1 << 25
 """Logits that exist at a time: a quarter of a gigabyte in float64."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from loopscope.triton_kernels.choice import Implementation, takes_kernel
+from loopscope.kernels.choice import Implementation, takes_kernel
 
 
 def gated_silu(gate: Tensor, up: Tensor, plain: bool) -> Tensor:

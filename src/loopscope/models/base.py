@@ -15,10 +15,10 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor, nn
 
 from loopscope._errors import LoopscopeError
+from loopscope.kernels.split_product import splits_apply
 from loopscope.models.batch import Batch
 from loopscope.models.linear import Fusing, Linear
 from loopscope.models.protocol import AffineHead, BodyAndHead, Context
-from loopscope.split_product import splits_apply
 
 
 class LoopedModule(nn.Module):

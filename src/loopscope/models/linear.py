@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from loopscope.split_product import is_mixed, mixed_linear
+from loopscope.kernels.split_product import is_mixed, mixed_linear
 
 _ROWS = 16
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from loopscope.triton_kernels.choice import Implementation, takes_kernel
+from loopscope.kernels.choice import Implementation, takes_kernel
 
 
 class RMSNorm(nn.Module):

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from loopscope._errors import shown
+from loopscope.kernels.choice import Implementation, takes_kernel
 from loopscope.models.config_fields import ConfigFields
-from loopscope.triton_kernels.choice import Implementation, takes_kernel
 
 Layout = Literal["half", "interleaved"]
 

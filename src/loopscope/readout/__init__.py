@@ -1,15 +1,15 @@
 """φ and its derivatives from states: closed form for an affine head, Taylor mode through any other readout."""
 
-from loopscope.readout.affine import AffinePath
-from loopscope.readout.affine_from import affine_path, affine_path_from_states
-from loopscope.readout.autograd import AutogradCoefficients, autograd_coefficients, chord_curvature
-from loopscope.readout.endpoint import EndpointDecomposition, EndpointDistributions
-from loopscope.readout.envelope import Envelope
-from loopscope.readout.nonlinear import NonlinearPath, nonlinear_path, nonlinear_path_from_states
+from loopscope.readout.affine.autograd import AutogradCoefficients, autograd_coefficients, chord_curvature
+from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions
+from loopscope.readout.affine.envelope import Envelope
+from loopscope.readout.affine.make import affine_path, affine_path_from_states
+from loopscope.readout.affine.path import AffinePath
+from loopscope.readout.affine.survey import Survey
+from loopscope.readout.general.path import NonlinearPath, nonlinear_path, nonlinear_path_from_states
+from loopscope.readout.general.taylor import Series
 from loopscope.readout.options import OptionPath, joint_option_utility, option_path
-from loopscope.readout.survey import Survey
-from loopscope.readout.taylor import Series
-from loopscope.readout.utility_path import Derivatives, UtilityPath
+from loopscope.readout.path import Derivatives, UtilityPath
 
 __all__ = [
     "AffinePath",

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from loopscope._errors import LoopscopeError
-from loopscope.readout._checks import as_index, as_integers
-from loopscope.readout.composition import log_softmax_derivatives
-from loopscope.readout.reference import gain_at, log_probability_at_start
-from loopscope.readout.utility_path import UtilityPath
+from loopscope.readout.affine.reference import gain_at, log_probability_at_start
+from loopscope.readout.checks import as_index, as_integers
+from loopscope.readout.general.token_derivatives import log_softmax_derivatives
+from loopscope.readout.path import UtilityPath
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class OptionPath(UtilityPath):
     def __init__(self, path: UtilityPath, groups: OptionGroups, *, single: bool = False) -> None:
         self._path, self._questions, self._single = path, groups, single
         self.max_order = path.max_order
-        self._scores = path._initial_cached.double()
+        self._scores = path.initial_N.double()
 
     @property
     def examples(self) -> int:
@@ -93,11 +93,13 @@ class OptionPath(UtilityPath):
         scores_GO = self._questions.gathered(self._scores, -torch.inf)
         return log_probability_at_start(scores_GO, self._questions.target)
 
-    def _stack(self, scales: list[float], order: int) -> Tensor:
-        return self._joint(self._path._stack(scales, order).transpose(1, 2)).transpose(1, 2)
+    def at_scales(self, scales: list[float], order: int) -> Tensor:
+        """Derivatives 0..order at the scales."""
+        return self._joint(self._path.at_scales(scales, order).transpose(1, 2)).transpose(1, 2)
 
-    def _own(self, scales_N: Tensor, order: int) -> Tensor:
-        return self._joint(self._path._own(self._questions.spread(scales_N), order).unsqueeze(1))[:, 0]
+    def at_own(self, scales_N: Tensor, order: int) -> Tensor:
+        """Derivatives 0..order of each question at its own scale."""
+        return self._joint(self._path.at_own(self._questions.spread(scales_N), order).unsqueeze(1))[:, 0]
 
     def _joint(self, options: Tensor) -> Tensor:
         """From the options' derivatives at some scales [order+1, K, N] to the questions' [order+1, K, G]."""
@@ -131,7 +133,7 @@ def option_path(path: UtilityPath, question: Any = None, correct: Any = 0) -> Op
     if single:
         question = torch.zeros(path.examples, dtype=torch.int64)
         correct = as_integers("correct", correct).reshape(-1)
-    groups = OptionGroups.of(question, correct, path.examples, path._initial_cached.device)
+    groups = OptionGroups.of(question, correct, path.examples, path.initial_N.device)
     return OptionPath(path, groups, single=single)
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from loopscope.kernels.choice import implementation
 from loopscope.measure.prepare import QuestionEncoder
 from loopscope.measure.settings import Settings
 from loopscope.measure.trip import Trip
 from loopscope.models import load_model, load_tokenizer
 from loopscope.models.ouro import Ouro
-from loopscope.readout.fused import path
+from loopscope.readout.affine.fused import path
 from loopscope.tasks.load import load_task
-from loopscope.triton_kernels.choice import implementation
 
 
 @pytest.mark.usefixtures("interpreted")

@@ -41,7 +41,7 @@ def _modules():
 @pytest.fixture
 def interpreted(_modules):
     """Inference with the kernels, interpreted."""
-    from loopscope.triton_kernels.choice import implementation
+    from loopscope.kernels.choice import implementation
 
     with torch.no_grad(), implementation("triton"):
         yield

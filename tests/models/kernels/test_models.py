@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from loopscope.kernels.choice import implementation
 from loopscope.models.activation import gated_silu_joined
 from loopscope.models.batch import Batch
-from loopscope.triton_kernels.choice import implementation
 
 ROWS = [[5, 9, 1, 60, 33, 2, 17], [7, 8, 30, 4]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from loopscope.triton_kernels.language import Value, constexpr, jit, launch, power_of_two, tl
+from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
 
 _BLOCK = 1024
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from loopscope.kernels.language import Value, constexpr, jit, launch, tl
 from loopscope.models.kernels.row_norm import normed_row, row_block, row_warps
-from loopscope.triton_kernels.language import Value, constexpr, jit, launch, tl
 
 
 def add_branch(

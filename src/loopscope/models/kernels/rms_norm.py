@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from loopscope.kernels.language import Value, constexpr, jit, launch, tl
 from loopscope.models.kernels.row_norm import normed_row, row_block, row_warps
-from loopscope.triton_kernels.language import Value, constexpr, jit, launch, tl
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from loopscope.triton_kernels.language import Value, constexpr, jit, launch, power_of_two, tl
+from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
 
 _HEADS = 32
 

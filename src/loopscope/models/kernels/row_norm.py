@@ -7,7 +7,7 @@ in float32 but for the rounding, which is to the weight's dtype.
 
 from __future__ import annotations
 
-from loopscope.triton_kernels.language import Value, jit, power_of_two, tl
+from loopscope.kernels.language import Value, jit, power_of_two, tl
 
 
 @jit

@@ -1,0 +1,81 @@
+"""Triton as the kernels see it, with the types that it does not declare, and their launch.
+
+The kernels' modules can be imported without Triton; only a launch needs it.
+
+The smallest kernel: whether Triton can compile and launch anything here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+
+try:
+    triton: Any = importlib.import_module("triton")
+    tl: Any = importlib.import_module("triton.language")
+except ImportError:
+    triton = tl = None
+
+if TYPE_CHECKING:
+    Value = Any
+    constexpr = int
+else:
+    # What a kernel's signature names must be Triton's own: its compiler looks the annotations up.
+    Value = getattr(tl, "tensor", None)
+    constexpr = getattr(tl, "constexpr", None)
+
+
+def jit(kernel: Callable[..., Any]) -> Any:
+    """`triton.jit` where there is Triton."""
+    return kernel if triton is None else triton.jit(kernel)
+
+
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    on: Tensor,
+    *arguments: Any,
+    warps: int = 4,
+    fusion: bool = False,
+    **constants: Any,
+) -> None:
+    """Runs a kernel on the device of `on`.
+
+    Without `fusion` products are never contracted with the sums that follow them: that would be one rounding fewer
+    than in the plain code.
+    """
+    if triton is None:
+        raise LoopscopeError("the kernels need Triton, which is not installed: pip install triton")
+    elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
+    with torch.cuda.device(on.device) if elsewhere else contextlib.nullcontext():
+        kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **constants)
+
+
+def descriptor(matrix: Tensor, block: list[int]) -> Any:
+    """A matrix as the copy engine of the device reads it, a block at a time; what lies outside it reads as zero."""
+    module = importlib.import_module("triton.tools.tensor_descriptor")
+    return module.TensorDescriptor.from_tensor(matrix, block)
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is not smaller."""
+    return 1 << (size - 1).bit_length()
+
+
+def probe(device: torch.device) -> None:
+    """Runs it; whatever is in the way is raised."""
+    out = torch.zeros(32, device=device)
+    launch(_probe, (1,), out, out, BLOCK=32)
+    torch.cuda.synchronize(device)
+
+
+@jit
+def _probe(out: Value, BLOCK: constexpr) -> None:
+    tl.store(out + tl.arange(0, BLOCK), 1.0)

@@ -1,0 +1,292 @@
+"""The fused kernels as an affine path uses them: which paths they take, launches, and tokens that they gave up.
+
+The kernels report NaN for a token whose likeliest entries change places so violently along the path that FP32 weights
+underflow (`merge`). With `check` such tokens are read out again without the kernels, which waits for the device;
+without it they stay NaN, and the caller has to look.
+
+Shapes: T tokens, t of them in a chunk, V vocabulary entries, D hidden width, K scales.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from loopscope.kernels.choice import takes_kernel
+from loopscope.kernels.language import descriptor, launch, power_of_two
+from loopscope.readout.affine.endpoint import EndpointDistributions
+from loopscope.readout.affine.fused.logits import growth_of, target_logits
+from loopscope.readout.affine.fused.merge import Results, merge_kernel
+from loopscope.readout.affine.fused.sweep import kept, slots, sweep_kernel
+from loopscope.readout.affine.survey import EvenScales, Survey
+
+MOST_SCALES = 33
+"""A weight is at most half as many multiplications away from an exponential."""
+
+CHUNK = 8192
+"""Tokens whose sums exist at a time."""
+
+
+class Tiles(NamedTuple):
+    """The shape of a program's work."""
+
+    tokens: int = 128
+    vocabulary: int = 128
+    width: int = 64
+    warps: int = 8
+    stages: int = 3
+    halves: bool = True
+
+
+DEFAULT = Tiles()
+
+
+@dataclass(frozen=True)
+class FusedHead:
+    """Two states and a head that the kernels can take; BF16 or FP16, one dtype, rows contiguous."""
+
+    h_TD: Tensor
+    h_plus_TD: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor | None
+
+    @staticmethod
+    def fits(h_TD: Tensor, h_plus_TD: Tensor, weight_VD: Tensor) -> bool:
+        """Whether the products are exact in FP32 and the shapes suit the tensor cores."""
+        kinds = {h_TD.dtype, h_plus_TD.dtype, weight_VD.dtype}
+        exact = len(kinds) == 1 and kinds <= {torch.bfloat16, torch.float16}
+        # The copy engine reads rows that follow one another and begin on 16 bytes.
+        in_rows = weight_VD.stride(1) == 1 and weight_VD.stride(0) % 8 == 0 and weight_VD.data_ptr() % 16 == 0
+        return exact and in_rows and h_TD.shape[1] % 16 == 0
+
+
+@dataclass(frozen=True)
+class TokenSurvey:
+    """What the kernels found of every token, float64; NaN where the token is to be read another way (`merge`)."""
+
+    gains_TK: Tensor
+    derivatives: Tensor
+    initial_T: Tensor
+    distributions: EndpointDistributions
+    spread_T: Tensor
+    own_T: Tensor
+
+
+def fused_survey(
+    head: FusedHead,
+    targets_T: Tensor,
+    even: EvenScales,
+    order: int,
+    *,
+    own_T: Tensor | None = None,
+    ends: bool = True,
+    extremes: bool = False,
+    tiles: Tiles | None = None,
+    splits: int | None = None,
+) -> TokenSurvey:
+    """φ at even scales, its derivatives at some of them, endpoint distributions: two products a token and one sweep.
+
+    Args:
+        head: states and head.
+        targets_T: reference label of each token.
+        even: the scales.
+        order: highest derivative.
+        own_T: a further scale for each token.
+        ends: whether the endpoint distributions are wanted.
+        extremes: whether the spread is wanted.
+        tiles: the shape of a program's work; None lets the shapes decide.
+        splits: stretches of the vocabulary; None lets the shapes decide.
+    """
+    tokens = head.h_TD.shape[0]
+    in_order = sorted(set(even.places)) if order else []
+    results = Results(even.count, len(in_order), order)
+    out = torch.empty(results.total, tokens, dtype=torch.float64, device=head.h_TD.device)
+    for start in range(0, tokens, CHUNK):
+        rows = slice(start, min(start + CHUNK, tokens))
+        part = FusedHead(head.h_TD[rows], head.h_plus_TD[rows], head.weight_VD, head.bias_V)
+        own_t = None if own_T is None else own_T[rows]
+        found = _chunk(part, targets_T[rows], even, order, own_t, ends, extremes, tiles or DEFAULT, splits)
+        if tokens <= CHUNK:
+            out = found
+        else:
+            out[:, rows] = found
+    gains_KT = out[: even.count]
+    slopes = out[even.count : results.extra].reshape(len(in_order), order + 1, tokens)
+    if list(even.places) != in_order:
+        known = gains_KT.unsqueeze(1) if order == 0 else slopes
+        slopes = torch.stack([known[place if order == 0 else in_order.index(place)] for place in even.places])
+    initial, forward, reverse, entropy0, entropy1, change, spread, own = out[results.extra :]
+    return TokenSurvey(
+        gains_KT.T,
+        slopes.permute(1, 2, 0),
+        initial,
+        EndpointDistributions(forward, reverse, entropy0, entropy1, change),
+        spread,
+        own,
+    )
+
+
+def _chunk(
+    head: FusedHead,
+    targets_T: Tensor,
+    even: EvenScales,
+    order: int,
+    own_T: Tensor | None,
+    ends: bool,
+    extremes: bool,
+    tiles: Tiles,
+    splits: int | None,
+) -> Tensor:
+    (tokens, width), vocabulary = head.h_TD.shape, head.weight_VD.shape[0]
+    device = head.h_TD.device
+    labels = target_logits(head.h_TD, head.h_plus_TD, head.weight_VD, head.bias_V, targets_T)
+    places = sum(1 << place for place in set(even.places)) if order else 0
+    placed = places.bit_count()
+    block_width = next(size for size in (tiles.width, 64, 32, 16) if width % size == 0)
+    token_blocks, tile_count = -(-tokens // tiles.tokens), -(-vocabulary // tiles.vocabulary)
+    per_split = -(-tile_count // min(splits or _splits(token_blocks, tile_count, device), tile_count))
+    stretches = -(-tile_count // per_split)
+    sums = torch.empty(stretches, slots(even.count, placed, order), tokens, dtype=torch.float32, device=device)
+    growth = growth_of(head.weight_VD)
+    own = labels if own_T is None else own_T.to(torch.float32)
+    constants: dict[str, Any] = {
+        "COUNT": even.count,
+        "PLACES": places,
+        "PLACED": placed,
+        "ORDER": order,
+        "KEPT": kept(order),
+        "HAS_OWN": own_T is not None,
+        "ENDS": ends,
+        "EXTREMES": extremes,
+    }
+    launch(
+        sweep_kernel,
+        (token_blocks, stretches),
+        sums,
+        descriptor(head.h_TD, [tiles.tokens, block_width]),
+        descriptor(head.h_plus_TD, [tiles.tokens, block_width]),
+        descriptor(head.weight_VD, [tiles.vocabulary, block_width]),
+        labels if head.bias_V is None else head.bias_V,
+        targets_T,
+        labels,
+        growth,
+        own,
+        sums,
+        tokens,
+        vocabulary,
+        width,
+        per_split,
+        warps=tiles.warps,
+        fusion=True,
+        num_stages=tiles.stages,
+        HALVES=tiles.halves,
+        HAS_BIAS=head.bias_V is not None,
+        RAGGED=vocabulary % tiles.vocabulary != 0,
+        BLOCK_T=tiles.tokens,
+        BLOCK_V=tiles.vocabulary,
+        BLOCK_D=block_width,
+        **constants,
+    )
+    out = torch.empty(Results(even.count, placed, order).total, tokens, dtype=torch.float64, device=device)
+    block = 16
+    launch(
+        merge_kernel,
+        (-(-tokens // block),),
+        sums,
+        sums,
+        labels,
+        growth,
+        own,
+        out,
+        tokens,
+        stretches,
+        BLOCK_T=block,
+        BLOCK_K=power_of_two(even.count),
+        **constants,
+    )
+    return out
+
+
+@functools.lru_cache(maxsize=1024)
+def _splits(token_blocks: int, tile_count: int, device: torch.device) -> int:
+    """So many stretches that the programs fill the device's multiprocessors a whole number of times, or nearly."""
+    if device.type != "cuda":
+        return min(2, tile_count)
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    best, chosen = 0.0, 1
+    for splits in range(1, min(tile_count, 64) + 1):
+        per_split = -(-tile_count // splits)
+        programs = token_blocks * -(-tile_count // per_split)
+        waves = -(-programs // processors)
+        # Work over what the waves could have done; more than four waves gain little, and each split costs a merge.
+        use = token_blocks * tile_count / (waves * processors * per_split) - 0.001 * splits
+        if use > best:
+            best, chosen = use, splits
+    return chosen
+
+
+ENDS = EvenScales(2, ())
+
+
+@dataclass(frozen=True)
+class FusedPath:
+    """Two states under a head that the kernels take."""
+
+    head: FusedHead
+    targets_T: Tensor
+    check: bool
+
+    @staticmethod
+    def takes(even: EvenScales) -> bool:
+        """Whether a grid is not too fine for repeated multiplication in FP32."""
+        return even.count <= MOST_SCALES
+
+    def survey(self, even: EvenScales, order: int, again: Callable[[Tensor], Survey], *, spread: bool) -> TokenSurvey:
+        """Everything about every token; `again` surveys some of them another way."""
+        found = fused_survey(self.head, self.targets_T, even, order, extremes=spread)
+        lost = self._lost(found.initial_T)
+        if lost is None:
+            return found
+        other = again(lost)
+        return TokenSurvey(
+            found.gains_TK.index_copy(0, lost, other.gains),
+            found.derivatives.index_copy(1, lost, other.derivatives),
+            found.initial_T.index_copy(0, lost, other.initial),
+            EndpointDistributions(*found.distributions.stacked().index_copy(1, lost, other.distributions.stacked())),
+            found.spread_T if other.spread is None else found.spread_T.index_copy(0, lost, other.spread),
+            found.own_T,
+        )
+
+    def own(self, scales_T: Tensor, again: Callable[[Tensor], Tensor]) -> Tensor:
+        """φ of every token at a scale of its own, [T]."""
+        found_T = fused_survey(self.head, self.targets_T, ENDS, 0, own_T=scales_T, ends=False).own_T
+        lost = self._lost(found_T)
+        return found_T if lost is None else found_T.index_copy(0, lost, again(lost))
+
+    def _lost(self, values_T: Tensor) -> Tensor | None:
+        if not self.check:
+            return None
+        lost = torch.nonzero(~values_T.isfinite())[:, 0]
+        return lost if lost.numel() else None
+
+
+def fused_path(
+    h_TD: Tensor,
+    h_plus_TD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_T: Tensor,
+    *,
+    check: bool,
+) -> FusedPath | None:
+    """The kernels for these states and this head, or None where they cannot be had."""
+    h_TD, h_plus_TD = h_TD.detach(), h_plus_TD.detach()
+    with torch.no_grad():
+        if not takes_kernel(h_TD) or not FusedHead.fits(h_TD, h_plus_TD, weight_VD):
+            return None
+    return FusedPath(FusedHead(h_TD.contiguous(), h_plus_TD.contiguous(), weight_VD, bias_V), targets_T, check)

@@ -1,0 +1,212 @@
+"""Where affine logits come from: two stored matrices, or two states and a linear head, a block at a time.
+
+Shapes: T reference tokens, V vocabulary entries, D hidden width; t and b are blocks of T and V.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from loopscope.readout.checks import require_finite, require_matrix, require_same_shape
+
+
+class TargetLogits(NamedTuple):
+    """The reference label's own logit and displacement, float64 [t, 1] each."""
+
+    z0: Tensor
+    v: Tensor
+
+
+class LogitBlock(NamedTuple):
+    """Initial logits z(0) and displacements v of some tokens and vocabulary entries, float64 [t, b] each."""
+
+    z0: Tensor
+    v: Tensor
+
+
+class StateView(NamedTuple):
+    """The same tokens as states to differentiate through: H, D and the map from a state to its logits."""
+
+    state: Tensor
+    displacement: Tensor
+    readout: Callable[[Tensor], Tensor]
+
+
+class LogitSource(ABC):
+    """Initial logits and their displacement for every reference token, handed out in blocks."""
+
+    tokens: int
+    vocabulary: int
+    device: torch.device
+
+    @abstractmethod
+    def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
+        """The targets' entries, bit for bit those that `block` hands out."""
+
+    @abstractmethod
+    def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
+        """One block; `target` is what `target_logits` gave for the same rows."""
+
+    @abstractmethod
+    def some(self, tokens_t: Tensor) -> LogitSource:
+        """Some of the tokens, by index."""
+
+    @abstractmethod
+    def states(self, rows: slice) -> StateView:
+        """The same tokens for autograd."""
+
+
+class StoredLogits(LogitSource):
+    """Two matrices that are already there."""
+
+    def __init__(self, z0_TV: Tensor, v_TV: Tensor) -> None:
+        require_matrix("z0", z0_TV)
+        require_matrix("v", v_TV)
+        require_same_shape("z0", z0_TV, "v", v_TV)
+        require_finite("z0", z0_TV)
+        require_finite("v", v_TV)
+        self._z0_TV, self._v_TV = z0_TV.detach(), v_TV.detach()
+        self.tokens, self.vocabulary = z0_TV.shape
+        self.device = z0_TV.device
+
+    def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
+        """Read off the matrices."""
+        y_t1 = targets_t.unsqueeze(1)
+        return TargetLogits(self._z0_TV[rows].gather(1, y_t1).double(), self._v_TV[rows].gather(1, y_t1).double())
+
+    def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
+        """Cut out of the matrices."""
+        return LogitBlock(self._z0_TV[rows, columns].double(), self._v_TV[rows, columns].double())
+
+    def some(self, tokens_t: Tensor) -> StoredLogits:
+        """Some of the tokens."""
+        return StoredLogits(self._z0_TV[tokens_t], self._v_TV[tokens_t])
+
+    def states(self, rows: slice) -> StateView:
+        """The logits themselves are the state."""
+        return StateView(self._z0_TV[rows].double(), self._v_TV[rows].double(), lambda logits: logits)
+
+
+class HeadLogits(LogitSource):
+    """A linear head over two stored states: z(0) = H Wᵀ + b and v = (H⁺ − H) Wᵀ.
+
+    D = H⁺ − H is formed in the readout's dtype from the states as they are stored. Both products are taken in that
+    dtype with TF32 off, and handed on in float64.
+    """
+
+    def __init__(
+        self, h_TD: Tensor, h_plus_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, dtype: torch.dtype
+    ) -> None:
+        self._h_TD, self._h_plus_TD = h_TD.detach(), h_plus_TD.detach()
+        self._weight_VD = weight_VD.detach()
+        self._bias_V = None if bias_V is None else bias_V.detach()
+        self._dtype = dtype
+        self.tokens, self.vocabulary = int(h_TD.shape[0]), int(weight_VD.shape[0])
+        self.device = h_TD.device
+
+    @cached_property
+    def _hd_T2D(self) -> Tensor:  # noqa: N802 - its shape
+        # Side by side, so that both products are one: twice the rows for each stretch of the head that is read.
+        both = torch.empty(self.tokens, 2, self._h_TD.shape[1], dtype=self._dtype, device=self.device)
+        both[:, 0] = self._h_TD
+        torch.sub(self._h_plus_TD.to(self._dtype), both[:, 0], out=both[:, 1])
+        return both
+
+    def some(self, tokens_t: Tensor) -> HeadLogits:
+        """Some of the tokens."""
+        h_tD, h_plus_tD = self._h_TD[tokens_t], self._h_plus_TD[tokens_t]
+        return HeadLogits(h_tD, h_plus_tD, self._weight_VD, self._bias_V, self._dtype)
+
+    def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
+        """One row of the head for each token."""
+        weight_tD = self._weight_VD[targets_t].to(self._dtype)
+        z0_t = (self._hd_T2D[rows, 0] * weight_tD).sum(1).double()
+        if self._bias_V is not None:
+            z0_t = z0_t + self._bias_V[targets_t].double()
+        v_t = (self._hd_T2D[rows, 1] * weight_tD).sum(1).double()
+        return TargetLogits(z0_t.unsqueeze(1), v_t.unsqueeze(1))
+
+    def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
+        """Two products with one stretch of the head."""
+        weight_Db = self._weight_VD[columns].to(self._dtype).T
+        with full_precision_products():
+            products_t2b = (self._hd_T2D[rows].flatten(0, 1) @ weight_Db).view(-1, 2, weight_Db.shape[1])
+        if not products_t2b.is_cuda:  # there the look would wait for the device; results are looked at in any case
+            require_finite("the logits", products_t2b)
+        z0_tb, v_tb = (products_t2b[:, i].double() for i in range(2))
+        if not products_t2b.is_cuda:  # a core reads neighbours faster; the kernels take any distance of rows
+            z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
+        if self._bias_V is not None:
+            z0_tb += self._bias_V[columns].double()
+        # A matrix product and a row-wise one may round differently. The utility needs v_y − v_y to be exactly zero,
+        # or a reference probability near one would drown in that rounding.
+        place_t1 = (targets_t - columns.start).unsqueeze(1)
+        held_t1 = (place_t1 >= 0) & (place_t1 < z0_tb.shape[1])
+        place_t1 = torch.where(held_t1, place_t1, 0)
+        for block_tb, own_t1 in ((z0_tb, target.z0), (v_tb, target.v)):
+            block_tb.scatter_(1, place_t1, torch.where(held_t1, own_t1, block_tb.gather(1, place_t1)))
+        return LogitBlock(z0_tb, v_tb)
+
+    def states(self, rows: slice) -> StateView:
+        """The states, read out by the whole head."""
+        weight_VD = self._weight_VD.to(self._dtype)
+        bias_V = None if self._bias_V is None else self._bias_V.to(self._dtype)
+
+        def readout(state: Tensor) -> Tensor:
+            with full_precision_products():
+                return torch.nn.functional.linear(state, weight_VD, bias_V)
+
+        return StateView(self._hd_T2D[rows, 0], self._hd_T2D[rows, 1], readout)
+
+
+class ScaledDisplacement(LogitSource):
+    """Another source with every token's displacement multiplied by a scale of its own: α = 1 here is α_t there."""
+
+    def __init__(self, source: LogitSource, scales_T: Tensor) -> None:
+        self._source, self._scales_T = source, scales_T.double()
+        self.tokens, self.vocabulary, self.device = source.tokens, source.vocabulary, source.device
+
+    def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
+        """The source's, scaled."""
+        target = self._source.target_logits(rows, targets_t)
+        return TargetLogits(target.z0, target.v * self._scales_T[rows, None])
+
+    def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
+        """The source's, scaled."""
+        own = self._source.target_logits(rows, targets_t)
+        z0_tb, v_tb = self._source.block(rows, columns, targets_t, own)
+        return LogitBlock(z0_tb, v_tb * self._scales_T[rows, None])
+
+    def some(self, tokens_t: Tensor) -> ScaledDisplacement:
+        """Some of the tokens."""
+        return ScaledDisplacement(self._source.some(tokens_t), self._scales_T[tokens_t])
+
+    def states(self, rows: slice) -> StateView:
+        """The source's, scaled."""
+        view = self._source.states(rows)
+        scales = self._scales_T[rows, None].to(view.displacement.dtype)
+        return StateView(view.state, view.displacement * scales, view.readout)
+
+
+@contextmanager
+def full_precision_products() -> Iterator[None]:
+    """Matrix products without TF32, whatever the process has chosen for itself."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def blocks(length: int, size: int) -> Iterator[slice]:
+    """Consecutive slices that cover range(length)."""
+    for start in range(0, length, size):
+        yield slice(start, min(start + size, length))

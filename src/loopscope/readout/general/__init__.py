@@ -1,0 +1,1 @@
+"""Paths through any smooth readout: Taylor mode, or nested forward mode where it has no rule."""

@@ -1,0 +1,313 @@
+"""Paths through any smooth readout (Huginn's coda and head, a user's own): Taylor mode by default.
+
+Shapes: T reference tokens, V vocabulary entries, N examples, K scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+from loopscope.readout.affine.autograd import autograd_coefficients
+from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.checks import (
+    as_readout_dtype,
+    as_targets,
+    require_choice,
+    require_finite,
+    require_floating,
+    require_same_shape,
+)
+from loopscope.readout.general.nested import nested_derivatives
+from loopscope.readout.general.taylor import Series
+from loopscope.readout.general.token_derivatives import TokenChunk, as_headed, logit_chunks, token_derivatives
+from loopscope.readout.path import UtilityPath
+from loopscope.readout.segments import as_segments, segment_mean
+
+Readout = Callable[..., Any]
+IMPLEMENTATIONS = ("taylor", "nested", "autograd")
+
+
+class NonlinearPath(UtilityPath):
+    """φ along H + αD through a readout; made by `nonlinear_path` or `nonlinear_path_from_states`."""
+
+    def __init__(
+        self,
+        readout: Readout,
+        state: Tensor,
+        displacement: Tensor,
+        targets: Any,
+        positions: Tensor | None,
+        examples: Any,
+        impl: str,
+    ) -> None:
+        require_choice("impl", impl, IMPLEMENTATIONS)
+        for name, tensor in (("state", state), ("displacement", displacement)):
+            require_floating(name, tensor)
+            require_finite(name, tensor)
+        require_same_shape("state", state, "displacement", displacement)
+        if state.dtype != displacement.dtype or state.dtype not in (torch.float32, torch.float64):
+            raise LoopscopeError(
+                f"state is {state.dtype} and displacement {displacement.dtype}; give both in the readout's dtype, "
+                "or give the two stored states to nonlinear_path_from_states."
+            )
+        if positions is not None:
+            _require_positions(positions, state)
+        self.max_order = 2 if impl == "autograd" else 4
+        self._readout, self._state, self._displacement = readout, state.detach(), displacement.detach()
+        self._positions, self._impl = positions, impl
+        headed, made = as_headed(readout), None
+        if headed is not None and positions is not None:
+            tokens, vocabulary = int(positions.shape[0]), headed.vocabulary
+        else:
+            # Only running such a readout says how many tokens and entries there are; its logits give U(H) as well.
+            with _plainly():
+                made = list(self._blocks(self._state))
+            require_finite("the readout's logits", made[0].logits)
+            tokens, vocabulary = made[0].logits.shape[1:]
+        self._targets_T = as_targets(targets, tokens, vocabulary, state.device)
+        self._segments = as_segments(examples, tokens, state.device)
+        if made is not None:
+            self._at_start = self._of_tokens(made, "the readout's logits")[0]
+
+    @property
+    def examples(self) -> int:
+        """How many examples this path holds."""
+        return self._segments.examples
+
+    @property
+    def single(self) -> bool:
+        """Whether results drop the example axis."""
+        return self._segments.single
+
+    def per_token(self) -> NonlinearPath:
+        """The same path with every reference token an example of its own."""
+        if self._impl == "autograd":
+            raise LoopscopeError("impl='autograd' differentiates whole examples; use impl='taylor' for single tokens.")
+        twin = copy(self)
+        for name in ("_start", "_full", "initial_N"):
+            twin.__dict__.pop(name, None)
+        twin._segments = self._segments.per_token()
+        return twin
+
+    @cached_property
+    def _at_start(self) -> Tensor:
+        """The log probability of each target at H, float64 [T]."""
+        return self._token_utility(self._state)
+
+    def _blocks(self, state: Tensor | Series) -> Iterator[TokenChunk]:
+        """Logit coefficients [n, t, V] of all tokens, a block at a time; n = 1 of a plain state."""
+        streams = state.order + 1 if isinstance(state, Series) else 1
+        for rows, logits in logit_chunks(self._readout, state, self._positions, streams):
+            yield TokenChunk(rows, _coefficients(logits) if isinstance(state, Series) else logits.unsqueeze(0))
+
+    def _token_utility(self, state: Tensor) -> Tensor:
+        """The log probability of each target at a plain state, float64 [T]."""
+        return self._of_tokens(self._blocks(state), "the readout's logits")[0]
+
+    def _of_tokens(self, made: Iterable[TokenChunk], name: str) -> Tensor:
+        """The log probability of each target and its derivatives, float64 [n, T]; NaN in the logits is refused."""
+        with _plainly():
+            found = torch.cat([token_derivatives(c_ntV, self._targets_T[rows]) for rows, c_ntV in made], 1)
+        if not bool(torch.isfinite(found).all()):
+            raise LoopscopeError(
+                f"NaN or infinite values in {name}; check the state and the weights, or use a wider readout dtype."
+            )
+        return found
+
+    def _initial(self) -> Tensor:
+        return segment_mean(self._segments, self._at_start)
+
+    def at_scales(self, scales: list[float], order: int) -> Tensor:
+        """Derivatives 0..order at the scales."""
+        return torch.stack([self._at(alpha, order) for alpha in scales], -1)
+
+    def _at(self, alpha: float, order: int) -> Tensor:
+        return self._along(self._state + alpha * self._displacement, order, at_start=alpha == 0.0)
+
+    def at_own(self, scales_N: Tensor, order: int) -> Tensor:
+        """Each example's rows of the state at its scale; examples that share a row (tokens) take turns."""
+        if self.examples == 1:
+            return self._at(float(scales_N[0]), order)
+        found = torch.empty(order + 1, self.examples, dtype=torch.float64, device=scales_N.device)
+        for chosen in self._turns():
+            scales_R = torch.zeros(self._state.shape[0], dtype=self._state.dtype, device=self._state.device)
+            member_T = chosen[self._segments.index]
+            scales_R[self._rows_of_tokens()[member_T]] = scales_N[self._segments.index[member_T]].to(scales_R.dtype)
+            shape = (-1, *[1] * (self._state.ndim - 1))
+            base = self._state + scales_R.reshape(shape) * self._displacement
+            found[:, chosen] = self._along(base, order)[:, chosen]
+        # The gain at scale 0 is 0 by definition, whatever a readout's kernels make of a state computed twice.
+        found[0, scales_N == 0.0] = 0.0
+        return found
+
+    def _turns(self) -> list[Tensor]:
+        """Sets of examples [N] no two of which share a row of the state."""
+        row_T, index = self._rows_of_tokens(), self._segments.index
+        rows: list[set[int]] = [set() for _ in range(self.examples)]
+        for row, example in zip(row_T.tolist(), index.tolist(), strict=True):
+            rows[example].add(row)
+        busy: dict[int, int] = {}
+        turn = np.zeros(self.examples, dtype=np.int64)
+        for example, its_rows in enumerate(rows):
+            turn[example] = max(busy.get(row, 0) for row in its_rows)
+            busy.update(dict.fromkeys(its_rows, int(turn[example]) + 1))
+        return [torch.from_numpy(turn == t).to(index.device) for t in range(int(turn.max()) + 1)]
+
+    def _along(self, base: Tensor, order: int, *, at_start: bool = False) -> Tensor:
+        """Derivatives 0..order at a state of the segment, averaged over tokens: [order+1, N].
+
+        φ always comes from the readout of a plain state, φ(0) = 0 included: a readout may treat a series differently
+        (attention by its formula instead of a fused kernel), and two roundings must not meet in one difference.
+        """
+        if at_start:
+            gains_T = torch.zeros(self._targets_T.shape, dtype=torch.float64, device=self._targets_T.device)
+        else:
+            gains_T = self._token_utility(base) - self._at_start
+        gains = segment_mean(self._segments, gains_T).unsqueeze(0)
+        if order == 0:
+            return gains
+        if self._impl == "autograd":
+            return torch.cat([gains, self._by_autograd(base, order)])
+        slopes_T = self._by_taylor(base, order) if self._impl == "taylor" else self._by_nesting(base, order)
+        return torch.cat([gains, segment_mean(self._segments, slopes_T.T).T])
+
+    def _by_taylor(self, base: Tensor, order: int) -> Tensor:
+        line = Series.line(base, self._displacement, order)
+        return self._of_tokens(self._blocks(line), "the derivatives of the readout's logits")[1:]
+
+    def _by_nesting(self, base: Tensor, order: int) -> Tensor:
+        return torch.stack(nested_derivatives(self._plain_utility, base, self._displacement, order)[1:])
+
+    def _plain_utility(self, state: Tensor) -> Tensor:
+        with full_precision_products():
+            logits = self._readout(state) if self._positions is None else self._readout(state, self._positions)
+        return torch.log_softmax(logits.double(), -1).gather(1, self._targets_T.unsqueeze(1))[:, 0]
+
+    def _by_autograd(self, base: Tensor, order: int) -> Tensor:
+        def utility(state: Tensor) -> Tensor:
+            sums = torch.zeros(self.examples, dtype=torch.float64, device=state.device)
+            return sums.index_add(0, self._segments.index, self._plain_utility(state)) / self._segments.counts
+
+        found = autograd_coefficients(utility, base, self._displacement, self._owner(), self.examples)
+        return torch.stack([found.slope, found.curvature][:order])
+
+    def _rows_of_tokens(self) -> Tensor:
+        """The row of the state that each reference token is read from."""
+        rows, index = int(self._state.shape[0]), self._segments.index
+        if self._positions is not None:
+            return self._positions[:, 0].to(index.device)
+        if rows == index.shape[0]:
+            return torch.arange(rows, device=index.device)
+        raise LoopscopeError("several rows of states need positions, to know which rows are whose; give positions.")
+
+    def _owner(self) -> Tensor:
+        """The example of each row of the state."""
+        rows = int(self._state.shape[0])
+        index = self._segments.index
+        if self._segments.examples == 1:
+            return torch.zeros(rows, dtype=torch.int64, device=index.device)
+        row_T = self._rows_of_tokens()
+        owner = torch.zeros(rows, dtype=torch.int64, device=index.device)
+        owner[row_T] = index
+        if bool((owner[row_T] != index).any()):
+            raise LoopscopeError("impl='autograd' needs examples that share no row of the state; use impl='taylor'.")
+        return owner
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Nothing recorded for gradients, no TF32."""
+    with torch.no_grad(), full_precision_products():
+        yield
+
+
+def _coefficients(logits: Any) -> Tensor:
+    if not isinstance(logits, Series):
+        raise LoopscopeError(
+            "the readout turned the series into a plain tensor, so its logits do not depend on the state; "
+            "check that it does not detach or convert its input."
+        )
+    return logits.coefficients
+
+
+def _require_positions(positions: Tensor, state: Tensor) -> None:
+    if not isinstance(positions, Tensor) or positions.dtype != torch.int64 or positions.ndim != 2:
+        raise LoopscopeError("positions must be an int64 tensor [reference tokens, 2] of (row, position).")
+    if positions.shape[0] == 0:
+        raise LoopscopeError("positions is empty: the reference set is empty; give at least one reference token.")
+    if positions.shape[1] != 2 or state.ndim < 2:
+        raise LoopscopeError("positions must be [reference tokens, 2] and state [rows, positions, hidden].")
+    limit = torch.tensor(state.shape[:2], device=positions.device)
+    if bool((positions < 0).any()) or bool((positions >= limit).any()):
+        raise LoopscopeError(f"positions reach outside the state's {tuple(state.shape[:2])} rows and positions.")
+
+
+def nonlinear_path(
+    readout: Readout,
+    state: Tensor,
+    displacement: Tensor,
+    targets: Any,
+    positions: Tensor | None = None,
+    *,
+    examples: Any = None,
+    impl: str = "taylor",
+) -> NonlinearPath:
+    """The utility path of a state and its displacement through any differentiable readout.
+
+    U is the mean over an example's reference tokens of log softmax(logits)_y (Eq. reference-utility). The readout runs
+    in the state's dtype with TF32 off; the last log-softmax and its derivatives are float64.
+
+    Args:
+        readout: `readout(state)`, or `readout(state, positions)` where positions are given, from a state to logits
+            [reference tokens, vocabulary], in plain torch operations.
+        state: H, float32 or float64.
+        displacement: D in the same dtype.
+        targets: reference label of each token.
+        positions: int64 [tokens, 2] of (row, position), handed to the readout.
+        examples: which example each token belongs to, integers 0..N-1; None means one example.
+        impl: "taylor" (truncated power series, derivatives up to the fourth), "nested" (nested forward mode, the same,
+            for readouts with operations that Taylor mode does not know), or "autograd" (gradient and Hessian–vector
+            product, the paper's way, up to the second).
+
+    >>> W = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> state = torch.tensor([[0.5, -0.5]], dtype=torch.float64)
+    >>> path = nonlinear_path(lambda h: torch.tanh(h) @ W.T, state, torch.ones_like(state), [2])
+    >>> [round(float(d), 6) for d in path.derivatives(0.0, order=3)]
+    [0.0, 0.54201, 0.083824, -0.587584]
+    """
+    return NonlinearPath(readout, state, displacement, targets, positions, examples, impl)
+
+
+def nonlinear_path_from_states(
+    readout: Readout,
+    h: Tensor,
+    h_plus: Tensor,
+    targets: Any,
+    positions: Tensor | None = None,
+    *,
+    examples: Any = None,
+    dtype: torch.dtype = torch.float32,
+    impl: str = "taylor",
+) -> NonlinearPath:
+    """`nonlinear_path` from two stored states: D = H⁺ − H is formed in `dtype` from the states as stored.
+
+    The readout must compute in `dtype`; a model's own is asked for it, as in
+    `lambda state, positions: model.readout(state, positions, dtype=torch.float64)`.
+    """
+    dtype = as_readout_dtype(dtype)
+    for name, tensor in (("h", h), ("h_plus", h_plus)):
+        require_floating(name, tensor)
+    require_same_shape("h", h, "h_plus", h_plus)
+    state = h.detach().to(dtype)
+    return nonlinear_path(
+        readout, state, h_plus.detach().to(dtype) - state, targets, positions, examples=examples, impl=impl
+    )

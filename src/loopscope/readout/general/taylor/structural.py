@@ -1,0 +1,356 @@
+"""Rules for operations that only move, pick or convert entries: each coefficient moves alike."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from loopscope.readout.general.taylor.core import Series, constant_like, implements, unsupported
+
+
+def shifted(dim: int) -> int:
+    """An axis of the value as an axis of the coefficients."""
+    return dim + 1 if dim >= 0 else dim
+
+
+def _sizes(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    if len(sizes) == 1 and isinstance(sizes[0], Sequence):
+        return tuple(int(s) for s in sizes[0])
+    return tuple(int(s) for s in sizes)
+
+
+def _wrap(parts: Sequence[Tensor]) -> tuple[Series, ...]:
+    return tuple(Series(part) for part in parts)
+
+
+def _constant_coefficients(x: Any, example: Series) -> Tensor:
+    """A series' coefficients, or those of a constant beside it."""
+    if isinstance(x, Series):
+        return x.coefficients
+    value = constant_like(x, example).unsqueeze(0)
+    return torch.cat([value, torch.zeros_like(value).expand(example.order, *value.shape[1:])])
+
+
+@implements("reshape", "view")
+def reshape(x: Series, *shape: Any) -> Series:
+    """Another shape."""
+    if shape and isinstance(shape[0], torch.dtype):
+        raise unsupported("view", "reinterpreting the bits of a dtype")
+    return Series(x.coefficients.reshape(x.coefficients.shape[0], *_sizes(shape)))
+
+
+@implements("view_as", "reshape_as")
+def view_as(x: Series, other: Any) -> Series:
+    """The shape of another."""
+    return reshape(x, *other.shape)
+
+
+@implements("flatten")
+def flatten(x: Series, start_dim: int = 0, end_dim: int = -1) -> Series:
+    """Axes joined to one."""
+    return Series(x.coefficients.flatten(shifted(start_dim), shifted(end_dim)))
+
+
+@implements("unflatten")
+def unflatten(x: Series, dim: int, sizes: Sequence[int]) -> Series:
+    """One axis split in several."""
+    return Series(x.coefficients.unflatten(shifted(dim), tuple(sizes)))  # type: ignore[no-untyped-call]
+
+
+@implements("transpose", "swapaxes", "swapdims")
+def transpose(x: Series, dim0: int, dim1: int) -> Series:
+    """Two axes exchanged."""
+    return Series(x.coefficients.transpose(shifted(dim0), shifted(dim1)))
+
+
+@implements("t")
+def t(x: Series) -> Series:
+    """A matrix transposed."""
+    return transpose(x, 0, 1) if x.ndim == 2 else x
+
+
+@implements("permute")
+def permute(x: Series, *dims: Any) -> Series:
+    """Axes reordered."""
+    order = [d % x.ndim + 1 for d in _sizes(dims)]
+    return Series(x.coefficients.permute(0, *order))
+
+
+@implements("movedim", "moveaxis")
+def movedim(x: Series, source: Any, destination: Any) -> Series:
+    """Axes moved."""
+
+    def shift(d: Any) -> Any:
+        return shifted(d) if isinstance(d, int) else tuple(shifted(i) for i in d)
+
+    return Series(x.coefficients.movedim(shift(source), shift(destination)))
+
+
+@implements("unsqueeze")
+def unsqueeze(x: Series, dim: int) -> Series:
+    """A new axis of length one."""
+    return Series(x.coefficients.unsqueeze(shifted(dim)))
+
+
+@implements("squeeze")
+def squeeze(x: Series, dim: int | None = None) -> Series:
+    """An axis of length one dropped, or all of them."""
+    if dim is None:
+        return reshape(x, *(s for s in x.shape if s != 1))
+    return Series(x.coefficients.squeeze(shifted(dim)))
+
+
+@implements("expand", "broadcast_to")
+def expand(x: Series, *sizes: Any) -> Series:
+    """Broadcast to a shape."""
+    shape = _sizes(sizes)
+    c = x.coefficients
+    c = c.reshape(c.shape[0], *([1] * (len(shape) - x.ndim)), *c.shape[1:])
+    return Series(c.expand(c.shape[0], *shape))
+
+
+@implements("expand_as")
+def expand_as(x: Series, other: Any) -> Series:
+    """Broadcast to the shape of another."""
+    return expand(x, *other.shape)
+
+
+@implements("repeat", "tile")
+def repeat(x: Series, *repeats: Any) -> Series:
+    """Copies along axes."""
+    times = _sizes(repeats)
+    c = x.coefficients
+    c = c.reshape(c.shape[0], *([1] * (len(times) - x.ndim)), *c.shape[1:])
+    return Series(c.repeat(1, *times))
+
+
+@implements("repeat_interleave")
+def repeat_interleave(x: Series, repeats: Any, dim: int | None = None) -> Series:
+    """Each entry of an axis several times."""
+    if dim is None:
+        return repeat_interleave(flatten(x), repeats, 0)
+    return Series(x.coefficients.repeat_interleave(repeats, dim=shifted(dim)))
+
+
+@implements("chunk")
+def chunk(x: Series, chunks: int, dim: int = 0) -> tuple[Series, ...]:
+    """An axis cut in pieces."""
+    return _wrap(x.coefficients.chunk(chunks, shifted(dim)))
+
+
+@implements("split", "split_with_sizes")
+def split(x: Series, split_size: Any, dim: int = 0) -> tuple[Series, ...]:
+    """An axis cut in pieces of given sizes."""
+    return _wrap(torch.split(x.coefficients, split_size, shifted(dim)))
+
+
+@implements("tensor_split")
+def tensor_split(x: Series, indices_or_sections: Any, dim: int = 0) -> tuple[Series, ...]:
+    """An axis cut at given places."""
+    return _wrap(torch.tensor_split(x.coefficients, indices_or_sections, dim=shifted(dim)))
+
+
+@implements("unbind")
+def unbind(x: Series, dim: int = 0) -> tuple[Series, ...]:
+    """The slices of an axis."""
+    return _wrap(x.coefficients.unbind(shifted(dim)))
+
+
+@implements("select")
+def select(x: Series, dim: int, index: int) -> Series:
+    """One slice of an axis."""
+    return Series(x.coefficients.select(shifted(dim), index))
+
+
+@implements("narrow")
+def narrow(x: Series, dim: int, start: Any, length: int) -> Series:
+    """A stretch of an axis."""
+    return Series(x.coefficients.narrow(shifted(dim), int(start), length))
+
+
+@implements("index_select")
+def index_select(x: Series, dim: int, index: Tensor) -> Series:
+    """Chosen slices of an axis."""
+    return Series(x.coefficients.index_select(shifted(dim), index))
+
+
+@implements("gather")
+def gather(x: Series, dim: int, index: Tensor) -> Series:
+    """Chosen entries along an axis."""
+    return Series(x.coefficients.gather(shifted(dim), index.expand(x.coefficients.shape[0], *index.shape)))
+
+
+@implements("take_along_dim")
+def take_along_dim(x: Series, indices: Tensor, dim: int) -> Series:
+    """Chosen entries along an axis, with broadcasting."""
+    return Series(torch.take_along_dim(x.coefficients, indices.unsqueeze(0), shifted(dim)))
+
+
+@implements("__getitem__")
+def getitem(x: Series, index: Any) -> Series:
+    """Indexing."""
+    items = index if isinstance(index, tuple) else (index,)
+    advanced = [i for i, item in enumerate(items) if isinstance(item, (Tensor, list))]
+    if advanced:
+        fancy = [i for i, item in enumerate(items) if isinstance(item, (Tensor, list, int))]
+        if fancy != list(range(fancy[0], fancy[-1] + 1)):
+            # Separated index tensors put their axes first, before the coefficients' own: index one by one.
+            return Series(torch.stack([c[index] for c in x.coefficients]))
+    return Series(x.coefficients[(slice(None), *items)])
+
+
+@implements("cat", "concat", "concatenate")
+def cat(tensors: Sequence[Any], dim: int = 0) -> Series:
+    """Joined along an axis."""
+    example = _first_series(tensors)
+    return Series(torch.cat([_constant_coefficients(x, example) for x in tensors], shifted(dim)))
+
+
+@implements("stack")
+def stack(tensors: Sequence[Any], dim: int = 0) -> Series:
+    """Joined along a new axis."""
+    example = _first_series(tensors)
+    return Series(torch.stack([_constant_coefficients(x, example) for x in tensors], shifted(dim)))
+
+
+def _first_series(tensors: Sequence[Any]) -> Series:
+    for x in tensors:
+        if isinstance(x, Series):
+            return x
+    raise TypeError("no series among the operands")
+
+
+@implements("roll")
+def roll(x: Series, shifts: Any, dims: Any) -> Series:
+    """Entries moved round an axis."""
+    axes = (dims,) if isinstance(dims, int) else tuple(dims)
+    return Series(torch.roll(x.coefficients, shifts, tuple(shifted(d) for d in axes)))
+
+
+@implements("flip")
+def flip(x: Series, *dims: Any) -> Series:
+    """Axes reversed."""
+    return Series(x.coefficients.flip([shifted(d) for d in _sizes(dims)]))
+
+
+@implements("tril")
+def tril(x: Series, diagonal: int = 0) -> Series:
+    """The lower triangle."""
+    return Series(x.coefficients.tril(diagonal))
+
+
+@implements("triu")
+def triu(x: Series, diagonal: int = 0) -> Series:
+    """The upper triangle."""
+    return Series(x.coefficients.triu(diagonal))
+
+
+@implements("pad")
+def pad(x: Series, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Series:
+    """Padded with a constant."""
+    if mode != "constant":
+        raise unsupported("pad", f"mode={mode!r}")
+    c = x.coefficients
+    return Series(torch.cat([functional.pad(c[:1], pad, value=value or 0.0), functional.pad(c[1:], pad)]))
+
+
+@implements("contiguous", "clone")
+def contiguous(x: Series, *args: Any, **kwargs: Any) -> Series:
+    """The same entries, laid out afresh."""
+    return Series(x.coefficients.contiguous())
+
+
+@implements("to", "type")
+def to(x: Series, *args: Any, **kwargs: Any) -> Series:
+    """Another dtype or device."""
+    converted: list[Any] = [a.coefficients if isinstance(a, Series) else a for a in args]
+    return Series(x.coefficients.to(*converted, **kwargs))
+
+
+@implements("type_as")
+def type_as(x: Series, other: Any) -> Series:
+    """The dtype of another."""
+    return Series(x.coefficients.to(other.dtype))
+
+
+@implements("float")
+def to_float(x: Series) -> Series:
+    """In float32."""
+    return Series(x.coefficients.float())
+
+
+@implements("double")
+def to_double(x: Series) -> Series:
+    """In float64."""
+    return Series(x.coefficients.double())
+
+
+@implements("detach")
+def detach(x: Series) -> Tensor:
+    """The value alone, as a constant: what detaching means to any derivative."""
+    return x.coefficients[0].detach()
+
+
+@implements("view_as_complex")
+def view_as_complex(x: Series) -> Series:
+    """Pairs as complex numbers."""
+    return Series(torch.view_as_complex(x.coefficients.contiguous()))
+
+
+@implements("view_as_real")
+def view_as_real(x: Series) -> Series:
+    """Complex numbers as pairs."""
+    return Series(torch.view_as_real(x.coefficients))
+
+
+@implements("zeros_like")
+def zeros_like(x: Series, **kwargs: Any) -> Tensor:
+    """A constant."""
+    return torch.zeros_like(x.coefficients[0], **kwargs)
+
+
+@implements("ones_like")
+def ones_like(x: Series, **kwargs: Any) -> Tensor:
+    """A constant."""
+    return torch.ones_like(x.coefficients[0], **kwargs)
+
+
+@implements("new_zeros")
+def new_zeros(x: Series, *size: Any, **kwargs: Any) -> Tensor:
+    """A constant."""
+    return x.coefficients.new_zeros(*size, **kwargs)
+
+
+@implements("size")
+def size(x: Series, dim: int | None = None) -> Any:
+    """Shape, or one length of it."""
+    return x.shape if dim is None else x.shape[dim]
+
+
+@implements("dim", "ndimension")
+def dim(x: Series) -> int:
+    """Number of axes."""
+    return x.ndim
+
+
+@implements("numel", "nelement")
+def numel(x: Series) -> int:
+    """Number of entries of the value."""
+    return x.shape.numel()
+
+
+@implements("is_floating_point")
+def is_floating_point(x: Series) -> bool:
+    """Whether the dtype is a floating-point one."""
+    return x.dtype.is_floating_point
+
+
+@implements("element_size")
+def element_size(x: Series) -> int:
+    """Bytes of one entry."""
+    return operator.index(x.coefficients.element_size())

@@ -1,0 +1,166 @@
+"""Derivatives of log softmax(s(τ))_y from those of the scores s(τ), however these came about.
+
+With p = softmax s(0), t^(k) = s^(k) − s_y^(k), and κ the joint cumulants under p of the scores' own derivatives
+(the set partitions of one to four elements, each block a derivative):
+
+    u'    = −E[t']
+    u''   = −(E[t''] + κ(s', s'))
+    u'''  = −(E[t'''] + 3 κ(s', s'') + κ(s', s', s'))
+    u'''' = −(E[t''''] + 4 κ(s', s''') + 3 κ(s'', s'') + 6 κ(s', s', s'') + κ(s', s', s', s'))
+
+It serves the last step of a nonlinear readout, where the scores are logits, and the joint option utility
+(Eq. option-utility), where they are the options' mean log probabilities; the cumulants are the cross-option terms.
+
+`logit_chunks` gives the logits a chunk of tokens at a time, so that a readout whose last map is an affine head never
+makes them all at once, and `token_derivatives` does the rest from the Taylor coefficients of a chunk, in float64.
+
+Shapes: … rows, M entries of the softmax (vocabulary or options), n = order + 1 coefficients, T reference tokens, t a
+chunk of them, V vocabulary entries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from loopscope._errors import LoopscopeError
+from loopscope.kernels.choice import Implementation, takes_kernel
+from loopscope.readout.affine.reference import log_probability_at_start
+from loopscope.readout.affine.sources import blocks
+
+
+def log_softmax_derivatives(scores_M: Tensor, derivatives_M: Sequence[Tensor], target_1: Tensor) -> list[Tensor]:
+    """u', u'', … of u = log softmax(s)_y, one for each given derivative of s (at most four).
+
+    Args:
+        scores_M: s, float64 [..., M]; −∞ marks an entry that is not there.
+        derivatives_M: s', s'', …, finite everywhere.
+        target_1: y, int64 [..., 1].
+    """
+    d_1 = torch.argmax(scores_M, dim=-1, keepdim=True)
+    w_M = torch.exp(scores_M - scores_M.gather(-1, d_1))
+    p_M = w_M / w_M.sum(-1, keepdim=True)
+    centred = []
+    for s_M in derivatives_M:
+        c_M = s_M - s_M.gather(-1, d_1)
+        centred.append(c_M - (p_M * c_M).sum(-1, keepdim=True))
+
+    def expect(*factors: Tensor) -> Tensor:
+        product = p_M
+        for factor in factors:
+            product = product * factor
+        return product.sum(-1)
+
+    out = [-expect(s_M - s_M.gather(-1, target_1)) for s_M in derivatives_M]
+    if len(out) >= 2:
+        c1 = centred[0]
+        variance = expect(c1, c1)
+        out[1] = out[1] - variance
+    if len(out) >= 3:
+        c2 = centred[1]
+        out[2] = out[2] - 3.0 * expect(c1, c2) - expect(c1, c1, c1)
+    if len(out) >= 4:
+        fourth = expect(c1, c1, c1, c1) - 3.0 * variance**2
+        out[3] = out[3] - 4.0 * expect(c1, centred[2]) - 3.0 * expect(c2, c2) - 6.0 * expect(c1, c1, c2) - fourth
+    return out
+
+
+_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}  # of logits at once, all Taylor coefficients counted
+
+
+@runtime_checkable
+class HeadedReadout(Protocol):
+    """A readout as two maps, `head(body(state, positions))`, with an affine head (a model's `body_and_head`).
+
+    Attributes:
+        body: from a state and positions to what the head reads, [T, D].
+        head: from some rows of that to their logits, [t, D] → [t, V].
+        vocabulary: V.
+    """
+
+    body: Callable[..., Any]
+    head: Callable[..., Any]
+    vocabulary: int
+
+
+def as_headed(readout: Any) -> HeadedReadout | None:
+    """The readout where it comes as body and head."""
+    return readout if isinstance(readout, HeadedReadout) else None
+
+
+class TokenChunk(NamedTuple):
+    """Logits [t, V] of the tokens `rows`, a tensor or a series."""
+
+    rows: slice
+    logits: Any
+
+
+def logit_chunks(readout: Callable[..., Any], state: Any, positions: Any, streams: int) -> Iterator[TokenChunk]:
+    """The logits of every token; `streams` is how many coefficients a series has, 1 for a tensor."""
+    headed = as_headed(readout)
+    if headed is None or positions is None:
+        logits = readout(state) if positions is None else readout(state, positions)
+        if len(logits.shape) != 2:
+            raise LoopscopeError(
+                f"the readout gave logits of shape {tuple(logits.shape)}; it must give [reference tokens, vocabulary]."
+            )
+        if logits.shape[0] == 0:
+            raise LoopscopeError("the reference set is empty; give at least one reference token.")
+        yield TokenChunk(slice(0, int(logits.shape[0])), logits)
+        return
+    hidden = headed.body(state, positions)
+    elements = _ELEMENTS.get(torch.device(hidden.device).type, _ELEMENTS["cpu"])
+    size = max(16, elements // (streams * headed.vocabulary))
+    for rows in blocks(int(hidden.shape[0]), size):
+        yield TokenChunk(rows, headed.head(hidden[rows]))
+
+
+_COEFFICIENT_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 23}  # of one coefficient's logits at once, in float64
+_KERNEL_ORDER = 3
+
+
+def token_derivatives(c_ntV: Tensor, targets_t: Tensor, impl: Implementation | None = None) -> Tensor:
+    """The log probability u = log softmax(z)_y and u', u'', … along z(τ) = Σ_k c_k τ^k at τ = 0, float64 [n, t].
+
+    Args:
+        c_ntV: coefficients, order 4 at most; NaN and +∞ come out as NaN, a logit of −∞ has probability 0.
+        targets_t: y, int64.
+        impl: one pass over the logits by a kernel, or plain torch; see `loopscope.kernels.choice`.
+    """
+    if c_ntV.shape[0] <= _KERNEL_ORDER + 1 and takes_kernel(c_ntV, impl, (torch.float32, torch.float64)):
+        from loopscope.readout.general.taylor.kernels import logit_sums
+
+        return _from_sums(c_ntV, targets_t, *logit_sums(c_ntV))
+    size = _COEFFICIENT_ELEMENTS.get(c_ntV.device.type, _COEFFICIENT_ELEMENTS["cpu"])
+    parts = []
+    for rows in blocks(c_ntV.shape[1], max(1, size // c_ntV.shape[2])):
+        z = [c_ntV[k, rows].double() * math.factorial(k) for k in range(c_ntV.shape[0])]
+        value = log_probability_at_start(z[0], targets_t[rows])
+        parts.append(torch.stack([value, *log_softmax_derivatives(z[0], z[1:], targets_t[rows].unsqueeze(1))]))
+    return torch.cat(parts, 1)
+
+
+def _from_sums(c_ntV: Tensor, targets_t: Tensor, likeliest_t: Tensor, sums_7t: Tensor) -> Tensor:
+    """The same from sums over the vocabulary, everything seen from the likeliest entry d.
+
+    With weights e^{z_a − z_d} and x_k = z_k − z_k,d: Σ_{a≠d} 1, then Σ x₁, x₂, x₃, x₁², x₁x₂, x₁³, of coefficients.
+    """
+    n = c_ntV.shape[0]
+    y_nt1 = targets_t[None, :, None].expand(n, -1, 1)
+    d_nt1 = likeliest_t[None, :, None].expand(n, -1, 1)
+    gap_nt = (c_ntV.gather(2, y_nt1).double() - c_ntV.gather(2, d_nt1).double())[:, :, 0]
+    out = [gap_nt[0] - torch.log1p(sums_7t[0])]
+    m1, m2, m3, m11, m12, m111 = sums_7t[1:] / (1.0 + sums_7t[0])
+    if n >= 2:
+        out.append(gap_nt[1] - m1)
+    if n >= 3:
+        variance = m11 - m1 * m1
+        out.append(2.0 * (gap_nt[2] - m2) - variance)
+    if n >= 4:
+        skew = m111 - 3.0 * m1 * m11 + 2.0 * m1**3
+        out.append(6.0 * (gap_nt[3] - m3) - 6.0 * (m12 - m1 * m2) - skew)
+    return torch.stack(out)

@@ -1,0 +1,36 @@
+"""The kernels of the split product against the plain code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loopscope.kernels.split_product import mixed_linear, split
+from loopscope.kernels.split_product_kernels import Tile, fused
+
+
+@pytest.mark.parametrize("shape", [(1,), (7, 5), (3, 700), (2, 3, 513)])
+def test_parts_equal_the_plain_ones(interpreted, shape):
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(shape, generator=g) * torch.exp(20 * torch.randn(shape, generator=g))
+    assert torch.equal(split(x, "triton"), split(x, "reference"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(1, 16, 1), (16, 32, 16), (19, 200, 37), (5, 1000, 3), (33, 7, 17)]
+)
+@pytest.mark.parametrize("tile", [None, Tile(32, 16, 32, 1, 1, 3)], ids=["small", "wider"])
+def test_product_is_as_close_as_a_float32_one(interpreted, factors, rows, inputs, outputs, tile):
+    x, weight = factors(rows, inputs, outputs, spread=2.0)
+    exact = x.double() @ weight.double().T
+    scale = x.double().abs() @ weight.double().abs().T
+    found, plain = fused(split(x), weight, tile), x @ weight.float().T
+    ours, theirs = (float(((y - exact) / scale).square().mean().sqrt()) for y in (found, plain))
+    assert ours <= max(1.2 * theirs, 2.0**-24)
+
+
+def test_the_choice_triton_takes_the_kernels(interpreted, factors):
+    x, weight = factors(3, 40, 20)
+    matrix = torch.cat([weight, weight])[10:30]
+    found = mixed_linear(x.reshape(3, 1, 40), matrix, torch.ones(20, dtype=torch.bfloat16), impl="triton")
+    assert torch.equal(found, (fused(split(x), matrix) + 1.0).reshape(3, 1, 20))

@@ -1,0 +1,55 @@
+"""What tensor cores cut off, measured and undone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from loopscope.readout.affine.fused import growth
+
+
+def cut_off(states, rows):
+    """Products over the width, 16 entries at a time, with 24 bits kept by cutting off: in NumPy, bit by bit."""
+    terms = states.double()[:, None, :] * rows.double()[None, :, :]
+    steps = terms.reshape(*terms.shape[:2], -1, 16).sum(-1).numpy()
+    total = np.zeros(steps.shape[:2])
+    for index in range(steps.shape[2]):
+        mantissa, exponent = np.frexp(total + steps[..., index])
+        total = np.ldexp(np.trunc(mantissa * 2.0**24) / 2.0**24, exponent)
+    return torch.from_numpy(total).float()
+
+
+@pytest.fixture
+def head():
+    chance = torch.Generator().manual_seed(3)
+    return (0.05 * torch.randn(48, 2048, generator=chance)).to(torch.bfloat16)
+
+
+def test_arithmetic_that_rounds_has_next_to_none(head):
+    assert float((growth.growth_of(head) - 1.0).abs().max()) <= 3e-7
+
+
+def test_what_is_cut_off_is_put_back(head, monkeypatch):
+    monkeypatch.setattr(growth, "products", cut_off)
+    likely, found = growth.growth_of(head)
+    assert 1.5e-6 < float(found) - 1.0 < float(likely) - 1.0 < 4e-6
+    chance = torch.Generator().manual_seed(4)
+    states = torch.randn(32, 2048, generator=chance).to(torch.bfloat16)
+    true = states.double() @ head.double().T
+    raw = cut_off(states, head).double()
+    lean = lambda z: float((true * (z - true)).sum() / (true**2).sum())  # noqa: E731
+    assert abs(lean(raw * found.double())) < 0.1 * abs(lean(raw))
+    assert float((raw * found.double() - true).std()) < 0.75 * float((raw - true).std())
+
+
+def test_it_is_measured_once_for_each_head(head, monkeypatch):
+    first = growth.growth_of(head)
+    monkeypatch.setattr(growth, "products", None)
+    assert growth.growth_of(head) is first
+
+
+def test_and_again_when_the_head_changes(head):
+    first = growth.growth_of(head)
+    head.mul_(2.0)
+    assert growth.growth_of(head) is not first

@@ -1,0 +1,120 @@
+"""Softmax moments and the gain, against Arb on logits that are ordinary, peaked, flat, tiny and huge."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loopscope.readout import affine_path
+
+QUANTITIES = ("value", "first", "second", "third", "fourth")
+IMPLEMENTATIONS = {
+    "reference": {"impl": "reference"},
+    "auto": {},
+    "moments": {"impl": "moments"},
+    "even": {"impl": "even"},
+    "by-7": {"block_vocabulary": 7},
+}
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_every_derivative_agrees_with_arb(affine_case, exact_path, impl):
+    _, z0, v, y = affine_case
+    path = affine_path(z0, v, [y], **IMPLEMENTATIONS[impl])
+    for alpha in (0.0, 0.3, 1.0):
+        exact = exact_path(z0, v, y, alpha)
+        found = path.derivatives(alpha, order=4)
+        for name in QUANTITIES:
+            relative, to_scale = exact.error(name, float(getattr(found, name)))
+            # To the sum of absolute terms always; to the value itself wherever cancellation leaves a fiftieth of it.
+            assert to_scale < 1e-13, (name, alpha)
+            if abs(float(exact.values[name])) > 0.02 * float(exact.scales[name]):
+                assert relative < 1e-12, (name, alpha)
+        assert exact.error("second", float(found.second))[0] < 1e-12
+        assert exact.error("initial", float(path.initial_utility))[0] < 1e-12
+
+
+@pytest.mark.parametrize("displacement", [1e-8, 1.0, 1e2])
+def test_a_vocabulary_of_fifty_thousand(exact_path, displacement):
+    g = torch.Generator().manual_seed(3)
+    z0 = 3.0 * torch.randn(50_000, generator=g, dtype=torch.float64)
+    z0[123] += 45.0
+    v = displacement * torch.randn(50_000, generator=g, dtype=torch.float64)
+    exact = exact_path(z0, v, 123, 0.5)
+    found = affine_path(z0, v, [123]).derivatives(0.5, order=4)
+    for name in QUANTITIES:
+        assert exact.error(name, float(getattr(found, name)))[0] < 1e-12, name
+
+
+def test_a_certain_target_loses_no_digits(exact_path):
+    # p_y is within 1e-15 of one: v_y − E[v] taken as a difference would leave no digit at all.
+    z0 = torch.tensor([36.0, 0.0, -1.0], dtype=torch.float64)
+    v = torch.tensor([100.0, 101.5, 99.0], dtype=torch.float64)
+    exact = exact_path(z0, v, 0, 0.0)
+    slope = float(affine_path(z0, v, [0]).slope)
+    assert 0.0 < abs(slope) < 1e-14
+    assert exact.error("first", slope)[0] < 1e-13
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_a_constant_displacement_does_exactly_nothing(impl):
+    g = torch.Generator().manual_seed(1)
+    z0 = 5.0 * torch.randn(4, 50, generator=g, dtype=torch.float64)
+    v = torch.full_like(z0, 1.0 / 3.0) * torch.tensor([[1e-8], [1.0], [1e2], [0.0]], dtype=torch.float64)
+    path = affine_path(z0, v, [0, 1, 2, 3], **IMPLEMENTATIONS[impl]).per_token()
+    assert float(path.derivatives([0.0, 0.5, 1.0], order=4).stack.abs().max()) == 0.0
+    assert float(path.distributions.divergence.abs().max()) == 0.0
+    assert float(path.distributions.entropy_change.abs().max()) == 0.0
+
+
+@pytest.mark.parametrize(("tokens", "vocabulary", "block_tokens", "block_vocabulary"), [
+    (1, 1, 1, 1), (3, 2, 2, 1), (7, 33, 3, 8), (5, 64, 2, 64), (4, 65, 9, 64), (6, 31, 6, 5),
+])  # fmt: skip
+def test_blocks_of_any_shape_agree_with_the_reference(tokens, vocabulary, block_tokens, block_vocabulary):
+    g = torch.Generator().manual_seed(tokens * 100 + vocabulary)
+    z0 = 8.0 * torch.randn(tokens, vocabulary, generator=g, dtype=torch.float64)
+    v = 3.0 * torch.randn(tokens, vocabulary, generator=g, dtype=torch.float64)
+    y = torch.randint(0, vocabulary, (tokens,), generator=g)
+    blocked = affine_path(z0, v, y, block_tokens=block_tokens, block_vocabulary=block_vocabulary)
+    plain = affine_path(z0, v, y, impl="reference")
+    alphas = [0.0, 0.25, 0.9, 1.0]
+    torch.testing.assert_close(
+        blocked.derivatives(alphas, order=4).stack, plain.derivatives(alphas, order=4).stack, rtol=1e-12, atol=1e-13
+    )
+    torch.testing.assert_close(blocked.initial_utility, plain.initial_utility, rtol=1e-14, atol=0.0)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 4])
+def test_a_lower_order_is_the_head_of_a_higher_one(order):
+    g = torch.Generator().manual_seed(5)
+    z0, v = torch.randn(2, 3, 40, generator=g, dtype=torch.float64)
+    path = affine_path(z0, v, [1, 2, 3], block_vocabulary=16)
+    assert torch.equal(path.derivatives(0.4, order).stack, path.derivatives(0.4, 4).stack[: order + 1])
+
+
+def test_results_do_not_depend_on_which_scales_are_asked_for_together():
+    g = torch.Generator().manual_seed(6)
+    z0, v = torch.randn(2, 3, 40, generator=g, dtype=torch.float64)
+    path = affine_path(z0, v, [1, 2, 3], block_vocabulary=16)
+    together = path.derivatives([0.1, 0.5, 0.9], 4).stack
+    assert torch.equal(together[:, 1], path.derivatives(0.5, 4).stack)
+
+
+def test_a_repeated_run_gives_the_same_bits(language_model_logits):
+    z0, v, y, examples = language_model_logits(5, 4, 300, seed=2)
+    first, second = (affine_path(z0, v, y, examples=examples).derivatives([0.0, 0.7], 4).stack for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("start", [-1.0, 0.0])
+def test_gains_are_continuous_where_their_formula_changes(start):
+    # The target's gain passes ±1 along this path, where the small-gain form hands over to log-sum-exps.
+    z0 = torch.tensor([[start, 1.0, 0.5]], dtype=torch.float64)
+    for sign in (1.0, -1.0):
+        v = torch.tensor([[4.0 * sign, 0.3, -0.2]], dtype=torch.float64)
+        alphas = torch.linspace(0, 1, 2001, dtype=torch.float64)
+        d = affine_path(z0, v, [0]).derivatives(alphas, 2)
+        step = float(alphas[1])
+        trapezoid = 0.5 * step * (d.first[1:] + d.first[:-1])
+        assert float((d.value[1:] - d.value[:-1] - trapezoid).abs().max()) < float(d.second.abs().max()) * step**2
+        assert float(d.value.abs().max()) > 1.2

@@ -1,0 +1,53 @@
+"""Nested forward mode: the general fallback, and the traps it keeps clear of."""
+
+from __future__ import annotations
+
+import mpmath
+import pytest
+import torch
+from torch import nn
+
+from loopscope._errors import LoopscopeError
+from loopscope.readout import chord_curvature
+from loopscope.readout.general.nested import nested_derivatives
+
+
+def test_a_scalar_function_agrees_with_mpmath():
+    def f(x):
+        return torch.exp(torch.sin(x)) * torch.atan(x)
+
+    base, direction = torch.tensor([0.7], dtype=torch.float64), torch.tensor([1.3], dtype=torch.float64)
+    found = nested_derivatives(f, base, direction, 4)
+    with mpmath.workdps(40):
+
+        def g(t):
+            x = mpmath.mpf(0.7) + t * mpmath.mpf(1.3)
+            return mpmath.exp(mpmath.sin(x)) * mpmath.atan(x)
+
+        for k, derivative in enumerate(found):
+            assert float(derivative) == pytest.approx(float(mpmath.diff(g, 0, k)), rel=1e-12, abs=0.0)
+
+
+def test_layer_norm_has_the_curvature_that_reverse_mode_finds():
+    g = torch.Generator().manual_seed(0)
+    norm = nn.LayerNorm(6).double()
+    nn.init.normal_(norm.weight, generator=g)
+    base, direction = torch.randn(2, 3, 6, generator=g, dtype=torch.float64)
+    second = nested_derivatives(lambda x: norm(x).pow(3).sum(), base, direction, 2)[2]
+    torch.testing.assert_close(second, chord_curvature(lambda x: norm(x).pow(3).sum(), base, direction))
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4, track_running_stats=False), nn.InstanceNorm1d(4)])
+def test_norms_that_torch_differentiates_wrongly_are_refused(norm):
+    x = torch.ones(2, 4, 5, dtype=torch.float64)
+    with pytest.raises(LoopscopeError, match="wrongly"):
+        nested_derivatives(norm.double(), x, x, 2)
+
+
+def test_it_works_without_gradients_and_leaves_no_graph():
+    weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    x = torch.linspace(0, 1, 3, dtype=torch.float64)
+    with torch.no_grad():
+        found = nested_derivatives(lambda h: nn.functional.silu(h * weight), x, x, 3)
+    assert not any(d.requires_grad for d in found)
+    assert float(found[3].abs().max()) > 0.0
