@@ -106,7 +106,7 @@ def path_of(readout):
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3, 4])
 def test_blocks_give_what_the_whole_gives(readout, monkeypatch, order):
-    monkeypatch.setitem(token_derivatives._ELEMENTS, "cpu", (order + 1) * VOCABULARY * 20)
+    monkeypatch.setitem(module._ELEMENTS, "cpu", (order + 1) * VOCABULARY * 20)
     blocked, whole = path_of(readout), path_of(lambda state, positions: Headed()(state, positions))
     torch.testing.assert_close(
         blocked.derivatives([0.0, 0.4], order).stack, whole.derivatives([0.0, 0.4], order).stack, rtol=1e-12, atol=1e-15
@@ -117,9 +117,9 @@ def test_blocks_give_what_the_whole_gives(readout, monkeypatch, order):
 
 
 def test_a_block_has_as_many_tokens_as_fit(readout, monkeypatch):
-    monkeypatch.setitem(token_derivatives._ELEMENTS, "cpu", 4 * VOCABULARY * 20)
+    monkeypatch.setitem(module._ELEMENTS, "cpu", 4 * VOCABULARY * 20)
     state = torch.zeros(5, 10, HIDDEN, dtype=torch.float64)
-    assert [block.rows for block in token_derivatives.logit_blocks(readout, state, POSITIONS, 4)] == [
+    assert [block.rows for block in module.logit_chunks(readout, state, POSITIONS, 4)] == [
         slice(0, 20),
         slice(20, 40),
         slice(40, 50),

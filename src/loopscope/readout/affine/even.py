@@ -29,17 +29,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
 from loopscope._errors import LoopscopeError
 from loopscope.readout.affine.endpoint import EndpointDistributions, EndpointSweep
-from loopscope.readout.affine.fp64_kernels import KernelSums
 from loopscope.readout.affine.moments import derivatives_from_moments, merge_moments
-from loopscope.readout.affine.power_sums import EvenNodes, EvenSums, LogMass, power_sums
+from loopscope.readout.affine.power_sums import EvenNodes, EvenResult, EvenSums, LogMass, power_sums
 from loopscope.readout.affine.sources import LogitSource, blocks
+
+if TYPE_CHECKING:
+    from loopscope.readout.affine.fp64_kernels import KernelSums
+
 
 Result = TypeVar("Result")
 _MOST = 4  # Python runs one thread at a time between operations
@@ -77,14 +80,6 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
 def _begin(threads: int) -> None:
     torch.get_num_threads()  # the first question makes a thread take over the process's setting
     torch.set_num_threads(threads)
-
-
-class EvenResult(NamedTuple):
-    """Of the whole vocabulary: its mass at all scales, φ', φ'', … at those wanted [order, t, M] and at 0 [n, t]."""
-
-    mass: LogMass
-    derivatives: Tensor
-    start: Tensor
 
 
 class BlockSums:
@@ -243,7 +238,7 @@ def _survey(
     target = source.target_logits(rows, targets_t)
     slices = list(blocks(source.vocabulary, block_vocabulary))
     ends = EndpointSweep() if distributions else None
-    sums = KernelSums(target.v, nodes, len(slices)) if kernel else BlockSums(target.v, nodes)
+    sums = _kernel_sums(target.v, nodes, len(slices)) if kernel else BlockSums(target.v, nodes)
     low_t = high_t = target.v[:, 0]
     for columns in slices:
         z0_tb, v_tb = source.block(rows, columns, targets_t, target)
@@ -261,6 +256,12 @@ def _survey(
         high_t - low_t,
         None if ends is None else ends.result(),
     )
+
+
+def _kernel_sums(v_y_t1: Tensor, nodes: EvenNodes, blocks: int) -> KernelSums:
+    from loopscope.readout.affine.fp64_kernels import KernelSums
+
+    return KernelSums(v_y_t1, nodes, blocks)
 
 
 def even_gains(found: EvenResult, v_y_t1: Tensor, spread_t: Tensor, scales_K: Tensor) -> Tensor:

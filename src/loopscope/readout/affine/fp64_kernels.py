@@ -29,8 +29,7 @@ import torch
 from torch import Tensor
 
 from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
-from loopscope.readout.affine.even import EvenResult
-from loopscope.readout.affine.power_sums import EvenNodes, LogMass
+from loopscope.readout.affine.power_sums import EvenNodes, EvenResult, LogMass
 
 
 @jit

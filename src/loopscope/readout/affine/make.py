@@ -59,6 +59,8 @@ def affine_path(
     if isinstance(z0, Tensor) and isinstance(v, Tensor) and z0.ndim == 1 and v.ndim == 1:
         z0, v = z0.unsqueeze(0), v.unsqueeze(0)
         targets = as_integers("targets", targets).reshape(-1)
+    if impl == "fused":
+        raise LoopscopeError("impl='fused' takes states and a head (affine_path_from_states), not logits; use 'auto'.")
     source = StoredLogits(z0, v)
     return AffinePath(
         source,

@@ -81,6 +81,14 @@ class EvenSums(NamedTuple):
     start: Moments
 
 
+class EvenResult(NamedTuple):
+    """Of the whole vocabulary: its mass at all scales, φ', φ'', … at those wanted [order, t, M] and at 0 [n, t]."""
+
+    mass: LogMass
+    derivatives: Tensor
+    start: Tensor
+
+
 def moments_about(at: LogMass, mu_tM: Tensor, sums_mtM: Tensor, v_y_t1: Tensor) -> Moments:
     """Moments about the mean from Σ_{a≠d} w (u − μ)^m, m = 1, …; d itself adds (−μ)^m."""
     mass = 1.0 + at.others
