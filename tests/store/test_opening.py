@@ -102,7 +102,7 @@ def test_a_difference_is_refused_and_named(
 ) -> None:
     change, expected = changes(make_manifest(), task_info)[name]
     with pytest.raises(LoopscopeError) as caught:
-        open_or_create(copy, make_manifest(**change))
+        open_or_create(copy, make_manifest(**change, command_line=("loopscope", "measure", "--model", "other")))
     message = str(caught.value)
     assert expected in message
     assert "choose another output= or repeat: loopscope measure --model" in message
@@ -213,19 +213,72 @@ def test_provenance_edited_by_hand_is_restored(
     assert contents(copy) == contents(undisturbed)
 
 
-def test_an_edited_manifest_that_nobody_can_restore_is_refused_and_no_unit_lost(
-    copy: Path, make_manifest: Make
+ALTERED = {"transitions": ("    4\n  ],", "    3\n  ],"), "unit size": ('"unit_size": 3', '"unit_size": 4')}
+ALTERED |= {"version": ('"schema_version": 1', '"schema_version": 3'), "rows": ('"rows": 7', '"rows": 7000000000')}
+
+
+@pytest.mark.parametrize("command_line", [None, (), ("loopscope", "measure", "--progress", "none")])
+@pytest.mark.parametrize("field", list(ALTERED))
+def test_an_altered_manifest_is_one_line_for_readers_and_restored_by_the_same_settings(
+    field: str,
+    command_line: tuple[str, ...] | None,
+    copy: Path,
+    undisturbed: Path,
+    make_manifest: Make,
+    contents: Contents,
 ) -> None:
     path = copy / "manifest.json"
-    path.write_text(path.read_text().replace("runs/first", "runs/forged"))
-    with pytest.raises(LoopscopeError, match="was changed after the run began"):
-        open_or_create(copy, make_manifest(command_line=("loopscope",)))
+    altered = path.read_text().replace(*ALTERED[field], 1)
+    assert altered != path.read_text()
+    path.write_text(altered)
+    with pytest.raises(LoopscopeError, match=r"manifest.json .*the same `measure` command repairs it") as caught:
+        Run(copy)
+    assert "\n" not in str(caught.value)
+    wanted = make_manifest() if command_line is None else make_manifest(command_line=command_line)
+    with open_or_create(copy, wanted) as writer:
+        assert writer.status == "finished"
+    assert contents(copy) == contents(undisturbed)
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_an_altered_manifest_and_another_command_names_what_differs_and_what_restores_it(
+    log: bool, copy: Path, undisturbed: Path, make_manifest: Make, contents: Contents
+) -> None:
+    path = copy / "manifest.json"
+    path.write_text(path.read_text().replace("20260904", "20260905"))
+    if not log:
+        (copy / "events.jsonl").unlink()
+    with pytest.raises(LoopscopeError) as caught:
+        open_or_create(copy, make_manifest(device="cuda", command_line=("loopscope", "measure", "--device", "cuda")))
+    message = str(caught.value)
+    assert "was altered after the run began" in message
+    assert "seeds.initial_state was 20260905, is now 20260904" in message
+    assert f"the command that began the run restores it ({' '.join(make_manifest().command_line)})" in message
     assert len(list((copy / "units").iterdir())) == 5
+    # What the message advises works.
+    open_or_create(copy, make_manifest()).close()
+    assert contents(copy) == contents(undisturbed)
+
+
+def test_the_same_command_with_other_code_is_not_told_to_repeat_itself(copy: Path, make_manifest: Make) -> None:
+    with pytest.raises(LoopscopeError, match=r"code_sha256 was .*: choose another output=$"):
+        open_or_create(copy, make_manifest(code_sha256="0" * 64))
+
+
+def test_a_run_that_measured_nothing_yet_may_be_removed(tmp_path: Path, make_manifest: Make) -> None:
+    open_or_create(tmp_path / "run", make_manifest()).close()
+    with pytest.raises(LoopscopeError, match=r"choose another output= or remove .*run, which holds no sound unit"):
+        open_or_create(tmp_path / "run", make_manifest(device="cuda"))
+    shutil.rmtree(tmp_path / "run")
+    open_or_create(tmp_path / "run", make_manifest(device="cuda")).close()
 
 
 def test_another_schema_version_is_refused(copy: Path, make_manifest: Make) -> None:
     path = copy / "manifest.json"
     path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+    # Records of this version would show that the manifest was altered; those of another one are not readable here.
+    for record in (copy / "units").iterdir():
+        record.write_text(record.read_text().replace('"schema_version": 1', '"schema_version": 2'))
     with pytest.raises(LoopscopeError, match=r"schema version 2 and this loopscope reads version 1: upgrade"):
         open_or_create(copy, make_manifest())
     with pytest.raises(LoopscopeError, match=r"schema version 2 and this loopscope reads version 1: upgrade"):

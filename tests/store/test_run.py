@@ -1,3 +1,4 @@
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -57,32 +58,46 @@ def test_an_unfinished_run_shows_what_is_committed(tmp_path: Path, make_manifest
 
 def test_an_uncommitted_shard_is_not_read(copy: Path) -> None:
     (copy / "units" / "000000.json").unlink()
+    (copy / "complete.json").unlink()
     run = Run(copy)
     assert not run.finished
     assert run.damage == {0: "no record"}
     assert run.records.shape[0] == 18
 
 
-def test_a_missing_shard_makes_its_unit_missing(copy: Path) -> None:
-    (copy / "depths" / "000001.parquet").unlink()
+def one_line(copy: Path, expected: str) -> None:
+    """Everything that reads says the same; opening works, for `verify` and for who asks what is missing."""
     run = Run(copy)
     assert [unit.index for unit in run.missing_units] == [1]
-    assert run.damage[1] == "depths/000001.parquet is gone"
-    assert not run.finished
+    assert repr(run).endswith("4 of 5 units, 1 damaged>")
+    for name in ("records", "depths", "examples", "tokens", "paths", "finished"):
+        with pytest.raises(LoopscopeError, match=expected) as caught:
+            getattr(run, name)
+        assert "the same `measure` command repairs it in place (loopscope measure" in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
-def test_a_truncated_shard_makes_its_unit_missing(copy: Path) -> None:
+def test_a_record_that_a_sealed_run_lost_is_one_line(copy: Path) -> None:
+    (copy / "units" / "000001.json").unlink()
+    one_line(copy, "unit 000001: no record")
+
+
+def test_a_missing_shard_is_one_line(copy: Path) -> None:
+    (copy / "depths" / "000001.parquet").unlink()
+    one_line(copy, r"depths/000001\.parquet is gone")
+
+
+def test_a_truncated_shard_is_one_line(copy: Path) -> None:
     shard = copy / "depths" / "000001.parquet"
     shard.write_bytes(shard.read_bytes()[:-1])
-    assert "bytes instead of" in Run(copy).damage[1]
-    assert len(Run(copy).depths) == 45
+    one_line(copy, r"depths/000001\.parquet has \d+ bytes instead of \d+")
 
 
-def test_a_corrupt_shard_of_the_same_size_is_one_line(copy: Path) -> None:
-    shard = copy / "questions" / "000001.parquet"
-    shard.write_bytes(b"\0" * shard.stat().st_size)
-    with pytest.raises(LoopscopeError, match=r"cannot read the questions .*loopscope verify"):
-        Run(copy).read("questions")
+def test_a_shard_that_became_a_fifo_is_one_line(copy: Path) -> None:
+    shard = copy / "depths" / "000001.parquet"
+    shard.unlink()
+    os.mkfifo(shard)
+    one_line(copy, r"depths/000001\.parquet is no plain file")
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loopscope._errors import LoopscopeError
 from loopscope.bench.machine import in_words
 from loopscope.bench.row import Row
 from loopscope.bench.table import error_table, table
+from loopscope.store.atomic import clear_write_errors, write_atomically
 
 SCHEMA = 1
 
@@ -37,11 +37,9 @@ class Report:
     def write(self, path: Path) -> None:
         """The JSON file; replaced as a whole."""
         text = json.dumps(self.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        try:
+        with clear_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise LoopscopeError(f"cannot write {path}: {error.strerror or error}") from None
+        write_atomically(path, text.encode())
 
     def text(self) -> str:
         """Machine, errors, table."""

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from loopscope._errors import LoopscopeError
 from loopscope.cli._app import app
 from loopscope.cli._flags import ConfigFlag, Device, Json, Name, Runs, TableFormat, flag
 
@@ -171,5 +170,4 @@ def verify(
     """Check hashes, schema and counts of a run, and measure a sample of it again."""
     from loopscope.cli.verify import verify_run
 
-    if not verify_run(run, replay=replay, data_dir=data_dir, model=model, device=device):
-        raise LoopscopeError(f"{run} does not hold what it should; measure it again into another folder")
+    verify_run(run, replay=replay, data_dir=data_dir, model=model, device=device)

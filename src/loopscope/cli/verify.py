@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from loopscope._errors import LoopscopeError
+
 
 def verify_run(
     path: str, *, replay: bool, data_dir: str | None = None, model: str | None = None, device: str | None = None
-) -> bool:
-    """Print the findings; whether there are none."""
+) -> None:
+    """Print the findings.
+
+    Raises:
+        LoopscopeError: there are some; it says what mends them.
+    """
     from loopscope.store import verify
 
     if replay:
@@ -23,4 +29,5 @@ def verify_run(
     sample = "a sample measured again" if result.replayed else "nothing measured again"
     state = "sound" if result.ok else f"{len(result.findings)} findings"
     print(f"{path}: {state}; {result.units_checked}/{result.units_planned} units, {rows}; {sample}")
-    return result.ok
+    if not result.ok:
+        raise LoopscopeError(f"{path} does not hold what it should; {result.advice}")

@@ -126,9 +126,8 @@ def _was_halved(run: Run, unit: WorkUnit, batch: Sequence[Question]) -> bool:
 def _stored_rows(run: Run, unit: WorkUnit, table: str, rows: Iterable[int]) -> Any:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.compute as pc  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    data = pq.ParquetFile(run.layout.shard(table, unit)).read(use_threads=False)
+    data = run.read_shard(table, unit)
     return data.filter(pc.is_in(data.column("row"), pa.array(list(rows), pa.int32())))
 
 

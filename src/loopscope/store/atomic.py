@@ -14,11 +14,14 @@ the folder is forced to disk after that. What this buys, and what it costs:
 - Object stores mounted as folders do not rename atomically: a run belongs on a real file system, and may be copied
   from there when it is finished.
 
-Every failure is raised: disk full, quota, read-only folder and the like as one `LoopscopeError` line.
+Every failure is raised: disk full, quota, read-only folder and the like as one `LoopscopeError` line. No write goes
+through a symbolic link or takes the place of one: what stands under a name that is to be written must be a plain file
+or nothing, and a link, device, FIFO, socket or folder is refused by name.
 """
 
 import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,6 +56,56 @@ def clear_write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
+def require_plain(path: Path) -> None:
+    """Refuse to write where something other than a plain file stands; the link itself is looked at, not its target."""
+    with clear_write_errors(path):
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return
+    if not stat.S_ISREG(mode):
+        raise LoopscopeError(f"{path} is {_kind(mode)}, no plain file: {_elsewhere()}")
+
+
+def require_folder(path: Path) -> None:
+    """Refuse a folder of a run that is a link to elsewhere or no folder at all."""
+    with clear_write_errors(path):
+        mode = os.lstat(path).st_mode
+    if not stat.S_ISDIR(mode):
+        raise LoopscopeError(f"{path} is {_kind(mode)}, no folder: {_elsewhere()}")
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a plain file, opened for writing in place and made if it is not there; never through a link.
+
+    Raises:
+        LoopscopeError: something else stands there.
+        OSError: the file system refuses.
+    """
+    require_plain(path)
+    # O_NOFOLLOW and fstat for what appears between the look and the opening; O_NONBLOCK because a FIFO would wait.
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise LoopscopeError(f"{path} is no plain file: {_elsewhere()}")
+    return descriptor
+
+
+def _elsewhere() -> str:
+    return f"move it away or choose another {setting('output')}"
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISLNK, "a symbolic link"),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISREG, "a file"),
+    )
+    return next((name for matches, name in kinds if matches(mode)), "a device")
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write one file so that it is whole or absent, durable when this returns."""
     write_partial(path, data)
@@ -62,6 +115,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 def write_partial(path: Path, data: bytes) -> None:
     """Put `data` on disk beside `path`, under its partial name; `publish` gives it its own."""
     partial = partial_path(path)
+    require_plain(path)
     with clear_write_errors(path):
         try:
             # O_EXCL after the unlink: a link left under this name must not lead the write elsewhere.
@@ -85,6 +139,7 @@ def publish(paths: Iterable[Path]) -> None:
     """Rename the partial files of `paths` onto them and make the renames durable."""
     folders: dict[Path, None] = {}
     for path in paths:
+        require_plain(path)
         with clear_write_errors(path):
             os.replace(partial_path(path), path)
         folders[path.parent] = None
@@ -94,7 +149,9 @@ def publish(paths: Iterable[Path]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, durably; it is no error if it is not there."""
+    """Remove a file, durably; it is no error if it is not there. Under a partial name a link may go too."""
+    if not path.name.endswith(PARTIAL):
+        require_plain(path)
     with clear_write_errors(path):
         path.unlink(missing_ok=True)
         sync_folder(path.parent)

@@ -75,7 +75,8 @@ class RunLayout:
         if self.path.exists() and not self.path.is_dir():
             raise LoopscopeError(f"{self.path} is a file: choose a folder for {setting('output')}")
         if self.path.is_dir():
-            ours = {self.lock.name, self.events.name, self.manifest.name + PARTIAL, *_IGNORED}
+            ours = {self.lock.name, self.events.name, *_IGNORED}
+            ours |= {path.name + PARTIAL for path in (self.manifest, self.events)}
             self._refuse(path for path in sorted(self.path.iterdir()) if path.name not in ours)
 
     def require_no_strangers(self, tables: Iterable[Table], units: Iterable[WorkUnit]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from loopscope._errors import LoopscopeError, setting
-from loopscope.store.atomic import clear_write_errors
+from loopscope.store.atomic import clear_write_errors, open_plain
 
 try:
     import fcntl
@@ -33,7 +33,7 @@ class RunLock:
         if fcntl is None:  # pragma: no cover - only on Windows
             raise LoopscopeError("writing a run needs POSIX file locks: use Linux, macOS or WSL")
         with clear_write_errors(self._path):
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = open_plain(self._path, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from loopscope._errors import LoopscopeError
+from loopscope.store.bounded import parse_json
 from loopscope.store.columns import Table
 from loopscope.store.hashing import sha256_bytes
 from loopscope.store.levels import Level
@@ -177,18 +178,24 @@ class ManifestDamageError(Exception):
     """A manifest that this version should be able to read and cannot; the caller decides what that means."""
 
 
+class OtherVersionError(LoopscopeError):
+    """A manifest of another schema version."""
+
+
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Read a manifest.
 
     Raises:
-        LoopscopeError: it was written under another schema version.
+        OtherVersionError: it was written under another schema version.
         ManifestDamageError: it is not what loopscope writes.
     """
     try:
-        payload = json.loads(data)
-        version = int(payload["schema_version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ManifestDamageError("it is no JSON with a schema version") from error
+        payload = parse_json(data)
+    except ValueError as error:
+        raise ManifestDamageError(f"it is no JSON of a run: {error}") from error
+    version = payload.get("schema_version") if isinstance(payload, dict) else None
+    if type(version) is not int:
+        raise ManifestDamageError("it is no JSON with a schema version")
     if version != SCHEMA_VERSION:
         remedy = (
             "upgrade loopscope to read it"
@@ -196,15 +203,20 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
             else f"read it with the loopscope that wrote it ({payload.get('loopscope_version', 'unknown')})"
             " or measure again"
         )
-        raise LoopscopeError(
+        raise OtherVersionError(
             f"{where} has schema version {version} and this loopscope reads version {SCHEMA_VERSION}: {remedy}"
         )
     try:
-        return Manifest.model_validate(payload)
+        manifest = Manifest.model_validate(payload)
+        # What cannot be written as JSON again (an infinity, half a surrogate pair) was never written by loopscope.
+        _ = manifest.digest
+        return manifest
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise ManifestDamageError(f"{field}: {first['msg']}") from error
+    except ValueError as error:
+        raise ManifestDamageError("it holds what JSON cannot hold") from error
 
 
 def json_bytes(value: object) -> bytes:

@@ -1,10 +1,15 @@
 """Whether a command may write into a directory: new, the same run again, or refused with the difference named."""
 
+import shlex
+from collections.abc import Iterator
+
 from loopscope._errors import LoopscopeError, setting
+from loopscope.store.bounded import read_bounded
 from loopscope.store.differences import differences
+from loopscope.store.events import read_events
 from loopscope.store.layout import RunLayout
-from loopscope.store.manifest import Manifest, ManifestDamageError, decode_manifest
-from loopscope.store.records import DamageError, load_record
+from loopscope.store.manifest import Manifest, ManifestDamageError, OtherVersionError, decode_manifest
+from loopscope.store.records import sound_records
 
 _NAMED = 3
 """How many differences a refusal spells out."""
@@ -13,9 +18,8 @@ _NAMED = 3
 def agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
     """The manifest under which `wanted` may be measured in this directory, without touching it.
 
-    That is the stored one where there is one: it may differ in provenance, and the records name its digest. A manifest
-    that was deleted or damaged is replaced by `wanted` when the commit records show that they were measured under
-    exactly that.
+    That is the one that the commit records name, where `wanted` is it up to provenance: a manifest that was deleted,
+    damaged or altered since is then restored. Without a record it is the stored one, which may differ in provenance.
 
     Raises:
         LoopscopeError: the directory holds another run, or something that is no run at all.
@@ -28,50 +32,78 @@ def agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
 
 def _agreed(layout: RunLayout, wanted: Manifest) -> Manifest:
     try:
-        data = layout.manifest.read_bytes()
+        data: bytes | None = read_bounded(layout.manifest)
     except (FileNotFoundError, NotADirectoryError):
-        if wanted.digest not in _measured_under(layout, wanted):
-            layout.require_free()
-        return wanted
+        data = None
     except OSError as error:
         raise LoopscopeError(
             f"cannot read {layout.manifest} ({error.strerror}): mend that or choose another {setting('output')}"
         ) from error
-    digests = _measured_under(layout, wanted)
+    digests = {record.manifest_sha256 for record in sound_records(layout)}
+    stored: Manifest | None = None
+    reason: Exception | None = None
     try:
-        stored = decode_manifest(data, str(layout.path))
-    except ManifestDamageError as error:
-        if wanted.digest in digests:
-            return wanted
-        raise LoopscopeError(
-            f"{layout.manifest} is damaged ({error}): restore it or choose another {setting('output')}"
-        ) from error
-    _refuse_differences(layout, stored, wanted)
-    if digests and stored.digest not in digests:
-        if wanted.digest in digests:
-            return wanted
-        raise LoopscopeError(
-            f"{layout.manifest} was changed after the run began: restore it or choose another {setting('output')}"
-        )
-    return stored
+        stored = None if data is None else decode_manifest(data, str(layout.path))
+    except (ManifestDamageError, OtherVersionError) as error:
+        reason = error
+    if stored is not None and (stored.digest in digests or not digests):
+        _refuse_differences(layout, stored, wanted, begun=bool(digests))
+        return stored
+    # The stored manifest is not the one that the records were measured under: it was lost, damaged or altered.
+    for candidate in _same_settings(layout, stored, wanted):
+        if candidate.digest in digests:
+            return candidate
+    if data is None:
+        layout.require_free()
+        return wanted
+    if isinstance(reason, OtherVersionError):
+        raise reason
+    if stored is None:
+        raise LoopscopeError(f"{layout.manifest} is damaged ({reason}): {_restore(layout, None)}") from reason
+    named = _named(stored, wanted) or "its command line"
+    raise LoopscopeError(f"{layout.manifest} was altered after the run began ({named}): {_restore(layout, stored)}")
 
 
-def _measured_under(layout: RunLayout, wanted: Manifest) -> set[str]:
-    """The digests of the manifests that the sound records of the directory name."""
-    digests = set()
-    for unit in wanted.units() if layout.units.is_dir() else ():
-        try:
-            digests.add(load_record(layout, unit).manifest_sha256)
-        except DamageError:
-            continue
-    return digests
+def _same_settings(layout: RunLayout, stored: Manifest | None, wanted: Manifest) -> Iterator[Manifest]:
+    """`wanted` as it may have been written: with its own command line, the stored one, and every one of the log."""
+    yield wanted
+    for command_line in ([] if stored is None else [stored.command_line]) + _logged_commands(layout):
+        # Built anew: a copy would keep the digest that `wanted` has worked out already.
+        yield Manifest(**{**wanted.model_dump(), "command_line": command_line})
 
 
-def _refuse_differences(layout: RunLayout, stored: Manifest, wanted: Manifest) -> None:
-    found = differences(stored, wanted)
-    if not found:
+def _logged_commands(layout: RunLayout) -> list[tuple[str, ...]]:
+    try:
+        events = read_events(layout.events)
+    except LoopscopeError:
+        return []
+    logged = (event.get("command_line") for event in events)
+    return [tuple(line) for line in logged if isinstance(line, list) and all(isinstance(part, str) for part in line)]
+
+
+def _refuse_differences(layout: RunLayout, stored: Manifest, wanted: Manifest, *, begun: bool) -> None:
+    named = _named(stored, wanted)
+    if not named:
         return
-    named = "; ".join(str(difference) for difference in found[:_NAMED])
+    if not begun:
+        remedy = f"choose another {setting('output')} or remove {layout.path}, which holds no sound unit"
+    elif stored.command_line and stored.command_line != wanted.command_line:
+        remedy = f"choose another {setting('output')} or repeat: {shlex.join(stored.command_line)}"
+    else:
+        # The same command with other code, data or weights: to repeat it would end here again.
+        remedy = f"choose another {setting('output')}"
+    raise LoopscopeError(f"{layout.path} holds another run ({named}): {remedy}")
+
+
+def _restore(layout: RunLayout, stored: Manifest | None) -> str:
+    logged = _logged_commands(layout)
+    began = logged[0] if logged else stored.command_line if stored is not None else ()
+    typed = f" ({shlex.join(began)})" if began else ""
+    other = f"or put back a copy of it, or choose another {setting('output')}"
+    return f"the command that began the run restores it{typed}; {other}"
+
+
+def _named(stored: Manifest, wanted: Manifest) -> str:
+    found = differences(stored, wanted)
     more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    repeat = f" or repeat: {' '.join(stored.command_line)}" if stored.command_line else ""
-    raise LoopscopeError(f"{layout.path} holds another run ({named}{more}): choose another {setting('output')}{repeat}")
+    return "; ".join(str(difference) for difference in found[:_NAMED]) + more

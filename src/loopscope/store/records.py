@@ -4,12 +4,16 @@ The record of a unit is written after its shards. It holds their sizes and hashe
 were measured under, and its own digest, so that no torn, flipped or borrowed file passes for a measurement.
 """
 
-import json
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from loopscope.store.hashing import sha256_bytes, sha256_file
+from loopscope.store.bounded import parse_json, read_bounded
+from loopscope.store.hashing import sha256_bytes, sha256_file, sha256_once
 from loopscope.store.layout import RunLayout
 from loopscope.store.manifest import Manifest, Sha256, json_bytes
 from loopscope.store.schema import SCHEMA_VERSION
@@ -86,30 +90,57 @@ class DamageError(Exception):
     """Why a unit does not count; never shown as a traceback, for it is found and mended."""
 
 
+class NoRecordError(DamageError):
+    """A unit without a record: not measured yet, unless the run was sealed."""
+
+    def __init__(self) -> None:
+        super().__init__("no record")
+
+
+def repair_of(manifest: Manifest | None = None) -> str:
+    """What mends a damaged run, as the end of a message."""
+    typed = f" ({shlex.join(manifest.command_line)})" if manifest is not None and manifest.command_line else ""
+    return f"the same `measure` command repairs it in place{typed}"
+
+
 def decode_record(data: bytes) -> UnitRecord:
     """Read a record; raises `DamageError` unless it is byte for byte what `encode` would write."""
     try:
-        payload = json.loads(data)
+        payload = parse_json(data)
         payload.pop("sha256")
         record = UnitRecord.model_validate(payload)
-    except (ValueError, KeyError, AttributeError, TypeError, ValidationError) as error:
+        encoded = record.encode()
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DamageError("the record is not readable") from error
-    if record.encode() != data:
+    if encoded != data:
         raise DamageError("the record does not match its own digest")
     return record
 
 
 def load_record(layout: RunLayout, unit: WorkUnit) -> UnitRecord:
     """The sound record of a unit, whatever manifest it was written under."""
-    try:
-        record = decode_record(layout.record(unit).read_bytes())
-    except FileNotFoundError:
-        raise DamageError("no record") from None
-    except OSError as error:
-        raise DamageError(f"the record cannot be read ({error.strerror})") from error
+    record = _load(layout.record(unit))
     if not record.belongs_to(unit):
         raise DamageError("the record is of another unit")
     return record
+
+
+def sound_records(layout: RunLayout) -> Iterator[UnitRecord]:
+    """Every sound record of the directory, whatever manifest and unit it is of."""
+    for path in sorted(layout.units.glob("*.json")) if layout.units.is_dir() else ():
+        try:
+            yield _load(path)
+        except DamageError:
+            continue
+
+
+def _load(path: Path) -> UnitRecord:
+    try:
+        return decode_record(read_bounded(path))
+    except FileNotFoundError:
+        raise NoRecordError from None
+    except OSError as error:
+        raise DamageError(f"the record cannot be read ({error.strerror})") from error
 
 
 def check_unit(
@@ -129,16 +160,33 @@ def check_unit(
     if [shard.table for shard in record.shards] != [table.name for table in manifest.tables()]:
         raise DamageError("the record names other tables than the run has")
     for shard in record.shards:
-        path = layout.shard(shard.table, unit)
-        where = path.relative_to(layout.path).as_posix()
-        try:
-            size = path.stat().st_size
-            if size != shard.bytes:
-                raise DamageError(f"{where} has {size} bytes instead of {shard.bytes}")
-            if depth == "sha256" and sha256_file(path) != shard.sha256:
-                raise DamageError(f"{where} does not match its hash")
-        except FileNotFoundError:
-            raise DamageError(f"{where} is gone") from None
-        except OSError as error:
-            raise DamageError(f"{where} cannot be read ({error.strerror})") from error
+        check_shard(layout, unit, shard, depth=depth)
     return record
+
+
+def check_shard(
+    layout: RunLayout, unit: WorkUnit, shard: Shard, *, depth: Literal["size", "once", "sha256"] = "once"
+) -> Path:
+    """The path of a shard whose bytes are those of its record; raises `DamageError` otherwise.
+
+    Args:
+        layout: the run directory.
+        unit: the unit.
+        shard: what the unit's record says of it.
+        depth: `once` reads a file that has not changed since only the first time in a process, `sha256` always.
+    """
+    path = layout.shard(shard.table, unit)
+    where = path.relative_to(layout.path).as_posix()
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DamageError(f"{where} is no plain file")
+        if status.st_size != shard.bytes:
+            raise DamageError(f"{where} has {status.st_size} bytes instead of {shard.bytes}")
+        if depth != "size" and (sha256_once if depth == "once" else sha256_file)(path) != shard.sha256:
+            raise DamageError(f"{where} does not match its hash")
+    except FileNotFoundError:
+        raise DamageError(f"{where} is gone") from None
+    except OSError as error:
+        raise DamageError(f"{where} cannot be read ({error.strerror})") from error
+    return path

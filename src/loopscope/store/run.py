@@ -1,42 +1,71 @@
 """An opened run directory: the manifest and the tables, read-only, of whatever has been committed so far."""
 
 import os
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loopscope._errors import LoopscopeError, setting
+from loopscope.store.bounded import read_bounded
 from loopscope.store.columns import Table
 from loopscope.store.events import Event, read_events
 from loopscope.store.layout import RunLayout
-from loopscope.store.manifest import Manifest, ManifestDamageError, decode_manifest
-from loopscope.store.records import Completion, DamageError, UnitRecord, check_unit
-from loopscope.store.schema import TABLES
+from loopscope.store.manifest import Manifest, ManifestDamageError, OtherVersionError, decode_manifest
+from loopscope.store.records import (
+    Completion,
+    DamageError,
+    NoRecordError,
+    UnitRecord,
+    check_shard,
+    check_unit,
+    repair_of,
+    sound_records,
+)
+from loopscope.store.schema import SCHEMA_VERSION, TABLES
 from loopscope.store.units import WorkUnit
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+_SHARDS_AT_A_TIME = 32
+"""Shards that a lazy frame parses together: enough for polars' threads, little enough for a table beyond memory."""
 
 
 class Run:
     """A run directory.
 
     Opening reads the manifest and the commit records and looks at the sizes of the shards; contents are read when asked
-    for, hashes by `verify`. A unit that does not count is missing, not an error: an unfinished run can be studied.
+    for, and no shard is parsed before its bytes have matched the SHA-256 of its record (once per process and file). A
+    unit that was not measured yet is missing, not an error: an unfinished run can be studied. A unit that was measured
+    and is damaged is an error of everything that reads, for a mean over the rest would not say what it is a mean of.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.layout = RunLayout(Path(path))
+        # The seal before the records: it is written after them, so whoever has seen it finds them all.
+        self._seal = _read_seal(self.layout)
         self.manifest = _read_manifest(self.layout)
-        self.units = self.manifest.units()
+        try:
+            self.units = self.manifest.units()
+        except LoopscopeError:
+            self._require_own_manifest()
+            raise
         self.unit_records: dict[int, UnitRecord] = {}
         self.damage: dict[int, str] = {}
         """Why each missing unit does not count."""
+        self._broken: list[str] = []
         for unit in self.units:
             try:
                 self.unit_records[unit.index] = check_unit(self.layout, unit, self.manifest, depth="size")
             except DamageError as damage:
                 self.damage[unit.index] = str(damage)
+                if self._seal is not None or not isinstance(damage, NoRecordError):
+                    if not self._broken:
+                        self._require_own_manifest()
+                    self._broken.append(f"unit {unit.name}: {damage}")
 
     @property
     def path(self) -> Path:
@@ -51,9 +80,12 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether every unit counts and the run was sealed with exactly these records."""
-        if self.missing_units or not self.layout.complete.exists():
+        if self._seal is None:
             return False
-        return self.layout.complete.read_bytes() == self.completion().encode()
+        self._require_sound()
+        if self._seal != self.completion().encode():
+            raise self._damaged(f"{self.layout.complete.name} does not match the records")
+        return True
 
     def completion(self) -> Completion:
         """What the seal of the run says, or would say, of the units that count."""
@@ -91,32 +123,85 @@ class Run:
         return self.scan("paths")
 
     def shards(self, table: str) -> list[Path]:
-        """The shards of a table that count, in unit order."""
-        return [self.layout.shard(table, unit) for unit in self.units if unit.index in self.unit_records]
+        """The shards of a table that count, in unit order; their bytes are those that were committed.
+
+        Raises:
+            LoopscopeError: a unit or a shard of the table is damaged.
+        """
+        self._require(table)
+        self._require_sound()
+        return [self._shard(table, unit) for unit in self.units if unit.index in self.unit_records]
+
+    def _shard(self, table: str, unit: WorkUnit) -> Path:
+        try:
+            return check_shard(self.layout, unit, self.unit_records[unit.index].shard(table))
+        except DamageError as damage:
+            raise self._damaged(str(damage)) from None
+
+    def read_shard(self, table: str, unit: WorkUnit) -> "pa.Table":
+        """The rows of one unit in one table."""
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        self._require(table)
+        self._require_sound()
+        return pq.ParquetFile(self._shard(table, unit)).read(use_threads=False)
 
     def scan(self, table: str) -> "pl.LazyFrame":
-        """A table as a lazy frame over its shards."""
-        import polars as pl
+        """A table as a lazy frame over its shards; they are checked now and whenever the frame is collected."""
+        from polars.io.plugins import register_io_source
 
-        declared = self._require(table)
-        shards = self.shards(table)
-        if not shards:
-            return _empty(declared).lazy()
-        # Without glob=False a bracket in the user's own folder name would be read as a pattern.
-        return pl.scan_parquet(shards, glob=False, hive_partitioning=False)
+        empty = _empty(self._require(table))
+        if not self.shards(table):
+            return empty.lazy()
+
+        def rows(
+            columns: list[str] | None, predicate: "pl.Expr | None", count: int | None, _: int | None
+        ) -> Iterator["pl.DataFrame"]:
+            paths = self.shards(table)
+            for start in range(0, len(paths), _SHARDS_AT_A_TIME):
+                lazy = _scan(paths[start : start + _SHARDS_AT_A_TIME])
+                if columns is not None:
+                    lazy = lazy.select(columns)
+                if predicate is not None:
+                    lazy = lazy.filter(predicate)
+                if count is not None:
+                    lazy = lazy.head(count)
+                frame = lazy.collect()
+                yield frame
+                if count is not None:
+                    count -= frame.height
+                    if not count:
+                        return
+
+        return register_io_source(rows, schema=empty.schema)
 
     def read(self, table: str) -> "pl.DataFrame":
         """A whole table as a frame."""
         import polars as pl
 
-        lazy = self.scan(table)
+        paths = self.shards(table)
+        if not paths:
+            return _empty(TABLES[table])
         try:
-            return lazy.collect()
+            return _scan(paths).collect()
         except (OSError, pl.exceptions.PolarsError) as error:
+            raise self._damaged(f"the {table} cannot be read ({error})") from error
+
+    def _require_sound(self) -> None:
+        if self._broken:
+            more = f" (and {len(self._broken) - 1} more units)" if len(self._broken) > 1 else ""
+            raise self._damaged(self._broken[0] + more)
+
+    def _require_own_manifest(self) -> None:
+        """Refuse a manifest that no sound record knows; asked once something is wrong."""
+        digests = {record.manifest_sha256 for record in sound_records(self.layout)}
+        if digests and self.manifest.digest not in digests:
             raise LoopscopeError(
-                f"cannot read the {table} of {self.path}: `loopscope verify {self.path}` names the damaged shard,"
-                " and the measuring command given again mends it"
-            ) from error
+                f"{self.layout.manifest} was altered: its records were measured under another one; {repair_of()}"
+            )
+
+    def _damaged(self, what: str) -> LoopscopeError:
+        return LoopscopeError(f"{self.path} is damaged: {what}; {repair_of(self.manifest)}")
 
     def _require(self, table: str) -> Table:
         if table not in TABLES:
@@ -128,24 +213,45 @@ class Run:
     def __repr__(self) -> str:
         tasks = ", ".join(f"{task.name} ({task.split})" for task in self.manifest.tasks)
         done = f"{len(self.unit_records)} of {len(self.units)} units"
-        return f"<Run {self.path}: {self.manifest.model.name} on {tasks}, level {self.manifest.level}, {done}>"
+        damaged = f", {len(self._broken)} damaged" if self._broken else ""
+        return f"<Run {self.path}: {self.manifest.model.name} on {tasks}, level {self.manifest.level}, {done}{damaged}>"
+
+
+def _read_seal(layout: RunLayout) -> bytes | None:
+    try:
+        return read_bounded(layout.complete)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise LoopscopeError(f"cannot read {layout.complete} ({error.strerror}): mend that") from error
 
 
 def _read_manifest(layout: RunLayout) -> Manifest:
     try:
-        data = layout.manifest.read_bytes()
+        data = read_bounded(layout.manifest)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise LoopscopeError(
             f"{layout.path} is no run: it holds no manifest.json; name a folder that `loopscope measure` wrote"
         ) from error
     except OSError as error:
-        raise LoopscopeError(f"cannot read {layout.manifest} ({error.strerror}): mend its permissions") from error
+        raise LoopscopeError(f"cannot read {layout.manifest} ({error.strerror}): mend that") from error
     try:
         return decode_manifest(data, str(layout.path))
     except ManifestDamageError as error:
-        raise LoopscopeError(
-            f"{layout.manifest} is damaged ({error}): the measuring command given again restores it"
-        ) from error
+        raise LoopscopeError(f"{layout.manifest} is damaged ({error}): {repair_of()}") from error
+    except OtherVersionError as error:
+        if any(record.schema_version == SCHEMA_VERSION for record in sound_records(layout)):
+            raise LoopscopeError(
+                f"{layout.manifest} is damaged (another schema version than its records have): {repair_of()}"
+            ) from error
+        raise
+
+
+def _scan(paths: list[Path]) -> "pl.LazyFrame":
+    import polars as pl
+
+    # Without glob=False a bracket in the user's own folder name would be read as a pattern.
+    return pl.scan_parquet(paths, glob=False, hive_partitioning=False)
 
 
 def _empty(table: Table) -> "pl.DataFrame":

@@ -4,6 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from loopscope._errors import LoopscopeError, setting
+
+MAX_UNITS = 1_000_000
+"""Work units of a run, at most: their files are numbered with six digits."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
@@ -44,6 +49,11 @@ def plan_units(tasks: Iterable[TaskRows], unit_size: int) -> tuple[WorkUnit, ...
     >>> [(unit.name, unit.task, unit.start, unit.stop) for unit in units]
     [('000000', 'a', 0, 2), ('000001', 'a', 2, 3), ('000002', 'b', 0, 1)]
     """
+    tasks = tuple(tasks)
+    count = sum(-(-rows // unit_size) for _, _, rows in tasks)
+    if count > MAX_UNITS:
+        larger = f"choose a larger {setting('unit_size')}"
+        raise LoopscopeError(f"a run has at most {MAX_UNITS} work units, not {count}: {larger}")
     units: list[WorkUnit] = []
     for task, split, rows in tasks:
         for start in range(0, rows, unit_size):

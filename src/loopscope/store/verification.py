@@ -15,12 +15,17 @@ from loopscope.path import classify
 from loopscope.store.checks import unit_problems
 from loopscope.store.hashing import ids_sha256
 from loopscope.store.manifest import Manifest
-from loopscope.store.records import DamageError, UnitRecord, check_unit
+from loopscope.store.records import DamageError, UnitRecord, check_unit, repair_of
 from loopscope.store.run import Run
 from loopscope.store.units import WorkUnit
 
 _ROUNDING = 1e-6
 """How far a stored gain may be from the difference of the stored utilities, relative to them."""
+
+_REPAIRED_BY_MEASURING = frozenset({"missing", "damaged", "seal", "leftover"})
+"""Kinds of findings that a writer sees too, and mends."""
+_OF_ONE_UNIT = frozenset({"schema", "null", "value", "coverage", "consistency"})
+"""Kinds about rows whose bytes are those of their record: a writer keeps them as long as the record stands."""
 
 
 class Finding(NamedTuple):
@@ -55,6 +60,16 @@ class Verification:
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
+
+    @property
+    def advice(self) -> str:
+        """What mends the findings, as the end of a sentence."""
+        kinds = {finding.kind for finding in self.findings}
+        if kinds <= _REPAIRED_BY_MEASURING:
+            return repair_of()
+        if kinds <= _REPAIRED_BY_MEASURING | _OF_ONE_UNIT:
+            return "remove the records (units/NNNNNN.json) of the units named here, then " + repair_of()
+        return "measure it again into another folder"
 
 
 def verify(run: Run | str | os.PathLike[str], replay: Replay | None = None) -> Verification:
@@ -92,6 +107,7 @@ def verify(run: Run | str | os.PathLike[str], replay: Replay | None = None) -> V
     if checked == len(run.units):
         findings += _identity(run.manifest, ids)
         findings += _seal(run)
+    findings += _log(run)
     findings += _leftovers(run)
     if replay is not None and not findings:
         findings += replay(run)
@@ -149,10 +165,21 @@ def _identity(manifest: Manifest, ids: dict[tuple[str, str], list[str]]) -> list
 
 def _seal(run: Run) -> list[Finding]:
     # Opened anew: a run object may be older than what is on disk.
-    if Run(run.path).finished:
-        return []
-    state = "does not match the records" if run.layout.complete.exists() else "is not there"
+    try:
+        if Run(run.path).finished:
+            return []
+        state = "is not there"
+    except LoopscopeError:
+        state = "does not match the records"
     return [Finding("seal", "complete.json", f"{state}; the measuring command given again writes it")]
+
+
+def _log(run: Run) -> list[Finding]:
+    try:
+        _ = run.events
+    except LoopscopeError as error:
+        return [Finding("damaged", run.layout.events.name, str(error))]
+    return []
 
 
 def _leftovers(run: Run) -> list[Finding]:

@@ -7,6 +7,7 @@ depend neither on the order in which units were finished nor on how often it was
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -20,10 +21,12 @@ from loopscope.store.atomic import (
     partial_path,
     publish,
     remove,
+    require_folder,
     sync_folder,
     write_atomically,
     write_partial,
 )
+from loopscope.store.bounded import read_bounded
 from loopscope.store.checks import constants, unit_problems
 from loopscope.store.events import EventLog
 from loopscope.store.hashing import sha256_bytes
@@ -73,6 +76,7 @@ class RunWriter:
         self.discarded: tuple[str, ...] = ()
         """What was found damaged and will be measured again, one line each."""
         found = layout.manifest.exists()
+        dropped = self._events.mend()
         self._settle_files()
         self._records = self._sound_records()
         self._clean()
@@ -83,6 +87,7 @@ class RunWriter:
             pending=len(self.pending()),
             discarded=list(self.discarded),
             command_line=list(manifest.command_line),
+            **({"dropped_lines": dropped} if dropped else {}),
         )
 
     @property
@@ -159,7 +164,9 @@ class RunWriter:
         folders = (self._layout.units, *(self._layout.folder(table) for table in self.manifest.tables()))
         with clear_write_errors(self.path):
             for folder in folders:
-                folder.mkdir(exist_ok=True)
+                with suppress(FileExistsError):
+                    folder.mkdir()
+                require_folder(folder)
             sync_folder(self.path)
 
     def _sound_records(self) -> dict[int, UnitRecord]:
@@ -189,7 +196,7 @@ class RunWriter:
                 kept.add(layout.record(unit))
                 kept.update(layout.shard(table, unit) for table in self.manifest.tables())
         leftovers = [path for path in layout.unit_files() if path not in kept]
-        leftovers += [partial_path(layout.manifest), partial_path(layout.complete)]
+        leftovers += [partial_path(path) for path in (layout.manifest, layout.complete, layout.events)]
         for path in leftovers:
             if path.exists() or path.is_symlink():
                 remove(path)
@@ -226,6 +233,9 @@ class RunWriter:
         return Completion.of(self.manifest, [self._records[unit.index] for unit in self.units])
 
     def _is_sealed(self) -> bool:
-        if self.pending() or not self._layout.complete.exists():
+        if self.pending():
             return False
-        return self._layout.complete.read_bytes() == self._completion().encode()
+        try:
+            return read_bounded(self._layout.complete) == self._completion().encode()
+        except OSError:
+            return False

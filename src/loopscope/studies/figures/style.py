@@ -4,6 +4,7 @@ Colours are from Okabe and Ito's palette, which stays apart under the common kin
 differ in shape, so that they can be told apart in print without colour.
 """
 
+import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +17,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loopscope._errors import LoopscopeError, setting
+from loopscope._errors import LoopscopeError
 from loopscope._version import __version__
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.store import sha256_bytes
+from loopscope.store.atomic import clear_write_errors, write_atomically
 from loopscope.studies.conditions import Condition
 from loopscope.studies.records import Floats, Records
 from loopscope.studies.registry import FIGURE_FORMATS
@@ -124,25 +126,23 @@ class FigureResult:
             raise LoopscopeError(
                 f"{target.name}: figures are saved as {', '.join(FIGURE_FORMATS)}; give one of these suffixes"
             )
-        try:
+        drawn = io.BytesIO()
+        with paper_style():
+            self.figure.savefig(drawn, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
+        with clear_write_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with paper_style():
-                self.figure.savefig(target, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
-            target.with_suffix(".json").write_text(self.describe(target), encoding="utf-8")
-        except OSError as error:
-            raise LoopscopeError(
-                f"cannot write {target} ({error.strerror}): choose another {setting('output')}"
-            ) from error
+        write_atomically(target, drawn.getvalue())
+        write_atomically(target.with_suffix(".json"), self.describe(target.name, drawn.getvalue()).encode())
         return target
 
-    def describe(self, target: Path) -> str:
-        """What goes into the JSON beside a saved figure."""
+    def describe(self, name: str, drawn: bytes) -> str:
+        """What goes into the JSON beside a figure saved under `name`."""
         description = {
             "figure": self.study,
             "title": self.title,
             "caption": self.caption,
             "loopscope_version": __version__,
-            "file": {"name": target.name, "sha256": sha256_bytes(target.read_bytes())},
+            "file": {"name": name, "sha256": sha256_bytes(drawn)},
             "shown": self.shown,
             "notes": list(self.notes),
             "inputs": self.inputs,
@@ -150,8 +150,6 @@ class FigureResult:
         return json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False, default=float) + "\n"
 
     def _repr_png_(self) -> bytes:
-        import io
-
         buffer = io.BytesIO()
         with paper_style():
             self.figure.savefig(buffer, format="png", dpi=150)

@@ -1,0 +1,94 @@
+"""JSON of any size, depth and kind in place of a run's own: one line, in no time."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope.store import Manifest, Run, open_or_create, verify
+from loopscope.store.bounded import MAX_JSON_BYTES, MAX_JSON_DEPTH, parse_json
+
+DEEP = {
+    "lists": b"[" * 200_000,
+    "closed lists": b"[" * 5_000 + b"]" * 5_000,
+    "objects": b'{"a":' * 100_000,
+    "a deep setting": b'{"schema_version": 1, "settings": {"x": ' + b"[" * 3_000 + b"]" * 3_000 + b"}}",
+}
+
+
+@pytest.fixture
+def copy(tmp_path: Path, undisturbed: Path) -> Path:
+    shutil.copytree(undisturbed, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("content", list(DEEP))
+def test_a_deep_manifest_is_one_line(content: str, copy: Path, make_manifest: Callable[..., Manifest]) -> None:
+    (copy / "manifest.json").write_bytes(DEEP[content])
+    with pytest.raises(LoopscopeError, match=rf"manifest.json is damaged .*more than {MAX_JSON_DEPTH} deep"):
+        Run(copy)
+    open_or_create(copy, make_manifest()).close()
+    assert Run(copy).finished
+
+
+@pytest.mark.parametrize("content", list(DEEP))
+def test_a_deep_record_is_one_line(content: str, copy: Path) -> None:
+    (copy / "units" / "000001.json").write_bytes(DEEP[content])
+    with pytest.raises(LoopscopeError, match="unit 000001: the record is not readable"):
+        Run(copy).read("questions")
+    assert [finding.where for finding in verify(copy).findings] == ["unit 000001"]
+
+
+@pytest.mark.parametrize("content", list(DEEP))
+def test_a_deep_event_is_one_line(content: str, copy: Path) -> None:
+    with (copy / "events.jsonl").open("ab") as file:
+        file.write(DEEP[content] + b"\n")
+    with pytest.raises(LoopscopeError, match=r"line 8 of .*events.jsonl is not as it was written"):
+        Run(copy).events  # noqa: B018
+    assert [finding.where for finding in verify(copy).findings] == ["events.jsonl"]
+
+
+def test_depth_is_counted_outside_strings_only() -> None:
+    deepest = b"[" * MAX_JSON_DEPTH + b"]" * MAX_JSON_DEPTH
+    assert parse_json(deepest)
+    assert parse_json(b'["' + b"[{" * 500 + b'\\"[[[", []]') == ["[{" * 500 + '"[[[', []]
+    with pytest.raises(ValueError, match="nested more than"):
+        parse_json(b"[" + deepest + b"]")
+    with pytest.raises(ValueError, match="NaN"):
+        parse_json(b"[NaN]")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "complete.json", "events.jsonl"])
+@pytest.mark.parametrize("kind", ["fifo", "folder", "endless", "huge"])
+def test_a_file_that_is_none_is_one_line(kind: str, name: str, copy: Path) -> None:
+    path = copy / name
+    path.unlink()
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "endless":
+            path.symlink_to("/dev/zero")
+        case "huge":
+            with path.open("wb") as file:
+                file.truncate(MAX_JSON_BYTES + 1)
+    expected = "it has more than 64 MiB" if kind == "huge" else "it is no plain file"
+    with pytest.raises(LoopscopeError, match=rf"cannot read .*{name} \({expected}") as caught:
+        Run(copy).events  # noqa: B018
+    assert "\n" not in str(caught.value)
+
+
+def test_values_that_json_cannot_hold_are_damage(copy: Path) -> None:
+    path = copy / "manifest.json"
+    text = path.read_text()
+    for value in ("1e999", "NaN", '"\\ud800"', "9" * 5_000):
+        path.write_text(text.replace('"length_policy": "refuse"', f'"length_policy": {value}'))
+        with pytest.raises(LoopscopeError, match=r"manifest.json is damaged"):
+            Run(copy)
+    path.write_text(text.replace('"schema_version": 1', '"schema_version": 1e999'))
+    with pytest.raises(LoopscopeError, match=r"is damaged .it is no JSON with a schema version"):
+        Run(copy)

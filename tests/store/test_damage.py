@@ -1,0 +1,209 @@
+"""One flipped bit anywhere in a sealed run: every reading call gives what it gave before, or one line that names it."""
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from loopscope._errors import LoopscopeError
+from loopscope._run import Run
+from loopscope.stats import Bootstrap
+from loopscope.store import Manifest, hashing, open_or_create, verify
+from loopscope.store.run import Run as StoredRun
+
+Make = Callable[..., Manifest]
+Measure = Callable[..., StoredRun]
+
+FEW = Bootstrap(resamples=20)
+READINGS: dict[str, Callable[[Run], Any]] = {
+    "manifest": lambda run: run.manifest.encode(),
+    "finished": lambda run: run.finished,
+    "events": lambda run: run.events,
+    "records": lambda run: run.records,
+    "depths": lambda run: run.depths,
+    "examples": lambda run: run.examples,
+    "tokens": lambda run: run.tokens.collect(),
+    "some tokens": lambda run: run.tokens.filter(pl.col("gain") > 0).select("row", "slope").head(9).collect(),
+    "paths": lambda run: run.paths.collect(),
+    "shards": lambda run: [path.read_bytes() for path in run.shards("depths")],
+    "unit": lambda run: run.read_shard("tokens", run.units[2]).to_pydict(),
+    "verify": lambda run: verify(run.path),
+}
+STUDIES: dict[str, Callable[[Run], Any]] = {
+    "table": lambda run: run.table("mechanism", FEW).to_text(),
+    "token table": lambda run: run.table("tokens", FEW).to_text(),
+    "figure": lambda run: json.dumps(run.figure("direction-progress", FEW).shown, default=float),
+}
+
+
+def same(one: Any, other: Any) -> bool:
+    return one.equals(other) if isinstance(one, pl.DataFrame) else one == other
+
+
+def kinds(path: Path) -> dict[str, list[Path]]:
+    """The files of a run by what they are: each kind has the same chance, however many files it has."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        found.setdefault(file.name if file.parent == path else file.parent.name, []).append(file)
+    return found
+
+
+def opened(path: Path) -> Callable[[], Run]:
+    """Opens a run once, and fails as often as it is asked."""
+    try:
+        run = Run(path)
+    except LoopscopeError as error:
+        refusal = error
+
+        def refuse() -> Run:
+            raise refusal
+
+        return refuse
+    return lambda: run
+
+
+def flip_and_read(path: Path, flips: int, seed: int, readings: dict[str, Callable[[Run], Any]]) -> dict[str, int]:
+    """Flip, read everything, flip back; how many readings of each kind of file were refused."""
+    before = {name: read(Run(path)) for name, read in readings.items()}
+    chance = random.Random(seed)
+    refused = dict.fromkeys(kinds(path), 0)
+    for number in range(flips):
+        kind = list(refused)[number % len(refused)]
+        file = chance.choice(kinds(path)[kind])
+        whole = file.read_bytes()
+        place, bit = chance.randrange(len(whole)), chance.randrange(8)
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << bit
+        file.write_bytes(flipped)
+        where = f"bit {bit} of byte {place} of {file.relative_to(path)}"
+        run = opened(path)
+        for name, read in readings.items():
+            try:
+                found = read(run())
+            except LoopscopeError as error:
+                said = str(error)
+            else:
+                if same(found, before[name]):
+                    continue
+                assert name == "verify", f"{where}: {name} gives something else than before"
+                said = "; ".join(map(str, found.findings))
+            assert file.stem in said, f"{where}: {name}: {said}"
+            assert "\n" not in said, f"{where}: {name}: {said}"
+            refused[kind] += 1
+        file.write_bytes(whole)
+    assert all(same(read(Run(path)), before[name]) for name, read in readings.items())
+    return refused
+
+
+@pytest.fixture
+def copy(tmp_path: Path, undisturbed: Path) -> Path:
+    shutil.copytree(undisturbed, tmp_path / "run")
+    return tmp_path / "run"
+
+
+SHARDS = {"examples", "questions", "depths", "tokens", "paths"}
+ALL_KINDS = SHARDS | {"units", "manifest.json", "complete.json", "events.jsonl", ".loopscope.lock"}
+
+
+def check(refused: dict[str, int], each: int) -> None:
+    assert set(refused) == ALL_KINDS
+    assert refused.pop(".loopscope.lock") == 0
+    # No bit of a shard goes unseen: the table's own reading and `verify` refuse it, each.
+    assert all(refused[kind] >= 2 * each for kind in SHARDS), refused
+    assert all(refused.values()), refused
+
+
+def test_200_flipped_bits(copy: Path) -> None:
+    check(flip_and_read(copy, 200, seed=1, readings=READINGS), each=20)
+
+
+def test_flipped_bits_under_tables_and_figures(copy: Path) -> None:
+    refused = flip_and_read(copy, 20, seed=2, readings=STUDIES)
+    assert refused["questions"]
+    assert refused["units"]
+    assert refused["manifest.json"]
+
+
+@pytest.mark.slow
+def test_2000_flipped_bits(copy: Path) -> None:
+    check(flip_and_read(copy, 2_000, seed=3, readings=READINGS), each=200)
+
+
+def test_a_frame_that_was_scanned_before_the_damage_is_refused_when_it_is_collected(copy: Path) -> None:
+    lazy = Run(copy).tokens.select(pl.col("gain").sum())
+    assert lazy.collect().height == 1
+    shard = copy / "tokens" / "000003.parquet"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(LoopscopeError, match=r"tokens/000003\.parquet does not match its hash; the same `measure`"):
+        lazy.collect()
+
+
+def test_a_lazy_frame_gives_what_polars_gives(copy: Path) -> None:
+    ours, plain = Run(copy).tokens, pl.scan_parquet(copy / "tokens" / "*.parquet")
+    assert ours.collect_schema() == plain.collect_schema()
+    queries: list[Callable[[pl.LazyFrame], pl.LazyFrame]] = [
+        lambda frame: frame,
+        lambda frame: frame.head(7),
+        lambda frame: frame.filter(pl.col("task") == "choices").select("row", "gain"),
+        lambda frame: frame.filter(pl.col("row") == 4).head(3).select(pl.col("slope") * 2),
+        lambda frame: frame.group_by("transition").agg(pl.len(), pl.col("row").sum()).sort("transition"),
+        lambda frame: frame.select(pl.len()),
+    ]
+    for query in queries:
+        assert query(ours).collect().equals(query(plain).collect())
+        assert query(ours).collect(engine="streaming").equals(query(plain).collect())
+
+
+def test_the_same_command_repairs_what_readers_refuse(
+    copy: Path, make_manifest: Make, measure: Measure, undisturbed: Path
+) -> None:
+    before = Run(undisturbed).records
+    for name in ("questions/000002.parquet", "units/000001.json", "manifest.json", "complete.json", "events.jsonl"):
+        data = bytearray((copy / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (copy / name).write_bytes(data)
+    with pytest.raises(LoopscopeError, match="the same `measure` command repairs it"):
+        Run(copy)
+    assert measure(copy, make_manifest()).records.equals(before)
+    assert verify(copy).ok
+    assert [event["event"] for event in Run(copy).events][-2:] == ["unit", "complete"]
+
+
+@pytest.mark.slow
+def test_the_check_costs_a_tenth_of_reading_at_most(
+    tmp_path: Path,
+    make_manifest: Make,
+    task_info: Callable[..., Any],
+    make_tables: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tasks = (task_info("choices", "options", 10_042),)
+    manifest = make_manifest(tasks=tasks, level="grid", tokens=False, paths=False, unit_size=64)
+    with open_or_create(tmp_path / "run", manifest) as writer:
+        for unit in writer.pending():
+            writer.commit(unit, make_tables(manifest, unit))
+        writer.finish()
+    monkeypatch.setattr(hashing, "_SETTLED_NS", -1)
+
+    def seconds(forget: bool) -> float:
+        if forget:
+            hashing._hashed.clear()
+        began = time.perf_counter()
+        assert len(Run(tmp_path / "run").records) == 20_084
+        return time.perf_counter() - began
+
+    pairs = [(seconds(forget=True), seconds(forget=False)) for _ in range(15)]
+    first, again = (min(times) for times in zip(*pairs, strict=True))
+    with capsys.disabled():
+        print(f"\n10042 questions: {1e3 * first:.0f} ms, of which the check {1e3 * (first - again):.1f} ms", end=" ")
+        print(f"({(first - again) / first:.1%}); again in the same process {1e3 * again:.0f} ms")
+    assert first - again <= 0.1 * first
