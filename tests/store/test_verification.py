@@ -151,3 +151,38 @@ def test_a_damaged_run_is_not_replayed(copy: Path) -> None:
         raise AssertionError("must not be called")
 
     assert not verify(copy, replay).replayed
+
+
+@pytest.mark.parametrize("harm", ["shard", "record", "seal", "log"])
+def test_the_advice_for_damage_is_the_same_command_and_it_works(
+    harm: str, copy: Path, make_manifest: Make, measure: Measure
+) -> None:
+    names = {"shard": "paths/000001.parquet", "record": "units/000002.json", "seal": "complete.json"}
+    path = copy / names.get(harm, "events.jsonl")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    result = verify(copy)
+    assert not result.ok
+    assert result.advice == "the same `measure` command repairs it in place"
+    measure(copy, make_manifest())
+    assert verify(copy).ok
+
+
+def test_the_advice_for_forged_rows_is_to_remove_their_record_and_it_works(
+    copy: Path, make_manifest: Make, measure: Measure
+) -> None:
+    forge(copy, "questions", "gain", [0.5] * 6)
+    result = verify(copy)
+    assert result.advice.startswith("remove the records (units/NNNNNN.json) of the units named here, then the same")
+    assert {finding.where for finding in result.findings} == {"unit 000000"}
+    measure(copy, make_manifest())
+    assert not verify(copy).ok
+    (copy / "units" / "000000.json").unlink()
+    measure(copy, make_manifest())
+    assert verify(copy).ok
+
+
+def test_the_advice_for_other_numbers_is_another_folder(undisturbed: Path) -> None:
+    result = verify(undisturbed, lambda run: [Finding("replay", "unit 000000", "slope came out otherwise")])
+    assert result.advice == "measure it again into another folder"

@@ -19,10 +19,15 @@ def sha256_bytes(data: bytes) -> str:
 
 def sha256_file(path: Path) -> str:
     """The hexadecimal SHA-256 of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    # Unbuffered and in large pieces: most shards are one read, and readers pay for every microsecond here.
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
+_PIECE = 2**18
 _SETTLED_NS = 2_000_000_000
 """A file changed less than this ago is read again next time: a change within one tick of its clock leaves no trace."""
 _hashed: dict[str, tuple[tuple[int, ...], str]] = {}
