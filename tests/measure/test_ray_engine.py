@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from loopscope._errors import LoopscopeError
+from loopscope.measure.progress import Silent
 from loopscope.measure.ray_engine import connect
 from loopscope.measure.run import measure
 from loopscope.store import Run, verify
@@ -65,11 +66,16 @@ def kill_one_in_the_middle(folder: Path, killed: list[int]) -> None:
 
 @pytest.mark.usefixtures("local_ray")
 def test_killed_worker_changes_nothing(
-    measured: Callable[..., Run], contents: Callable[[Path], dict[str, bytes]], tmp_path: Path
+    measured: Callable[..., Run],
+    contents: Callable[[Path], dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     local = measured("ouro", "arithmetic", **OPTIONS)
     killed: list[int] = []
     said: list[str] = []
+    told: list[int] = []
+    monkeypatch.setattr(Silent, "advance", lambda self, questions, tokens: told.append(questions))
     killer = threading.Thread(target=kill_one_in_the_middle, args=(tmp_path / "ray", killed))
     killer.start()
     run = measured(
@@ -80,6 +86,7 @@ def test_killed_worker_changes_nothing(
     assert any("its worker died" in line for line in said)
     assert verify(run).ok
     assert contents(run.path) == contents(local.path)
+    assert sum(told) == OPTIONS["limit"]  # a lost worker's batches are counted once
 
 
 SCRIPT = """
