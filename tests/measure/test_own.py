@@ -72,6 +72,10 @@ def test_same_weights_resume(seeded: str, tmp_path: Path) -> None:
     again = _run(seeded, tmp_path / "run")
     assert again.finished
     assert {path: path.read_bytes() for path in run.path.rglob("*.parquet")} == shards
+    assert replay(again) == []
+    _other_weights(tmp_path / "my_looped.py", 2)
+    (finding,) = replay(again)
+    assert finding.message.startswith("not the sources of the run: model.weights.tensors was ")
 
 
 def test_other_weights_of_the_same_name_are_refused(seeded: str, tmp_path: Path) -> None:

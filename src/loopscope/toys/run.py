@@ -10,6 +10,7 @@ from typing import Any
 
 from loopscope._errors import LoopscopeError, setting
 from loopscope.models.load import load_model
+from loopscope.models.placement import find_device
 from loopscope.toys.evaluate import greedy_accuracy
 from loopscope.toys.recipe import get_recipe
 from loopscope.toys.state import write_atomically
@@ -54,13 +55,14 @@ def train_toy(
     if workers is not None:
         _check_count("workers", workers, 0, MOST_WORKERS)
     recipe = get_recipe(name)
+    place = find_device(device)
     folder = Path("runs") / name if output is None else output
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = getattr(error, "strerror", None) or error
         raise LoopscopeError(f"the folder of {setting('output', str(folder))} cannot be made: {reason}") from None
-    trainer = train(recipe, folder, Budget(minutes=minutes), seed=seed, device=device, workers=workers, report=report)
+    trainer = train(recipe, folder, Budget(minutes=minutes), seed=seed, device=place, workers=workers, report=report)
     model = load_model(str(folder), device=trainer.device, dtype="float32")
     results: dict[str, Any] = {
         "name": name, "seed": seed, "steps": trainer.step, "tokens": trainer.tokens,

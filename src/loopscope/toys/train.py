@@ -285,7 +285,7 @@ def train(
     budget: Budget,
     *,
     seed: int = 0,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     workers: int | None = None,
     compiled: bool | None = None,
     report: Report = print,
