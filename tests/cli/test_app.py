@@ -1,5 +1,7 @@
 """The command line's manners: flag spellings, one-line errors, exit codes, a quick --help."""
 
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -74,3 +76,53 @@ def test_ctrl_c_is_130_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(loopscope.cli.studies, "studies", interrupted)
     assert exit_code(["studies"]) == 130
     assert "the same command continues" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", [("studies",), ("tasks", "--json"), ("models",), ("--help",), ("--version",)])
+def test_a_full_disk_behind_the_output_is_one_line(command: tuple[str, ...]):
+    code = "from loopscope.cli import main; main()"
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "loopscope: cannot write the output: No space left on device\n")
+
+
+def test_names_that_are_not_utf_8_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    from loopscope.cli import _commands  # noqa: F401 - registers the commands
+
+    name = os.fsdecode(b"run\xff")
+    assert exit_code(["verify", name]) == 2
+    assert (
+        capsys.readouterr().err
+        == r"loopscope: 'run\udcff' is not UTF-8; give names in UTF-8, or rename the file" + "\n"
+    )
+    monkeypatch.setenv("LOOPSCOPE_OUTPUT", name)
+    assert exit_code(["studies"]) == 2
+    assert "LOOPSCOPE_OUTPUT=" in capsys.readouterr().err
+
+
+def test_an_error_of_the_disk_is_one_line_and_any_other_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    import loopscope.cli.studies
+    from loopscope.cli import _commands  # noqa: F401 - registers the commands
+
+    def broken(code: int) -> None:
+        raise OSError(code, os.strerror(code), "some/file")
+
+    monkeypatch.setattr(loopscope.cli.studies, "studies", lambda: broken(errno.EROFS))
+    assert exit_code(["studies"]) == 2
+    assert capsys.readouterr().err == "loopscope: cannot read or write some/file: Read-only file system\n"
+    monkeypatch.setattr(loopscope.cli.studies, "studies", lambda: broken(errno.EBADF))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        exit_code(["studies"])
+
+
+def test_an_error_shows_no_control_characters_and_keeps_its_ends(capsys: pytest.CaptureFixture[str]):
+    assert exit_code(["x\x1b[2J" + "y" * 5000]) == 2
+    printed = capsys.readouterr().err
+    assert "\x1b" not in printed
+    assert len(printed) < 1100
+    assert printed.endswith("(see `loopscope --help`)\n")

@@ -101,7 +101,7 @@ def normalise_flags(arguments: Sequence[str]) -> list[str]:
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # A terminal that cannot show "→" gets "\\u2192".
+    # An output that cannot hold "→" gets its escape.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(exit_code(normalise_flags(given) or ["--help"]))
 
@@ -166,10 +166,10 @@ def _code(arguments: list[str]) -> int:
     except OSError as error:
         if error.errno not in _OF_THE_FILE_SYSTEM:
             raise
-        if error.filename is None:
-            _drop_output()
-        where = "the output" if error.filename is None else os.fsdecode(error.filename)
-        return _complain(f"cannot read or write {where}: {error.strerror}")
+        if error.filename is not None:
+            return _complain(f"cannot read or write {os.fsdecode(error.filename)}: {error.strerror}")
+        _drop_output()
+        return _complain(f"cannot write the output: {error.strerror}")
     return result if isinstance(result, int) else 0  # newer typer answers Ctrl-C itself: 130, without a word
 
 
