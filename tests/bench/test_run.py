@@ -107,3 +107,9 @@ def test_every_row_runs_on_a_gpu():
     report = run_bench("cuda", quick=True, progress=False)
     assert report.failed == {}
     assert "cuda" in report.machine
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "data_dir"])
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_measured(tmp_path, name):
+    with pytest.raises(LoopscopeError, match=f"{name}='.*none' is not a folder"):
+        run_bench("cpu", "pass", quick=True, progress=False, **{name: str(tmp_path / "none")})

@@ -75,6 +75,12 @@ def test_the_numbers_are_those_on_record(demo: Path, name: str):
     assert found == pytest.approx(FROZEN[name], abs=1e-4)
 
 
+def test_a_negative_number_of_questions_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert exit_code(["demo", "--questions", "-5", "--output", str(tmp_path / "runs")]) == 2
+    assert capsys.readouterr().err == "loopscope: --questions -5 is too small: ask at least 1, or leave it out\n"
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_base_install_runs_the_demo_with_the_same_numbers(demo: Path, tmp_path: Path):
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     blocked = sorted(set(packages_distributions()) - modules_of_the_base_install(project["project"]["dependencies"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import gc
+import os
 import sys
 import time
 import traceback
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 
 from loopscope._errors import LoopscopeError
+from loopscope._errors import setting as in_the_callers_words
 from loopscope.bench import accuracy, fp64_path, geometry, geometry_memory, huginn_readout, whole_pass
 from loopscope.bench.machine import in_words, machine
 from loopscope.bench.report import Report
@@ -53,6 +55,9 @@ def run_bench(
     """
     names = chosen_rows(rows)
     place = chosen_device(device)
+    for flag, folder in (("tokenizer", tokenizer), ("data_dir", data_dir)):
+        if folder is not None and not os.path.isdir(folder):  # said before minutes of other rows
+            raise LoopscopeError(f"{in_the_callers_words(flag, folder)} is not a folder; check the path")
     setting = Setting(place, sizes_for(place.type, quick=quick), tokenizer, data_dir)
     reason = whole_pass.unavailable(setting)
     if not rows and reason is not None:

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loopscope._errors import LoopscopeError, setting
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -47,6 +49,8 @@ def run_demo(output: Path, *, questions: int | None = None, progress_style: Any 
     """
     from rich.console import Console
 
+    if questions is not None and questions < 1:
+        raise LoopscopeError(f"{setting('questions', questions)} is too small: ask at least 1, or leave it out")
     console = Console()
     began = time.monotonic()
     console.print(
