@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from loopscope.path import classify, predicted_scale
+from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
 from loopscope.store import (
-    CURVATURE_SCALES,
-    GRID,
-    PATH_NODES,
     BatchInfo,
     Dtypes,
     Manifest,
