@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
@@ -44,6 +45,20 @@ def records(tmp_path, synthetic):
 def quick():
     """Few resamples, for tests that do not look at intervals."""
     return Bootstrap(resamples=50)
+
+
+@pytest.fixture
+def unfinished_run(tmp_path, synthetic):
+    """Two of four questions, at level grid."""
+    from loopscope.store import Run, open_or_create
+
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.4, 0.3, 0.2], [-1.0] * 4)})
+    described = synthetic.manifest([task], unit_size=2, level="grid")
+    with open_or_create(tmp_path / "begun", described) as writer:
+        unit = writer.pending()[0]
+        rows = np.arange(unit.start, unit.stop)
+        writer.commit(unit, {t.name: synthetic.MAKERS[t.name](described, task, rows) for t in described.tables()})
+    return Run(tmp_path / "begun")
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from loopscope.store import (
     ids_sha256,
     open_or_create,
 )
+from loopscope.studies.paper.load import templates
 
 GRID_SCALES = np.array(GRID)
 
@@ -84,6 +85,8 @@ class Task:
     """Token columns by transition, with `row`."""
     chosen: np.ndarray | None = None
     """[N, depths] chosen options."""
+    right: np.ndarray | None = None
+    """[N] right options; the first of each where it is not given."""
 
     def __len__(self) -> int:
         return len(next(iter(self.paths.values())))
@@ -119,7 +122,7 @@ def manifest(tasks: list[Task], **changes: Any) -> Manifest:
                 rows_available=len(task),
                 ids_sha256=ids_sha256(example_ids(task)),
                 data_sha256=digest(task.name),
-                template_sha256=digest("template"),
+                template_sha256=templates().get(task.name, digest("template")),
             )
             for task in tasks
         ),
@@ -163,7 +166,7 @@ def examples(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any
     if task.kind == "options":
         return columns | {
             "options": [["a", "b", "c", "d"] for _ in rows],
-            "correct_option": np.zeros(len(rows), int),
+            "correct_option": np.zeros(len(rows), int) if task.right is None else task.right[rows],
             "option_tokens": [[1, 1, 1, 1] for _ in rows],
         }
     return columns | {"reference": [f"Answer {row}." for row in rows]}

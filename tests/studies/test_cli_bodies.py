@@ -48,7 +48,7 @@ def test_a_table_that_the_run_cannot_fill_says_what_to_do(quick_run):
 
 
 def test_a_table_about_other_tasks_says_so(run):
-    with pytest.raises(LoopscopeError, match=r"transitions: .*needs grid"):
+    with pytest.raises(LoopscopeError, match="transitions: this study is about option tasks, and these runs hold none"):
         tables([run], name="transitions")
 
 
@@ -79,7 +79,7 @@ def test_figures_are_written_into_a_new_folder(run, tmp_path):
 
 
 def test_a_figure_that_the_run_cannot_fill_says_why(quick_run, tmp_path):
-    with pytest.raises(LoopscopeError, match="no finite-step failure"):
+    with pytest.raises(LoopscopeError, match=r"contraction: .*measure with --level grid"):
         list(figures([quick_run], str(tmp_path), name="contraction"))
 
 
@@ -90,9 +90,16 @@ def test_a_file_is_no_folder_for_figures(run, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
-def test_comparison_in_every_format(run, format):
-    written = compare([run], name="mechanism", format=format)
+def test_comparison_in_every_format(tmp_path, synthetic, format):
+    task = synthetic.Task("math500", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.1])})
+    model = {"name": "Ouro-1.4B", "toy": False, "revision": "574fa66c"}
+    made = synthetic.write_run(tmp_path / "run", [task], level="grid", model=model)
+    written = compare([str(made.path)], name="mechanism", format=format)
     assert "shown beside it only" in written.replace("\\", "")
+
+
+def test_a_run_that_the_paper_does_not_have_is_compared_in_one_line(run):
+    assert compare([run]).count("\n") == 1
 
 
 def test_studies_are_listed_with_what_they_need():

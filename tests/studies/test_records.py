@@ -1,5 +1,8 @@
 """From run directories to conditions and arrays."""
 
+import csv
+import io
+
 import numpy as np
 import pytest
 
@@ -85,19 +88,18 @@ def test_sweeps_have_questions_in_rows(records, synthetic):
     assert sweep.correct is None
 
 
-def test_unfinished_runs_can_be_studied(tmp_path, synthetic):
-    from loopscope.store import Run, open_or_create
+@pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
+def test_every_format_of_an_unfinished_run_says_so(unfinished_run, format):
     from loopscope.studies.tables.mechanism import mechanism
 
-    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.4, 0.3, 0.2], [-1.0] * 4)})
-    described = synthetic.manifest([task], unit_size=2, level="quick")
-    with open_or_create(tmp_path / "run", described) as writer:
-        unit = writer.pending()[0]
-        rows = np.arange(unit.start, unit.stop)
-        writer.commit(unit, {t.name: synthetic.MAKERS[t.name](described, task, rows) for t in described.tables()})
-    result = mechanism(Records([Run(tmp_path / "run")]))
+    result = mechanism(Records([unfinished_run]))
     assert result.rows[0].condition.n == 2
-    assert any("2 of 4 questions" in note for note in result.notes)
+    written = getattr(result, f"to_{format}")()
+    if format == "csv":
+        (line,) = csv.DictReader(io.StringIO(written))
+        assert (line["measured_questions"], line["expected_questions"], line["finished"]) == ("2", "4", "no")
+    else:
+        assert "2 of 4 questions" in written
 
 
 def test_bare_names():

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from loopscope.studies.names import printable, title
 from loopscope.studies.paper.load import model_names, set_titles
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Condition:
     """One model, evaluation set and update (no update where a study is about depths)."""
 
     run: str
-    """Folder name of the run."""
+    """Folder name of the run, as it may be printed."""
     model: str
     family: str
     weights: Weights
@@ -49,14 +50,23 @@ class Condition:
     transition: int | None
     states: str
     readout: str
+    level: str
+    """`quick`, `grid` or `full`."""
+    template_sha256: str
+    """The wording of the questions."""
+    exit_threshold: float | None
+    """CDF threshold of the exit gate; None for the checkpoint's own."""
+    scalar_checks: int
+    """Questions of the run on which Q was to be computed a second way."""
 
     @property
     def model_title(self) -> str:
         """The model as tables print it; random weights are never left unsaid."""
         published = model_names().get(bare_name(self.model))
-        title = published if published and self.weights is Weights.PUBLISHED else self.model
+        if published and self.weights is Weights.PUBLISHED:
+            return published
         # A loaded model's own name says it already; a name from elsewhere may not.
-        return title.removesuffix(_RANDOM) + _RANDOM if self.weights is Weights.RANDOM else title
+        return title(self.model.removesuffix(_RANDOM)) + (_RANDOM if self.weights is Weights.RANDOM else "")
 
     @property
     def evaluation_set(self) -> str:
@@ -66,7 +76,12 @@ class Condition:
     @property
     def set_title(self) -> str:
         """The evaluation set as tables print it: `GSM8K test`."""
-        return set_titles().get(self.evaluation_set, f"{self.task} {self.subset or self.split}")
+        return set_titles().get(self.evaluation_set, f"{title(self.task)} {title(self.subset or self.split)}")
+
+    @property
+    def finished(self) -> bool:
+        """Whether all questions that the run set out to measure are there."""
+        return self.n >= self.expected
 
     @property
     def update(self) -> str:
@@ -91,6 +106,11 @@ def bare_name(model: str) -> str:
     return model.rsplit("/", 1)[-1].partition("@")[0].lower()
 
 
+def folder_name(run: "Run") -> str:
+    """The folder's own name; it may hold bytes that are no UTF-8, which cannot be printed as they are."""
+    return printable(run.path.resolve().name)
+
+
 def conditions_of(run: "Run") -> list[Condition]:
     """The evaluation sets of a run, without a transition; `n` is what the run set out to measure."""
     manifest = run.manifest
@@ -104,8 +124,9 @@ def at(condition: Condition, transition: int | None, n: int) -> Condition:
 
 def _condition(run: "Run", manifest: "Manifest", task: "TaskInfo") -> Condition:
     model = manifest.model
+    checks, threshold = (manifest.settings.get(name) for name in ("scalar_checks", "exit_threshold"))
     return Condition(
-        run=run.path.resolve().name,
+        run=folder_name(run),
         model=model.name,
         family=model.family,
         weights=_weights(manifest),
@@ -119,6 +140,10 @@ def _condition(run: "Run", manifest: "Manifest", task: "TaskInfo") -> Condition:
         transition=None,
         states=manifest.dtypes.states,
         readout=manifest.dtypes.readout,
+        level=manifest.level,
+        template_sha256=task.template_sha256,
+        exit_threshold=threshold if isinstance(threshold, int | float) else None,
+        scalar_checks=checks if isinstance(checks, int) else 0,
     )
 
 

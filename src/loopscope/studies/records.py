@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loopscope.path import GRID, GridOptimum, Outcome, classify, grid_optimum
 from loopscope.store import Run
-from loopscope.studies.conditions import Condition, at, conditions_of
+from loopscope.studies.conditions import Condition, at, conditions_of, folder_name
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -136,10 +136,16 @@ class DepthSweep:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The `tokens` rows of one condition that the exit policy continues through (all of them without a gate)."""
+    """The `tokens` rows of one condition's references that the exit policy continues through (all without a gate).
+
+    The reference of an option task is the right option: tokens of the others are no reference positions.
+    """
 
     condition: Condition
+    """Its `n` counts the measured questions, whether or not any of their tokens continues."""
     frame: pl.DataFrame
+    stored: int
+    """Reference positions of the condition, continuing or not."""
 
     def floats(self, column: str) -> Floats:
         """A column as float64."""
@@ -168,10 +174,16 @@ class Records:
             if run.manifest.tokens:
                 yield from _tokens(run)
 
+    def nothing(self, reason: str) -> str:
+        """Why a study has nothing to show: the reason given, unless the runs hold no records at all."""
+        if self.updates or self.sweeps:
+            return reason
+        return "these runs hold no records yet: the measuring command given again continues them"
+
     def path(self, condition: Condition, example_id: str) -> tuple[Floats, Floats] | None:
         """Scales and gains of one stored FP64 path, where the run keeps them."""
         for run in self.runs:
-            if run.manifest.paths and run.path.resolve().name == condition.run:
+            if run.manifest.paths and folder_name(run) == condition.run:
                 row = run.paths.filter(
                     pl.col("task") == condition.task,
                     pl.col("split") == condition.split,
@@ -186,7 +198,7 @@ class Records:
         """What the numbers come from: each run's manifest digest and the hash of every shard."""
         return [
             {
-                "run": run.path.resolve().name,
+                "run": folder_name(run),
                 "manifest_sha256": run.manifest.digest,
                 "shards": {
                     f"{shard.table}/{run.units[index].name}.parquet": shard.sha256
@@ -237,19 +249,17 @@ def _correct(run: Run, condition: Condition, rows: pl.DataFrame, questions: int)
 
 
 def _tokens(run: Run) -> Iterator[Tokens]:
-    columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain")
+    columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", "continues")
     for condition in conditions_of(run):
+        of_set = (pl.col("task") == condition.task, pl.col("split") == condition.split)
         # One pass over the shards for all transitions: they lie side by side in every shard.
-        rows = (
-            run.tokens.filter(
-                pl.col("task") == condition.task,
-                pl.col("split") == condition.split,
-                pl.col("continues").fill_null(True),
-            )
-            .select(columns)
-            .collect()
-        )
+        rows = run.tokens.filter(*of_set)
+        if condition.kind == "options":
+            right = run.examples.lazy().filter(*of_set).select("row", option="correct_option")
+            rows = rows.join(right, on=["row", "option"], how="semi", maintain_order="left")
+        found = rows.select(columns).collect()
         for transition in run.manifest.transitions:
-            found = rows.filter(pl.col("transition") == transition)
-            if found.height:
-                yield Tokens(at(condition, transition, found["row"].n_unique()), found)
+            here = found.filter(pl.col("transition") == transition)
+            if here.height:
+                measured = at(condition, transition, here["row"].n_unique())
+                yield Tokens(measured, here.filter(pl.col("continues").fill_null(True)), here.height)

@@ -3,10 +3,24 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from loopscope.store import Level
 from loopscope.studies.conditions import Condition, Weights
+from loopscope.studies.names import title
 from loopscope.studies.records import Records, Updates
 
-LEVELS = {"grid": "measure with --level grid", "full": "measure with --level full"}
+
+@dataclass(frozen=True)
+class Subject:
+    """What a study is about, where that is not every condition."""
+
+    includes: Callable[[Condition], bool]
+    words: str
+
+
+_UNFINISHED = " is unfinished: "
+
+OPTION_TASKS = Subject(lambda condition: condition.kind == "options", "option tasks")
+CONCAVE_PATHS = Subject(lambda condition: condition.concave, "solution tasks of models with an affine readout")
 
 
 @dataclass(frozen=True)
@@ -17,28 +31,39 @@ class Selection:
     notes: tuple[str, ...]
 
 
-def select(
-    records: Records,
-    *columns: str,
-    level: str = "",
-    where: Callable[[Condition], bool] = lambda condition: True,
-) -> Selection:
+def select(records: Records, *columns: str, level: Level = Level.QUICK, about: Subject | None = None) -> Selection:
     """The conditions in which every question has all of `columns`.
 
     Args:
         records: the runs.
         columns: columns of `questions` that the study reads.
         level: the level of measurement that fills them, for the note about conditions without.
-        where: which conditions the study is about at all; the others are left out without a word.
+        about: which conditions the study is about at all; the others are left out without a word, unless that is all.
     """
-    of_interest = [updates for updates in records.updates if where(updates.condition)]
+    of_interest = [updates for updates in records.updates if about is None or about.includes(updates.condition)]
     kept = tuple(updates for updates in of_interest if updates.has(*columns))
-    missing = [updates.condition for updates in of_interest if not updates.has(*columns)]
     notes = list(notes_on(updates.condition for updates in kept))
-    if missing:
-        names = ", ".join(dict.fromkeys(f"{condition.model_title} {condition.set_title}" for condition in missing))
-        notes.append(f"without the columns of this table: {names} ({LEVELS.get(level, 'measure again')})")
+    missing: dict[str, dict[str, None]] = {}
+    for updates in of_interest:
+        if not updates.has(*columns):
+            reason = _missing(updates, columns, level)
+            missing.setdefault(reason, {})[f"{updates.condition.model_title} {updates.condition.set_title}"] = None
+    notes += [f"without the columns of this study: {', '.join(names)} ({reason})" for reason, names in missing.items()]
+    if not of_interest:
+        about_words = f"this study is about {about.words}, and these runs hold none" if about else ""
+        notes.append(records.nothing(about_words or "these runs hold no updates: measure with --transitions 4"))
     return Selection(kept, tuple(notes))
+
+
+def _missing(updates: Updates, columns: tuple[str, ...], level: Level) -> str:
+    if not Level(updates.condition.level).includes(level):
+        return f"measure with --level {level}"
+    return f"no value of {', '.join(name for name in columns if not updates.has(name))} for some of its questions"
+
+
+def unfinished(notes: Iterable[str]) -> list[str]:
+    """Those of some notes that tell of an unfinished run."""
+    return [note for note in notes if _UNFINISHED in note]
 
 
 def notes_on(conditions: Iterable[Condition]) -> tuple[str, ...]:
@@ -46,10 +71,10 @@ def notes_on(conditions: Iterable[Condition]) -> tuple[str, ...]:
     notes: dict[str, None] = {}
     for condition in conditions:
         if condition.weights is Weights.RANDOM:
-            notes[f"{condition.model} has random weights: its numbers describe no trained model"] = None
+            notes[f"{title(condition.model)} has random weights: its numbers describe no trained model"] = None
         if condition.weights is Weights.TOY:
-            notes[f"{condition.model} is a small model that ships with loopscope, not one of the paper's"] = None
-        if condition.n < condition.expected:
+            notes[f"{condition.model_title} is a small model that ships with loopscope, not one of the paper's"] = None
+        if not condition.finished:
             progress = f"{condition.n} of {condition.expected} questions"
-            notes[f"{condition.run} is unfinished: {progress} of {condition.set_title}"] = None
+            notes[f"{condition.run}{_UNFINISHED}{progress} of {condition.set_title}"] = None
     return tuple(notes)

@@ -69,6 +69,8 @@ def test_the_same_setting_has_no_differences(condition, setting):
         ({"transition": 3}, "transition 3→4"),
         ({"states": "float32"}, "float32 states"),
         ({"readout": "bfloat16"}, "bfloat16 readout"),
+        ({"template_sha256": "0" * 64}, "another template"),
+        ({"exit_threshold": 0.3}, "exit threshold 0.3"),
     ],
 )
 def test_every_difference_is_named(condition, setting, change, said):
@@ -107,26 +109,15 @@ def test_a_number_outside_the_interval_is_not_reproduced(matched):
     assert row.verdict.startswith("not reproduced")
 
 
-def test_other_rows_of_the_paper_are_only_shown_beside(matched):
-    others = [row for row in matched.rows if not row.same_setting]
-    assert others
-    for row in others:
-        assert row.outcome is Verdict.OTHER
-        assert "not the paper's setting" in row.verdict
+def test_rows_of_other_models_and_tasks_are_not_shown(matched):
+    assert {row.setting for row in matched.rows} == {"Ouro-1.4B math500/test 4→5"}
 
 
-@pytest.mark.parametrize("kind", ["toy", "random", "folder", "other model"])
-def test_nothing_but_the_published_weights_is_called_a_reproduction(tmp_path, synthetic, kind):
-    model = {
-        "toy": {"name": "toy-ouro", "toy": True, "revision": None},
-        "random": {**PUBLISHED, "random_weights": True},
-        "folder": {**PUBLISHED, "revision": None},
-        "other model": {**PUBLISHED, "name": "Ouro-1.4B-Thinking"},
-    }[kind]
+def test_weights_that_are_not_from_the_hub_are_never_called_a_reproduction(tmp_path, synthetic):
     task = synthetic.Task("math500", {4: matrix_paths(synthetic)})
-    comparison = compare(Records([synthetic.write_run(tmp_path / "run", [task], model=model)]), QUICK)
+    folder = synthetic.write_run(tmp_path / "run", [task], model={**PUBLISHED, "revision": None})
+    comparison = compare(Records([folder]), QUICK)
     assert comparison.rows
-    assert not any(row.same_setting for row in comparison.rows)
     assert set(comparison.counts()) == {Verdict.OTHER}
     text = comparison.to_text()
     for word in ("reproduced", "consistent", "✓", "agrees"):
@@ -134,30 +125,67 @@ def test_nothing_but_the_published_weights_is_called_a_reproduction(tmp_path, sy
     assert "reproduce nothing" in comparison.summary()
 
 
-def test_options_are_never_shown_beside_solutions(tmp_path, synthetic):
-    task = synthetic.Task("choices", {4: synthetic.Paths.of([0.5, 0.2], [-1.0, -0.1])}, kind="options")
-    comparison = compare(Records([synthetic.write_run(tmp_path / "run", [task])]), QUICK, study="mechanism")
-    assert {row.setting.split(" ")[1] for row in comparison.rows} == {"hellaswag/validation"}
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [
+        ({"name": "toy-ouro", "toy": True, "revision": None}, "math500"),
+        ({**PUBLISHED, "random_weights": True}, "math500"),
+        ({**PUBLISHED, "name": "Ouro-1.4B-Thinking"}, "math500"),
+        (PUBLISHED, "sums"),
+    ],
+)
+def test_models_and_tasks_that_the_paper_does_not_have_are_one_line(tmp_path, synthetic, model, task):
+    run = synthetic.write_run(tmp_path / "run", [synthetic.Task(task, {4: matrix_paths(synthetic)})], model=model)
+    comparison = compare(Records([run]), QUICK)
+    assert comparison.rows == ()
+    assert comparison.uncompared == len(cells())
+    (line,) = comparison.to_text().splitlines()
+    assert line.startswith("nothing to compare: not in the paper, so not compared: ")
+    assert "Ouro-1.4B, Ouro-2.6B, Huginn" in line
+    for format in ("text", "markdown", "latex", "csv", "json"):
+        getattr(comparison.table(), f"to_{format}")()
+
+
+def test_what_the_paper_lacks_is_named_beside_what_it_has(tmp_path, synthetic):
+    tasks = [synthetic.Task(name, {4: matrix_paths(synthetic)}) for name in ("math500", "sums")]
+    comparison = compare(Records([synthetic.write_run(tmp_path / "run", tasks, model=PUBLISHED)]), QUICK, "mechanism")
+    assert {row.condition.task for row in comparison.rows} == {"math500"}
+    assert "not compared: Ouro-1.4B on sums test (its" in comparison.notes[-1]
+
+
+@pytest.mark.parametrize("how", ["template", "exit threshold"])
+def test_another_protocol_gets_no_verdict(tmp_path, synthetic, monkeypatch, how):
+    task = synthetic.Task("math500", {4: matrix_paths(synthetic)})
+    settings = {"exit_threshold": 0.3} if how == "exit threshold" else {}
+    if how == "template":
+        monkeypatch.setattr(synthetic, "templates", dict)
+    run = synthetic.write_run(tmp_path / "run", [task], model=PUBLISHED, settings=settings)
+    comparison = compare(Records([run]), QUICK, study="mechanism")
+    assert comparison.rows
+    assert {row.outcome for row in comparison.rows} == {Verdict.OTHER}
+    said = {"template": "another template", "exit threshold": "exit threshold 0.3"}[how]
+    assert all(row.verdict.startswith("not comparable because of ") and said in row.verdict for row in comparison.rows)
+
+
+def test_the_papers_wording_is_the_one_that_ships():
+    from loopscope.studies.paper.load import templates
+    from loopscope.tasks.template import builtin_template
+
+    assert templates() == {task: builtin_template(task).hash for task in templates()}
+    assert set(templates()) == {cell.setting.task for cell in cells()}
 
 
 def test_the_nearest_condition_is_chosen(tmp_path, synthetic):
     paths = synthetic.Paths.of([0.5, 0.2], [-1.0, -0.1])
-    tasks = [
-        synthetic.Task("sums", {3: paths, 4: paths}),
-        synthetic.Task("gsm8k", {3: paths, 4: paths}),
-    ]
-    huginn = {"name": "toy-huginn", "family": "huginn", "affine_readout": False}
-    records = Records(
-        [
-            synthetic.write_run(tmp_path / "ouro", tasks),
-            synthetic.write_run(tmp_path / "huginn", tasks, model=huginn),
-        ]
+    folder = synthetic.write_run(
+        tmp_path / "folder",
+        [synthetic.Task("gsm8k", {3: paths, 4: paths})],
+        model={**PUBLISHED, "revision": None},
     )
-    comparison = compare(records, QUICK, study="mechanism")
-    beside = {row.setting: str(row.condition) for row in comparison.rows}
-    assert beside["Ouro-2.6B gsm8k/test 4→5"] == "toy-ouro GSM8K test 4→5"
-    assert beside["Huginn gsm8k/test 19→20"] == "toy-huginn GSM8K test 3→4"
-    assert beside["Ouro-1.4B math500/test 4→5"] == "toy-ouro sums test 4→5"
+    hub = synthetic.write_run(tmp_path / "hub", [synthetic.Task("gsm8k", {3: paths, 4: paths})], model=PUBLISHED)
+    comparison = compare(Records([folder, hub]), QUICK, study="mechanism")
+    beside = {row.setting: (row.condition.run, row.condition.update) for row in comparison.rows}
+    assert beside == {"Ouro-1.4B gsm8k/test 4→5": ("hub", "4→5")}
 
 
 def test_depth_sweeps_need_the_papers_depths(tmp_path, synthetic):

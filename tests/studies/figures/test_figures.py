@@ -1,6 +1,8 @@
 """Figures: what they show, what they save beside themselves, and that they can be drawn from anything."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from loopscope.path import Outcome
 from loopscope.stats import Bootstrap
 from loopscope.store import sha256_file
 from loopscope.studies.figures.examples import lower_median_failure
-from loopscope.studies.figures.style import OUTCOME_COLOURS, OUTCOME_MARKERS, symlog_threshold, symlog_ticks
+from loopscope.studies.figures.style import OUTCOME_COLOURS, OUTCOME_MARKERS, PURPLE, symlog_threshold, symlog_ticks
 from loopscope.studies.records import Records
 from loopscope.studies.registry import FIGURES
 
@@ -55,8 +57,26 @@ def test_an_unknown_suffix_is_the_users_mistake(drawn, tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_one_line(drawn, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(LoopscopeError, match="choose another output="):
+    with pytest.raises(LoopscopeError, match="is a file: save the figure into a folder"):
         drawn["concept"].save(tmp_path / "file" / "figure.pdf")
+
+
+def test_a_failed_write_leaves_nothing_half_written(lively, tmp_path):
+    """A file-size limit below the figure's size is a full disk on a small scale."""
+    program = (
+        "import resource, signal, sys; from pathlib import Path;"
+        "from loopscope._errors import LoopscopeError;"
+        "from loopscope.studies import figure;"
+        "made = figure('concept', sys.argv[1]);"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000));"
+        "\ntry: made.save(Path(sys.argv[2]) / 'concept.pdf')\nexcept LoopscopeError as error: print(error)"
+    )
+    target = tmp_path / "new"
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(lively.path), str(target)], capture_output=True, text=True, check=True
+    )
+    assert "cannot write" in result.stdout
+    assert list(target.iterdir()) == []
 
 
 def test_notebooks_get_a_picture(drawn):
@@ -75,6 +95,72 @@ def test_without_failures_the_figure_says_so(records, synthetic, name):
     result = FIGURES[name].figure(records(task), QUICK)
     assert result.shown == {}
     assert "no finite-step failure" in result.caption
+
+
+@pytest.mark.parametrize("name", ["concept", "scale-prediction", "contraction"])
+def test_a_quick_run_is_told_what_to_measure_not_that_it_has_no_failures(records, synthetic, name):
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.1])})
+    result = FIGURES[name].figure(records(task, level="quick"), QUICK)
+    assert result.shown == {}
+    assert "measure with --level grid" in result.caption
+
+
+@pytest.mark.parametrize(("task", "said"), [("sums", False), ("commonsense_qa", True)])
+def test_purple_is_explained_where_it_is_drawn(records, synthetic, task, said):
+    made = records(synthetic.Task(task, {4: synthetic.Paths.of([0.5], [-1.0])}, kind="options"))
+    result = FIGURES["contraction"].figure(made, QUICK)
+    colours = {line.get_color() for axes in result.figure.axes for line in axes.lines}
+    assert ("CommonsenseQA" in result.caption) is said is (PURPLE in colours)
+
+
+def test_only_outcomes_that_are_drawn_are_explained(records, synthetic):
+    made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.5], [-1.0, 0.1])}))
+    caption = FIGURES["direction-progress"].figure(made, QUICK).caption
+    assert "Vermillion" in caption
+    assert "Grey" in caption
+    assert "Blue" not in caption
+    assert "crosses" not in caption
+
+
+HOSTILE = [
+    "$\\frac{1}{$",
+    "$a$b$",
+    "a\\$b_{x}^2",
+    "\x1b[31mred\x00",
+    "\u202eesrever",
+    "模型-🙂",
+    "_hidden",
+    "x" * 5000,
+    "two\nlines\tand a tab",
+    "%&#{}~^<>|\"'`",
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_names_are_drawn_as_they_stand(records, synthetic, tmp_path, hostile):
+    """Nothing is read as mathematics, and no character asks for a glyph that the fonts lack (warnings are errors)."""
+    tasks = [synthetic.Task(f"{hostile[:80]} {i}", {4: synthetic.Paths.of([0.5, 2.0], [-1.0, -1.0])}) for i in (1, 2)]
+    made = records(*tasks, model={"name": hostile, "toy": False})
+    for name, study in FIGURES.items():
+        study.figure(made, QUICK).save(tmp_path / f"{name}.pdf")
+
+
+def test_a_name_with_dollars_reads_as_written(records, synthetic, tmp_path):
+    """Text of an SVG without outlines is what a reader sees."""
+    import matplotlib
+
+    task = synthetic.Task("cost $5$ or \\$6", {4: synthetic.Paths.of([0.5], [-1.0])})
+    figure = FIGURES["contraction"].figure(records(task, model={"name": "m$x_1$", "toy": False}), QUICK).figure
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(tmp_path / "figure.svg")
+    written = (tmp_path / "figure.svg").read_text()
+    assert "cost $5$ or \\$6 test 4→5" in written
+    assert "(a) m$x_1$" in written
+
+
+def test_the_picture_of_an_unfinished_run_says_so(unfinished_run):
+    result = FIGURES["direction-progress"].figure(Records([unfinished_run]), QUICK)
+    assert "2 of 4 questions" in result.figure.get_supxlabel()
 
 
 def test_all_neutral_updates_can_be_drawn(records, synthetic):

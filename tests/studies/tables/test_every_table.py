@@ -5,6 +5,7 @@ import io
 import json
 import re
 
+import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
@@ -68,6 +69,60 @@ def test_lower_levels_fill_what_they_can_and_say_what_is_missing(records, synthe
     elif name != "transitions":
         assert result.rows == ()
         assert any("measure with" in note for note in result.notes)
+
+
+def test_reasons_do_not_ask_for_what_the_run_has(records, synthetic):
+    """A grid run without scalar checks is not told to measure at level grid; option tasks are not asked of levels."""
+    nothing = {
+        "scalar_quadratic": np.ma.masked_array([0.0, 0.0], mask=True),
+        "scalar_check_passed": [None, None],
+    }
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.5])}, columns=nothing)
+    made = records(task, level="grid", settings={"scalar_checks": 0})
+    checks, transitions = (TABLES[name].table(made, QUICK) for name in ("derivative-checks", "transitions"))
+    assert checks.rows == transitions.rows == ()
+    assert "scalar_checks=0" in checks.notes[-1]
+    assert transitions.notes == ("this study is about option tasks, and these runs hold none",)
+    assert not any("--level grid" in note for note in (*checks.notes, *transitions.notes))
+
+
+@pytest.mark.parametrize("name", ["exact-kl", "bound-selected", "scale-bounds", "integrated-bounds"])
+def test_studies_of_concave_paths_say_so_beside_other_readouts(records, synthetic, name):
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.5])})
+    result = TABLES[name].table(records(task, model={"affine_readout": False, "name": "toy-huginn"}), QUICK)
+    assert result.notes == (
+        "this study is about solution tasks of models with an affine readout, and these runs hold none",
+    )
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_run_without_records_is_not_told_to_measure_more(tmp_path, synthetic, name):
+    from loopscope.store import Run, open_or_create
+    from loopscope.studies.records import Records
+
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})
+    open_or_create(tmp_path / "begun", synthetic.manifest([task])).close()
+    result = TABLES[name].table(Records([Run(tmp_path / "begun")]), QUICK)
+    assert "hold no records yet" in result.notes[-1]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_csv_heads_are_all_different(lively, name):
+    from loopscope.studies.records import Records
+
+    heads = TABLES[name].table(Records([lively]), QUICK).to_csv().partition("\n")[0].split(",")
+    assert len(set(heads)) == len(heads)
+
+
+def test_spreadsheets_find_no_formula_in_names(records, synthetic):
+    made = records(
+        *(synthetic.Task(name, {4: synthetic.Paths.of([-0.5], [-1.0])}) for name in ("=1+1", "+a", "-b", "@c", "fine")),
+        model={"name": "=HYPERLINK(0)", "toy": False},
+    )
+    lines = list(csv.DictReader(io.StringIO(TABLES["mechanism"].table(made, QUICK).to_csv())))
+    assert [line["task"] for line in lines] == ["'=1+1", "'+a", "'-b", "'@c", "fine"]
+    assert {line["model"] for line in lines} == {"'=HYPERLINK(0)"}
+    assert {float(line["mean_gain"]) for line in lines} == {-1.5}
 
 
 def test_random_weights_and_unfinished_runs_are_said(records, synthetic, tmp_path):

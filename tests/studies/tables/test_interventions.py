@@ -65,10 +65,30 @@ def test_every_gain_exceeds_its_guarantee(hand, row_of):
     assert row_of(bound_selected(hand), "primary").guarantee_margin == pytest.approx(0.0, abs=1e-15)
 
 
-def test_slopes_without_a_safe_scale_are_left_out(awkward, row_of):
+def test_empty_populations_have_no_scale(awkward):
     result = bound_selected(awkward["nothing primary"])
     assert [row.n for row in result.rows] == [0, 0]
     assert all(row.mean_gain.value is None and row.scale_minimum is None for row in result.rows)
+
+
+def test_failures_without_a_positive_fp64_slope_stay_in_the_count(records, synthetic, row_of):
+    """Three failures by the stored slope, the first of which has no slope in FP64: it is kept where it is."""
+    fp64 = {
+        "fp64_slope": np.array([-1e-9, 0.5, 0.4]),
+        "fp64_safe_scale": np.ma.masked_array([0.0, 0.45, 0.36], mask=[True, False, False]),
+        "fp64_safe_gain": np.ma.masked_array([0.0, 0.02, 0.01], mask=[True, False, False]),
+    }
+    task = synthetic.Task("sums", {4: synthetic.Paths.of([1e-9, 0.5, 0.4], [-1.0, -1.0, -1.0])}, columns=fp64)
+    made = records(task)
+    result = bound_selected(made)
+    row = row_of(result, "failures")
+    assert (row.n, row.without_scale, row.selected_positive, row.scale_minimum) == (3, 1, 2, 0.0)
+    assert row.mean_gain.value == pytest.approx((0 + 0.02 + 0.01) / 3)
+    assert any("1 of 3 (finite-step failures, toy-ouro sums test 4→5)" in note for note in result.notes)
+    glance = interventions(made)
+    bound = row_of(glance, "bound")
+    assert (bound.recovered_selected, bound.failures, bound.n) == (2, 3, 3)
+    assert any("1 of 3 (finite-step failures" in note for note in glance.notes)
 
 
 def test_both_rules_at_a_glance(rounded, row_of):

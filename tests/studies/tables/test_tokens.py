@@ -1,3 +1,4 @@
+import duckdb
 import numpy as np
 import pytest
 
@@ -53,3 +54,56 @@ def test_runs_without_token_rows_say_how_to_get_them(hand):
     result = tokens(hand)
     assert result.rows == ()
     assert "--tokens" in result.notes[-1]
+
+
+def test_wrong_options_are_no_references(records, synthetic):
+    """Every token row of a stored run, gone through one by one."""
+    rng = np.random.default_rng(7)
+    row, option = np.repeat(np.arange(6), 8), np.tile([0, 0, 1, 1, 1, 2, 3, 3], 6)
+    columns = {name: rng.normal(size=48) for name in ("slope", "quadratic", "gain", "quarter_gain", "quadratic_gain")}
+    columns |= {"row": row, "option": option, "token": np.tile([0, 1, 0, 1, 2, 0, 0, 1], 6)}
+    paths = synthetic.Paths.of(np.full(6, 0.5), np.full(6, -1.0))
+    right = np.array([0, 1, 2, 3, 1, 0])
+    task = synthetic.Task(
+        "choices", {1: paths}, kind="options", tokens={1: columns}, right=right, columns={"correct_option": right}
+    )
+    made = records(task, tokens=True)
+    (found,) = tokens(made).rows
+    expected = [i for i in range(48) if option[i] == right[row[i]]]
+    assert (found.positions, found.stored, found.questions) == (len(expected), len(expected), 6)
+    assert found.full.value == pytest.approx(sum(columns["gain"][i] for i in expected) / len(expected))
+    failed = [i for i in expected if columns["slope"][i] > 0 > columns["gain"][i]]
+    assert (found.failures, found.recovered_quarter) == (
+        len(failed),
+        sum(columns["quarter_gain"][i] > 0 for i in failed),
+    )
+    sql = """
+        SELECT count(*), avg(t.gain), avg(t.quadratic_gain - t.gain) FROM read_parquet(?) t
+        JOIN read_parquet(?) e ON e.row = t.row AND e.task = t.task WHERE t.option = e.correct_option
+    """
+    shards = [[str(path) for path in made.runs[0].shards(table)] for table in ("tokens", "examples")]
+    assert (found.positions, found.full.value, found.over_full.value) == pytest.approx(
+        duckdb.execute(sql, shards).fetchone()
+    )
+
+
+def test_questions_whose_tokens_all_exit_are_measured_all_the_same(records, synthetic):
+    paths = synthetic.Paths.of([0.5, 0.5, 0.5], [-1.0, -1.0, -1.0])
+    columns = {name: np.full(3, 0.5) for name in ("slope", "quadratic", "gain", "quarter_gain", "quadratic_gain")}
+    columns |= {"row": np.arange(3), "continues": np.array([True, False, False])}
+    result = tokens(records(synthetic.Task("sums", {1: paths}, tokens={1: columns}), tokens=True))
+    (row,) = result.rows
+    assert (row.condition.n, row.questions, row.positions, row.stored) == (3, 1, 1, 3)
+    assert not any("unfinished" in note for note in result.notes)
+
+
+def test_updates_that_the_exit_policy_never_takes_are_named(records, synthetic):
+    paths = synthetic.Paths.of([0.5], [-1.0])
+    columns = {name: np.full(2, 0.5) for name in ("slope", "quadratic", "gain", "quarter_gain", "quadratic_gain")}
+    columns |= {"row": np.array([0, 0])}
+    by_transition = {t: {**columns, "continues": np.array([t < 4, False])} for t in (3, 4, 5)}
+    task = synthetic.Task("sums", dict.fromkeys((3, 4, 5), paths), tokens=by_transition)
+    result = tokens(records(task, tokens=True))
+    assert [(row.condition.transition, row.positions) for row in result.rows] == [(3, 1)]
+    assert "toy-ouro sums test: the exit policy takes no reference token through 4→5, 5→6" in result.notes[-1]
+    assert "no run holds token rows" not in result.to_text()

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from loopscope.stats import Bootstrap, Estimate, Interval
-from loopscope.studies.comparison.settings import caveat, distance, setting_differences
+from loopscope.studies.comparison.settings import absent, caveat, distance, in_paper, setting_differences
 from loopscope.studies.comparison.verdicts import Verdict, verdict_of
+from loopscope.studies.conditions import conditions_of
 from loopscope.studies.paper import PaperCell, PaperRow, tables
 from loopscope.studies.paper.load import cells, models
 from loopscope.studies.records import Records
@@ -68,6 +69,8 @@ class Comparison:
 
     def summary(self) -> str:
         """The result in one or two sentences."""
+        if not self.rows and self.notes:
+            return f"nothing to compare: {self.notes[-1]}."
         counts = self.counts()
         total = len(self.rows) + self.uncompared
         same = [row for row in self.rows if row.same_setting]
@@ -98,7 +101,7 @@ class Comparison:
             caption=self.summary(),
             rows=self.rows,
             panels=(Panel(COLUMNS),),
-            notes=(*self.notes, self.summary().rstrip(".")),
+            notes=(*self.notes, self.summary().rstrip(".")) if self.rows else (self.summary().rstrip("."),),
         )
 
 
@@ -123,8 +126,9 @@ def compare(
 ) -> Comparison:
     """Join every published cell to the nearest condition of the runs.
 
-    For each row of the paper the nearest row of the same study is taken: the same model before another one, then
-    the same family, task, split, subset, transition, size and arithmetic; the first run given wins a tie.
+    For each row of the paper the nearest row of the same study, model and task is taken: published weights first, then
+    the same split, subset, transition, size and arithmetic; the first run given wins a tie. Models and tasks that the
+    paper does not have are named in one note.
 
     Args:
         records: the runs.
@@ -132,6 +136,11 @@ def compare(
         study: only the cells of this table study.
         computed: tables of the same records and bootstrap that there are already, by study; the others are computed.
     """
+    conditions = [condition for run in records.runs for condition in conditions_of(run)]
+    left_out = absent(conditions)
+    notes = (left_out,) if left_out else ()
+    if not any(map(in_paper, conditions)):
+        return Comparison((), len(cells(study)), notes)
     known = dict(computed or {})
     lines: list[ComparisonRow] = []
     for table in tables():
@@ -144,7 +153,7 @@ def compare(
             if own is not None:
                 lines += _lines(paper_row, own)
     rows = tuple(lines)
-    return Comparison(rows, len(cells(study)) - len(rows), notes_on(row.condition for row in rows))
+    return Comparison(rows, len(cells(study)) - len(rows), notes_on(row.condition for row in rows) + notes)
 
 
 def _nearest(paper_row: PaperRow, rows: Iterable[Row]) -> Row | None:

@@ -1,8 +1,34 @@
 """Whether a run's condition is the setting of a published number, and what differs if it is not."""
 
+from collections.abc import Iterable
+
 from loopscope.studies.conditions import Condition, Weights, bare_name
 from loopscope.studies.paper import Setting
-from loopscope.studies.paper.load import model_names, models
+from loopscope.studies.paper.load import model_names, templates
+
+MOST_NAMED = 4
+"""Conditions that the line about what the paper lacks names; the others are counted."""
+EXIT_THRESHOLD = 1.0
+"""The CDF threshold of the exit gate in the paper, which is that of the published checkpoints."""
+
+
+def in_paper(condition: Condition) -> bool:
+    """Whether the paper has this model and task at all; weights and questions may be others."""
+    return _paper_model(condition) is not None and condition.task in templates()
+
+
+def absent(conditions: Iterable[Condition]) -> str:
+    """One line on conditions that the paper does not have; nothing where there are none."""
+    names = list(dict.fromkeys(f"{c.model_title} on {c.set_title}" for c in conditions if not in_paper(c)))
+    if not names:
+        return ""
+    listed = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    models = ", ".join(model_names().values())
+    return f"not in the paper, so not compared: {listed} (its models are {models}; its tasks {', '.join(templates())})"
+
+
+def _paper_model(condition: Condition) -> str | None:
+    return None if condition.weights in (Weights.RANDOM, Weights.TOY) else model_names().get(bare_name(condition.model))
 
 
 def setting_differences(condition: Condition, setting: Setting) -> tuple[str, ...]:
@@ -27,6 +53,10 @@ def setting_differences(condition: Condition, setting: Setting) -> tuple[str, ..
     # Numbers of the FP64 analysis do not depend on the readout of the pass.
     if setting.readout == "float32" and condition.readout != "float32":
         found.append(f"{condition.readout} readout")
+    if condition.task == setting.task and condition.template_sha256 != templates()[setting.task]:
+        found.append("another template")
+    if condition.exit_threshold not in (None, EXIT_THRESHOLD):
+        found.append(f"exit threshold {condition.exit_threshold:g}")
     return tuple(found)
 
 
@@ -50,15 +80,13 @@ def caveat(setting: Setting) -> str:
 def distance(condition: Condition, setting: Setting) -> tuple[bool, ...] | None:
     """How far a condition is from a setting, most important difference first; None where they cannot be compared.
 
-    Solutions and options have different utilities, so one is never shown beside the other.
+    Another model or another task says nothing of a published number.
     """
-    if condition.kind != setting.kind:
+    here = (_paper_model(condition), condition.task, condition.kind)
+    if here != (setting.model, setting.task, setting.kind):
         return None
-    published = condition.weights is Weights.PUBLISHED
     return (
-        not (published and model_names().get(bare_name(condition.model)) == setting.model),
-        condition.family != models()[setting.model].family,
-        condition.task != setting.task,
+        condition.weights is not Weights.PUBLISHED,
         condition.split != setting.split,
         condition.subset != setting.subset,
         setting.transition is not None and condition.transition != setting.transition,

@@ -12,7 +12,9 @@ HEADS = ("column", "paper", "run", "run − paper", "covered", "verdict")
 
 
 def render(comparison: "Comparison") -> str:
-    """All blocks, the notes and the summary."""
+    """All blocks, the notes and the summary; one line where there is nothing to compare."""
+    if not comparison.rows:
+        return comparison.summary()
     blocks = [
         _block(list(rows))
         for _, rows in groupby(

@@ -36,7 +36,7 @@ def verdict_of(
 ) -> tuple[Verdict, str]:
     """The verdict and its sentence."""
     if differences:
-        return Verdict.OTHER, f"not the paper's setting ({', '.join(differences)}): shown beside it only"
+        return Verdict.OTHER, f"not comparable because of {', '.join(differences)}: shown beside it only"
     outcome, sentence = _same_setting(cell, value, number, covers)
     return outcome, f"{sentence}; {caveat}" if caveat else sentence
 

@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from loopscope.stats import Bootstrap
+from loopscope.store import Level
 from loopscope.studies.figures.examples import Example, balanced_failure
 from loopscope.studies.figures.style import (
     BLACK,
@@ -22,12 +23,14 @@ TITLE = "A shorter step can recover progress"
 
 def concept(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
     """A clearly visible finite-step failure of the condition that has most of them."""
-    chosen = select(records, "grid_gain", level="grid")
+    chosen = select(records, "grid_gain", level=Level.GRID)
     example = None
     for updates in sorted(chosen.kept, key=lambda updates: -int(updates.finite_step.sum())):
         example = example or balanced_failure(records, updates)
     if example is None:
-        return empty_figure("concept", TITLE, records, "no finite-step failure in these runs")
+        return empty_figure(
+            "concept", TITLE, records, chosen, "no finite-step failure that a grid scale turns into a gain"
+        )
     with paper_style():
         figure = _draw(example)
     return FigureResult(

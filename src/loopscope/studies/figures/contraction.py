@@ -5,6 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from loopscope.stats import Bootstrap, Estimate
+from loopscope.store import Level
 from loopscope.studies.figures.style import (
     BLACK,
     GREY,
@@ -22,6 +23,7 @@ from loopscope.studies.figures.style import (
 )
 from loopscope.studies.records import Records
 from loopscope.studies.render.json import row_dict
+from loopscope.studies.selection import select
 from loopscope.studies.tables.contraction import ContractionRow
 from loopscope.studies.tables.contraction import contraction as contraction_table
 
@@ -30,22 +32,23 @@ TITLE = "Quarter-step recovery"
 
 def contraction(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
     """One line per condition; a condition without failures keeps its line and a dash."""
+    chosen = select(records, "grid_gain", level=Level.GRID)
     table = contraction_table(records, bootstrap)
     if not any(row.failures for row in table.rows):
-        return empty_figure("contraction", TITLE, records, "no finite-step failure in these runs")
+        return empty_figure("contraction", TITLE, records, chosen, "no finite-step failure in these runs")
     with paper_style():
         figure = _draw(table.rows)
     ids = {
         str(updates.condition): [updates.ids[index] for index in np.flatnonzero(updates.finite_step)]
-        for updates in records.updates
+        for updates in chosen.kept
     }
     return FigureResult(
         "contraction",
         TITLE,
         "Each update uses one quarter of its proposed displacement along the same direction. (a) Fraction of "
         "finite-step failures with positive gains in reference utility, with recovered/total counts. (b) Mean gain "
-        "over the same failure set, including unrecovered cases, on a symmetric-log scale. Bars are 95% intervals. "
-        "Purple rows denote CommonsenseQA.",
+        "over the same failure set, including unrecovered cases, on a symmetric-log scale. Bars are 95% intervals."
+        + (" Purple rows denote CommonsenseQA." if any(map(_purple, table.rows)) else ""),
         figure,
         {"rows": [row_dict(row) for row in table.rows], "failures": ids},
         records.inputs(),
@@ -53,11 +56,16 @@ def contraction(records: Records, bootstrap: Bootstrap | None = None) -> FigureR
     )
 
 
+def _purple(row: ContractionRow) -> bool:
+    """The paper sets this task apart."""
+    return row.condition.task == "commonsense_qa" and row.failures > 0
+
+
 def _draw(rows: tuple[ContractionRow, ...]) -> Figure:
     figure = Figure(figsize=(TEXT_WIDTH, 0.75 + 0.2 * len(rows)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for place, row in enumerate(rows):
-        colour = PURPLE if row.condition.task == "commonsense_qa" else VERMILLION
+        colour = PURPLE if _purple(row) else VERMILLION
         if not row.failures:
             left.text(0.5, place, "—", ha="center", va="center", transform=left.get_yaxis_transform(), color=GREY)
             continue

@@ -16,10 +16,11 @@ from loopscope.studies.figures.style import (
     TEXT_WIDTH,
     FigureResult,
     empty_figure,
+    literal,
     paper_style,
 )
 from loopscope.studies.records import DepthSweep, Records
-from loopscope.studies.selection import notes_on
+from loopscope.studies.selection import Selection, notes_on
 from loopscope.studies.tables.depth_coverage import RunningBest, running_best
 
 TITLE = "Utility over recurrent depth"
@@ -33,7 +34,8 @@ DECLINE: Any = {"marker": "v", "markersize": 4.0, "markeredgewidth": 0.0, "lines
 def depth_curves(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
     """One panel per evaluation set, one line per model."""
     if not records.sweeps:
-        return empty_figure("depth-curves", TITLE, records, "no run holds two depths: measure with --depths 1-8")
+        reason = records.nothing("no run holds two depths: measure with --depths 1-8")
+        return empty_figure("depth-curves", TITLE, records, Selection((), (reason,)))
     settings = bootstrap or Bootstrap()
     panels: dict[str, list[DepthSweep]] = {}
     for sweep in records.sweeps:
@@ -44,8 +46,8 @@ def depth_curves(records: Records, bootstrap: Bootstrap | None = None) -> Figure
     return FigureResult(
         "depth-curves",
         TITLE,
-        "Mean reference utility with 95% question-bootstrap bands. Rings mark the best evaluated depth; triangles mark "
-        "the earliest running-best decrease whose paired interval lies below zero.",
+        "Mean reference utility with 95% question-bootstrap bands. Rings mark the best evaluated depth; triangles, "
+        "where there are any, mark the earliest running-best decrease whose paired interval lies below zero.",
         figure,
         {"panels": [_described(sweep, declines[id(sweep)]) for sweep in records.sweeps]},
         records.inputs(),
@@ -83,7 +85,7 @@ def _draw(panels: dict[str, list[DepthSweep]], declines: dict[int, list[RunningB
     for axes, (title, sweeps) in zip(grid.flat, panels.items(), strict=False):
         for sweep in sweeps:
             _line(axes, sweep, declines[id(sweep)], looks[_series(sweep)], bootstrap)
-        axes.set_title(title)
+        axes.set_title(literal(title))
         # Rings and triangles stand above the highest point.
         axes.margins(y=0.12)
         _depth_axis(axes, sorted({depth for sweep in sweeps for depth in sweep.depths}))
@@ -92,11 +94,12 @@ def _draw(panels: dict[str, list[DepthSweep]], declines: dict[int, list[RunningB
     for row in range(rows):
         grid[row, 0].set_ylabel("Mean utility")
     handles = [
-        Line2D([], [], color=SERIES_COLOURS[look], marker=SERIES_MARKERS[look], markersize=3.5, label=model)
+        Line2D([], [], color=SERIES_COLOURS[look], marker=SERIES_MARKERS[look], markersize=3.5, label=literal(model))
         for model, look in looks.items()
     ]
     handles.append(Line2D([], [], color=BLACK, label="best depth", **RING))
-    handles.append(Line2D([], [], color=BLACK, label="first decline", **DECLINE))
+    if any(pair.declines for pairs in declines.values() for pair in pairs):
+        handles.append(Line2D([], [], color=BLACK, label="first decline", **DECLINE))
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5))
     return figure
 
@@ -112,7 +115,7 @@ def _line(axes: Axes, sweep: DepthSweep, pairs: list[RunningBest], look: int, bo
     low = [e.interval.low if e.interval else mean for e, mean in zip(estimates.values(), means, strict=True)]
     high = [e.interval.high if e.interval else mean for e, mean in zip(estimates.values(), means, strict=True)]
     axes.fill_between(sweep.depths, low, high, color=colour, alpha=0.18, linewidth=0)
-    axes.plot(sweep.depths, means, color=colour, marker=marker, markersize=2.8, label=_series(sweep))
+    axes.plot(sweep.depths, means, color=colour, marker=marker, markersize=2.8)
     best = int(np.argmax(means))
     axes.plot(sweep.depths[best], means[best], zorder=4, **RING, markeredgecolor=colour)
     first = next((pair for pair in pairs if pair.declines), None)

@@ -20,6 +20,7 @@ from loopscope.studies.figures.style import (
     TEXT_WIDTH,
     FigureResult,
     empty_figure,
+    literal,
     names_of,
     paper_style,
     shared_model,
@@ -31,6 +32,13 @@ from loopscope.studies.selection import select
 
 TITLE = "Local improvement and full-step harm"
 COLUMNS = 4
+MEANINGS = {
+    Outcome.FINITE_STEP_FAILURE: "Vermillion circles mark updates whose directions locally increase reference utility "
+    "but whose full steps decrease it.",
+    Outcome.DIRECTIONAL_FAILURE: "Blue triangles mark harmful updates with nonpositive initial slopes.",
+    Outcome.PROGRESSING: "Grey points mark full updates that increase reference utility.",
+    Outcome.NEUTRAL: "Black crosses mark updates that leave reference utility as it is.",
+}
 DRAWN = (Outcome.PROGRESSING, Outcome.DIRECTIONAL_FAILURE, Outcome.FINITE_STEP_FAILURE, Outcome.NEUTRAL)
 """From the bottom to the top: failures must not disappear below the many progressing updates."""
 
@@ -39,16 +47,14 @@ def direction_progress(records: Records, bootstrap: Bootstrap | None = None) -> 
     """One panel per condition."""
     chosen = select(records, "slope", "gain")
     if not chosen.kept:
-        return empty_figure("direction-progress", TITLE, records, "no records in these runs")
+        return empty_figure("direction-progress", TITLE, records, chosen)
     with paper_style():
         figure = _draw(chosen.kept)
     return FigureResult(
         "direction-progress",
         TITLE,
-        "Each point compares the initial slope with the full-step gain of one question. Vermillion circles mark "
-        "updates whose directions locally increase reference utility but whose full steps decrease it. Blue triangles "
-        "mark harmful updates with nonpositive initial slopes, and grey points mark full updates that increase "
-        "reference utility.",
+        "Each point compares the initial slope with the full-step gain of one question. "
+        + " ".join(MEANINGS[outcome] for outcome in reversed(_present(chosen.kept))),
         figure,
         {"panels": [_described(updates) for updates in chosen.kept]},
         records.inputs(),
@@ -75,7 +81,8 @@ def _draw(groups: tuple[Updates, ...]) -> Figure:
     for axes, group, name in zip(flat, groups, names, strict=False):
         _panel(axes, group, threshold, limit, most=2 if columns < COLUMNS else 1)
         # Model and task on lines of their own: a panel is narrower than both together.
-        stacked = name.replace(f"{group.condition.model_title} ", f"{group.condition.model_title}\n", 1)
+        model = literal(group.condition.model_title)
+        stacked = name.replace(f"{model} ", f"{model}\n", 1)
         axes.set_title(stacked, fontsize=7, linespacing=1.05)
     for axes in flat[len(groups) :]:
         axes.set_visible(False)
@@ -131,8 +138,11 @@ def _panel(axes: Axes, updates: Updates, threshold: float, limit: float, most: i
     axes.axvline(0, color=BLACK, linewidth=0.4, zorder=0)
 
 
+def _present(groups: tuple[Updates, ...]) -> list[Outcome]:
+    return [outcome for outcome in Outcome if any((group.outcome == outcome).any() for group in groups)]
+
+
 def _handles(groups: tuple[Updates, ...]) -> list[Line2D]:
-    present = [outcome for outcome in Outcome if any((group.outcome == outcome).any() for group in groups)]
     return [
         Line2D(
             [],
@@ -144,5 +154,5 @@ def _handles(groups: tuple[Updates, ...]) -> list[Line2D]:
             markeredgewidth=0.8 if outcome is Outcome.NEUTRAL else 0,
             label=outcome.label,
         )
-        for outcome in reversed(present)
+        for outcome in reversed(_present(groups))
     ]

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from loopscope.path import quadratic_value
 from loopscope.stats import Bootstrap, Estimate
+from loopscope.store import Level
 from loopscope.studies.figures.examples import Example, lower_median_failure, optimum_estimate
 from loopscope.studies.figures.style import (
     BLACK,
@@ -23,7 +24,7 @@ from loopscope.studies.figures.style import (
     TEXT_WIDTH,
     FigureResult,
     empty_figure,
-    names_of,
+    literal,
     panel_letter,
     paper_style,
 )
@@ -50,10 +51,10 @@ class Panelled:
 
 def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
     """The solution task with most finite-step failures, and the next condition of another model, else task."""
-    chosen = select(records, "grid_gain", "quadratic_scale", level="grid")
+    chosen = select(records, "grid_gain", "quadratic_scale", level=Level.GRID)
     candidates = [updates for updates in chosen.kept if (updates.primary & updates.finite_step).any()]
     if not candidates:
-        return empty_figure("scale-prediction", TITLE, records, "no finite-step failure in these runs")
+        return empty_figure("scale-prediction", TITLE, records, chosen, "no finite-step failure with Q<0 in these runs")
     settings = bootstrap or Bootstrap()
     shown = [
         Panelled(updates, example, rows_of(updates, settings, keys=("primary",))[0])
@@ -66,7 +67,7 @@ def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> Fi
         "scale-prediction",
         TITLE,
         "Example utility paths and local quadratic approximations (top left). Predicted scales versus numerical optima "
-        "(bottom left); labels count overlapping points at (1, 1). Grid regret for fixed scales and quadratic "
+        "(bottom left); a label counts overlapping points at (1, 1). Grid regret for fixed scales and quadratic "
         "selection with 95% intervals (right).",
         figure,
         {"conditions": [_described(panelled) for panelled in shown]},
@@ -119,11 +120,12 @@ def _draw(shown: list[Panelled]) -> Figure:
     for index, panelled in enumerate(shown):
         axes = figure.add_subplot(grid[0, index])
         _example(axes, panelled.example, SERIES_COLOURS[index], legend=index == 0)
-        panel_letter(axes, next(letters), panelled.updates.condition.model_title)
+        panel_letter(axes, next(letters), literal(panelled.updates.condition.model_title))
     for index, panelled in enumerate(shown):
         axes = figure.add_subplot(grid[1, index])
         _scatter(axes, panelled.updates, SERIES_COLOURS[index])
-        panel_letter(axes, next(letters), f"{panelled.updates.condition.set_title} {panelled.updates.condition.update}")
+        condition = panelled.updates.condition
+        panel_letter(axes, next(letters), f"{literal(condition.set_title)} {condition.update}")
     axes = figure.add_subplot(grid[:, columns])
     _regret(axes, shown)
     panel_letter(axes, next(letters), "Grid regret")
@@ -218,7 +220,7 @@ def _regret(axes: Axes, shown: list[Panelled]) -> None:
         axes.plot(*zip(*fixed, strict=True) if fixed else ([], []), color=colour, linewidth=0.7, alpha=0.6)
         for place, estimate in positive:
             _point(axes, place, estimate, colour, marker)
-        axes.plot([], [], color=colour, marker=marker, markersize=3.5, linewidth=0.7, label=names[index])
+        axes.plot([], [], color=colour, marker=marker, markersize=3.5, linewidth=0.7, label=literal(names[index]))
     axes.set_yscale("log")
     axes.axvline(len(FIXED_SCALES) - 0.3, color=GREY, linewidth=0.5, linestyle=(0, (1, 2)))
     axes.set_xticks(places, [*(f"{scale:g}" for scale in FIXED_SCALES), "quad."])
@@ -238,7 +240,7 @@ def _series_names(shown: list[Panelled]) -> list[str]:
     ):
         if len(set(names)) == len(names):
             return names
-    return names_of(conditions)
+    return [condition.run for condition in conditions]
 
 
 def _point(axes: Axes, place: float, estimate: Estimate, colour: str, marker: str) -> None:

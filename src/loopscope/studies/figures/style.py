@@ -6,9 +6,11 @@ differ in shape, so that they can be told apart in print without colour.
 
 import io
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +18,25 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 
 from loopscope._errors import LoopscopeError
 from loopscope._version import __version__
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.store import sha256_bytes
-from loopscope.store.atomic import clear_write_errors, write_atomically
+from loopscope.store.atomic import clear_write_errors, publish, write_partial
 from loopscope.studies.conditions import Condition
+from loopscope.studies.names import printable, shortened, spelled
 from loopscope.studies.records import Floats, Records
 from loopscope.studies.registry import FIGURE_FORMATS
+from loopscope.studies.selection import Selection, unfinished
 
 TEXT_WIDTH = 5.5
 """Width of the paper's text block, in inches."""
 COLUMN_WIDTH = 2.7
 """Width of a figure that text flows around."""
+LONGEST_NAME = 32
+"""Characters of a model or task beside an axis or above a panel."""
 
 VERMILLION, BLUE, GREY, PURPLE = "#D55E00", "#0072B2", "#8A8A8A", "#AA4499"
 GREEN, ORANGE, SKY, BLACK = "#009E73", "#E69F00", "#56B4E9", "#000000"
@@ -50,7 +57,7 @@ SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 RC: Any = {
-    "font.family": "STIXGeneral",
+    "font.family": ["STIXGeneral", "DejaVu Sans"],
     "mathtext.fontset": "stix",
     "font.size": 8,
     "axes.labelsize": 8,
@@ -110,6 +117,12 @@ class FigureResult:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # A picture travels without its notes: what must not get lost stands in it.
+        if said := unfinished(self.notes):
+            wrapped = textwrap.fill(
+                literal("; ".join(said), longest=None), width=int(22 * self.figure.get_size_inches()[0])
+            )
+            self.figure.supxlabel(wrapped, fontsize=6, color=VERMILLION)
         # The layout engine moves panels a little at every draw; settled once, every format shows the same figure.
         with paper_style():
             self.figure.draw_without_rendering()
@@ -118,31 +131,39 @@ class FigureResult:
     def save(self, path: str | Path, *, dpi: int = 300) -> Path:
         """Write the figure as PDF, PNG or SVG by its suffix, and `NAME.json` with ids and hashes beside it.
 
-        The same records give the same bytes: no date is embedded.
+        Both files are whole or absent. The same records give the same bytes: no date is embedded.
         """
         target = Path(path)
         kind = target.suffix.lstrip(".").lower()
         if kind not in FIGURE_FORMATS:
-            raise LoopscopeError(
-                f"{target.name}: figures are saved as {', '.join(FIGURE_FORMATS)}; give one of these suffixes"
-            )
-        drawn = io.BytesIO()
-        with paper_style():
-            self.figure.savefig(drawn, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
-        with clear_write_errors(target):
+            kinds = ", ".join(FIGURE_FORMATS)
+            raise LoopscopeError(f"{printable(target.name)}: figures are saved as {kinds}; give one of these suffixes")
+        if target.parent.exists() and not target.parent.is_dir():
+            raise LoopscopeError(f"{target.parent} is a file: save the figure into a folder")
+        drawing = self.drawn(kind, dpi)
+        with clear_write_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, drawn.getvalue())
-        write_atomically(target.with_suffix(".json"), self.describe(target.name, drawn.getvalue()).encode())
+        beside = target.with_suffix(".json")
+        write_partial(target, drawing)
+        write_partial(beside, self.describe(target.name, drawing).encode())
+        publish([target, beside])
         return target
 
-    def describe(self, name: str, drawn: bytes) -> str:
-        """What goes into the JSON beside a figure saved under `name`."""
+    def drawn(self, kind: str, dpi: int) -> bytes:
+        """The figure as a file's content."""
+        buffer = io.BytesIO()
+        with paper_style():
+            self.figure.savefig(buffer, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
+        return buffer.getvalue()
+
+    def describe(self, name: str, drawing: bytes) -> str:
+        """What goes into the JSON beside a figure saved under that name."""
         description = {
             "figure": self.study,
             "title": self.title,
             "caption": self.caption,
             "loopscope_version": __version__,
-            "file": {"name": name, "sha256": sha256_bytes(drawn)},
+            "file": {"name": printable(name), "sha256": sha256_bytes(drawing)},
             "shown": self.shown,
             "notes": list(self.notes),
             "inputs": self.inputs,
@@ -150,19 +171,36 @@ class FigureResult:
         return json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False, default=float) + "\n"
 
     def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        with paper_style():
-            self.figure.savefig(buffer, format="png", dpi=150)
-        return buffer.getvalue()
+        return self.drawn("png", dpi=150)
 
 
-def empty_figure(study: str, title: str, records: Records, message: str) -> FigureResult:
-    """A figure that says why there is nothing to draw."""
+def empty_figure(study: str, title: str, records: Records, chosen: Selection, otherwise: str = "") -> FigureResult:
+    """A figure that says why there is nothing to draw: no condition with the columns, or else the reason given."""
+    message = otherwise if chosen.kept else chosen.notes[-1]
     figure = Figure(figsize=(COLUMN_WIDTH, 1.0), layout="constrained")
     axes = figure.subplots()
     axes.set_axis_off()
-    axes.text(0.5, 0.5, message, ha="center", va="center", wrap=True)
+    axes.text(0.5, 0.5, literal(message, longest=None), ha="center", va="center", wrap=True)
     return FigureResult(study, title, message, figure, {}, records.inputs(), (message,))
+
+
+def literal(name: str, longest: int | None = LONGEST_NAME) -> str:
+    r"""Text that is drawn as it stands: no mathematics, no character that the fonts lack, not wider than its place.
+
+    >>> literal("a$b$")
+    'a\\$b\\$'
+    """
+    text = "".join(c if _has_glyph(c) else spelled(c) for c in printable(name))
+    if longest is not None:
+        text = shortened(text, longest)
+    # Legends leave out what begins with an underscore.
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
+@cache
+def _has_glyph(character: str) -> bool:
+    fonts = (get_font(findfont(family)) for family in RC["font.family"])
+    return any(font.get_char_index(ord(character)) for font in fonts)
 
 
 def symlog_threshold(*values: Floats) -> float:
@@ -194,10 +232,10 @@ def names_of(conditions: Sequence[Condition]) -> list[str]:
         " ".join(
             part
             for part in (
-                condition.model_title if models else "",
-                condition.set_title,
+                literal(condition.model_title) if models else "",
+                literal(condition.set_title),
                 condition.update,
-                f"({condition.run})" if runs else "",
+                f"({literal(condition.run)})" if runs else "",
             )
             if part
         )
@@ -208,7 +246,7 @@ def names_of(conditions: Sequence[Condition]) -> list[str]:
 def shared_model(conditions: Sequence[Condition]) -> str:
     """The one model of a figure, or nothing where there are several."""
     models = {condition.model_title for condition in conditions}
-    return models.pop() if len(models) == 1 else ""
+    return literal(models.pop()) if len(models) == 1 else ""
 
 
 def panel_letter(axes: Axes, letter: str, title: str = "") -> None:

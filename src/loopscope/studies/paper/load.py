@@ -42,6 +42,12 @@ def set_titles() -> dict[str, str]:
 
 
 @cache
+def templates() -> dict[str, str]:
+    """The SHA-256 of each task's wording in the paper's protocol, by task."""
+    return {str(task): str(digest) for task, digest in _toml("templates.toml").items()}
+
+
+@cache
 def claims() -> dict[str, Claim]:
     """Totals, ranges and factors of the running text, by name."""
     return {name: Claim(**entry) for name, entry in _toml("claims.toml").items()}

@@ -14,12 +14,16 @@ CONDITION = {
     "task": "task",
     "split": "split",
     "subset": "subset",
-    "n": "questions",
+    "n": "measured_questions",
+    "expected": "expected_questions",
+    "finished": "finished",
     "transition": "transition",
     "states": "states",
     "readout": "readout",
 }
-"""Fields of the condition and their heads; some rows have an `n` of their own."""
+"""Fields of the condition and their heads; some rows have an `n` and `questions` of their own."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet would compute."""
 
 
 def render(result: TableResult[Row]) -> str:
@@ -35,8 +39,17 @@ def render(result: TableResult[Row]) -> str:
         cells: list[Any] = [result.study, *(getattr(row.condition, name) for name in CONDITION), row.key]
         for name in result.measures:
             cells += _cells(row, name, name in estimates)
-        writer.writerow(["" if cell is None or cell != cell else cell for cell in cells])
+        writer.writerow(map(_written, cells))
     return buffer.getvalue()
+
+
+def _written(cell: Any) -> Any:
+    """Numbers as they are, nothing where one is undefined; text that no spreadsheet takes for a formula."""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, str):
+        return f"'{cell}" if cell.startswith(FORMULA) else cell
+    return "" if cell is None or cell != cell else cell
 
 
 def _cells(row: Row, name: str, estimated: bool) -> list[Any]:

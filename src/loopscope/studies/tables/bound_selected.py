@@ -1,6 +1,7 @@
 """Selecting a scale from the negative-curvature bound: Table "tab:curvature-selected-scale", Appendix E.5.
 
-α_safe = min{1, 0.9·2A/L_D}. Its gain and the quarter step's are read with the same FP64 readout.
+α_safe = min{1, 0.9·2A/L_D}. Its gain and the quarter step's are read with the same FP64 readout. Populations are those
+of the stored slope; where the FP64 slope is not positive there is no safe step, and the rule keeps the current state.
 """
 
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ import numpy as np
 
 from loopscope.path import EFFECT_MARGIN, beneficial_lower_bound
 from loopscope.stats import Bootstrap, Estimate, Maximum, Mean, Quantile
+from loopscope.store import Level
+from loopscope.studies.conditions import Condition
 from loopscope.studies.fp64 import Fp64Paths
 from loopscope.studies.records import Mask, Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Panel, Row, TableResult, column, fixed, label
-from loopscope.studies.selection import select
+from loopscope.studies.selection import CONCAVE_PATHS, select
 
 POPULATIONS = {"primary": "Primary", "failures": "Finite-step failures"}
 
@@ -33,6 +36,8 @@ class BoundSelectedRow(Row):
     scale_p75: Estimate
     scale_minimum: float | None
     scale_maximum: float | None
+    without_scale: int
+    """Questions whose FP64 slope is not positive: the rule keeps their current state, scale and gain zero."""
     beyond_margin: int
     """Selected gains above 1e-4."""
     guarantee_margin: float | None
@@ -54,37 +59,47 @@ COLUMNS = (
 
 def bound_selected(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[BoundSelectedRow]:
     """Two rows per condition whose readout gives a curvature bound."""
-    chosen = select(records, "fp64_L_D", "fp64_quarter_gain", level="full", where=lambda condition: condition.concave)
+    chosen = select(records, "fp64_L_D", "fp64_quarter_gain", level=Level.FULL, about=CONCAVE_PATHS)
+    rows = tuple(row for updates in chosen.kept for row in rows_of(updates, bootstrap or Bootstrap()))
     return TableResult(
         study="bound-selected",
         label="tab:curvature-selected-scale",
         title="Selecting a scale from the negative-curvature bound",
         caption=(
-            "The selected scale is the smaller of one and nine tenths of twice the slope over the curvature bound. "
+            "The selected scale is the smaller of one and nine tenths of twice the slope over the curvature bound, and "
+            "zero where the FP64 slope is not positive. "
             "Both actions are evaluated in FP64 on the same records, and counts require positive utility gain. Gain "
             "columns are in units of 0.001 with paired 95% question-bootstrap intervals."
         ),
-        rows=tuple(row for updates in chosen.kept for row in rows_of(updates, bootstrap or Bootstrap())),
+        rows=rows,
         panels=(Panel(COLUMNS),),
-        notes=chosen.notes,
+        notes=chosen.notes
+        + tuple(kept_note(row.condition, row.key, row.without_scale, row.n) for row in rows if row.without_scale),
         key_names=POPULATIONS,
     )
 
 
+def kept_note(condition: Condition, key: str, without_scale: int, n: int) -> str:
+    """What a reader must know of the questions that have no safe scale."""
+    where = f"{without_scale} of {n} ({POPULATIONS[key].lower()}, {condition})"
+    return f"{where} have no positive FP64 slope: the bound keeps their current state, gain 0"
+
+
 def rows_of(updates: Updates, bootstrap: Bootstrap) -> list[BoundSelectedRow]:
     """Both populations of one condition."""
-    paths = Fp64Paths(updates)
-    # The FP64 path decides whether there is a safe scale at all: a slope of the other sign has none.
-    defined = ~np.isnan(paths.floats("safe_scale"))
-    masks = {"primary": updates.primary & defined, "failures": updates.finite_step & defined}
-    return [_row(updates, paths, key, masks[key], bootstrap) for key in POPULATIONS]
+    masks = {"primary": updates.primary, "failures": updates.finite_step}
+    return [_row(updates, Fp64Paths(updates), key, masks[key], bootstrap) for key in POPULATIONS]
 
 
 def _row(updates: Updates, paths: Fp64Paths, key: str, inside: Mask, bootstrap: Bootstrap) -> BoundSelectedRow:
-    scale = paths.floats("safe_scale")[inside]
-    gain = paths.floats("safe_gain")[inside]
+    safe = paths.floats("safe_scale")[inside]
+    moved = ~np.isnan(safe)
+    scale = np.where(moved, safe, 0.0)
+    gain = np.where(moved, paths.floats("safe_gain")[inside], 0.0)
     quarter = paths.floats("quarter_gain")[inside]
     guarantee = beneficial_lower_bound(scale, paths.slope[inside], paths.floats("L_D")[inside])
+    # At scale zero gain and guarantee are both zero: that says nothing of the guarantee.
+    excess = (gain - guarantee)[moved]
     estimates = bootstrap.estimate(
         {
             "mean_gain": Mean(gain),
@@ -94,11 +109,12 @@ def _row(updates: Updates, paths: Fp64Paths, key: str, inside: Mask, bootstrap: 
             "scale_p75": Quantile(scale, 0.75),
         }
     )
-    least, smallest = Maximum(-scale).value(), Maximum(guarantee - gain).value()
+    least, smallest = Maximum(-scale).value(), Maximum(-excess).value()
     return BoundSelectedRow(
         updates.condition,
         key,
         n=int(inside.sum()),
+        without_scale=int((~moved).sum()),
         quarter_positive=int((quarter > 0).sum()),
         selected_positive=int((gain > 0).sum()),
         scale_minimum=None if least is None else -least,

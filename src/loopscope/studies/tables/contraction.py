@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from loopscope.path import EFFECT_MARGIN
 from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.store import Level
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed, percent
 from loopscope.studies.selection import select
@@ -35,7 +36,7 @@ COLUMNS = (
 
 def contraction(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ContractionRow]:
     """One row per condition; intervals resample its failures."""
-    chosen = select(records, "grid_gain", level="grid")
+    chosen = select(records, "grid_gain", level=Level.GRID)
     return TableResult(
         study="contraction",
         label="tab:contraction",

@@ -79,7 +79,7 @@ def depth_coverage(records: Records, bootstrap: Bootstrap | None = None) -> Tabl
     """One row per model and evaluation set; printed with the models side by side, as in the paper."""
     notes = notes_on(sweep.condition for sweep in records.sweeps)
     if not records.sweeps:
-        notes += ("no run holds two depths: measure with --depths 1-8",)
+        notes += (records.nothing("no run holds two depths: measure with --depths 1-8"),)
     return TableResult(
         study="depth-coverage",
         label="tab:evaluation-coverage",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopscope.stats import Bootstrap, Estimate, Maximum, Quantile
+from loopscope.store import Level
+from loopscope.studies.conditions import Condition
 from loopscope.studies.records import Floats, Records, Updates
 from loopscope.studies.result import (
     COUNT,
@@ -96,14 +98,11 @@ PANELS = (
 
 def derivative_checks(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[DerivativeRow]:
     """One row per condition with a scalar check or an FP64 path."""
-    kept = [
-        updates
-        for updates in records.updates
-        if updates.has_some("scalar_quadratic") or updates.has("fp64_slope", "fp64_quadratic", "fp64_gain")
-    ]
+    kept = [updates for updates in records.updates if _checked(updates)]
     notes = notes_on(updates.condition for updates in kept)
-    if not kept:
-        notes += ("no condition has derivative checks: measure with --level grid or --level full",)
+    notes += tuple(dict.fromkeys(_unchecked(u.condition) for u in records.updates if not _checked(u)))
+    if not records.updates:
+        notes += (records.nothing("these runs hold no updates: measure with --transitions 4"),)
     return TableResult(
         study="derivative-checks",
         label="tab:derivative-checks",
@@ -117,6 +116,20 @@ def derivative_checks(records: Records, bootstrap: Bootstrap | None = None) -> T
         panels=PANELS,
         notes=notes,
     )
+
+
+def _checked(updates: Updates) -> bool:
+    return updates.has_some("scalar_quadratic") or updates.has("fp64_slope", "fp64_quadratic", "fp64_gain")
+
+
+def _unchecked(condition: Condition) -> str:
+    """Why a condition has no line."""
+    name = f"{condition.model_title} {condition.set_title}"
+    if not Level(condition.level).includes(Level.GRID):
+        return f"no derivative checks of {name}: measure with --level grid"
+    if not condition.scalar_checks:
+        return f"no derivative checks of {name}: measured with scalar_checks=0 (16 by default; --level full has others)"
+    return f"no derivative checks of {name}: none of its first {condition.scalar_checks} questions is measured yet"
 
 
 def _present(updates: Updates, name: str) -> Floats:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from loopscope.path import endpoint_prediction
 from loopscope.stats import Auroc, Bootstrap, Estimate, Spearman
+from loopscope.store import Level
 from loopscope.studies.records import Floats, Records, Updates
 from loopscope.studies.result import Panel, Row, TableResult, column, fixed, label
 from loopscope.studies.selection import select
@@ -42,7 +43,7 @@ SIGNAL = label("key", "Signal")
 
 def diagnostics(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[DiagnosticRow]:
     """One row per condition and signal; printed with the conditions side by side, as in the paper."""
-    chosen = select(records, *STORED, level="grid")
+    chosen = select(records, *STORED, level=Level.GRID)
     return TableResult(
         study="diagnostics",
         label="tab:diagnostic-ranking",

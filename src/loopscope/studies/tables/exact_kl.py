@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopscope.stats import Bootstrap
+from loopscope.store import Level
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, scientific
-from loopscope.studies.selection import select
+from loopscope.studies.selection import CONCAVE_PATHS, select
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ COLUMNS = (
 
 def exact_kl(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ExactKLRow]:
     """One row per condition whose path is concave; maxima and counts have no intervals."""
-    chosen = select(records, "kl_correction", "kl_residual", level="grid", where=lambda condition: condition.concave)
+    chosen = select(records, "kl_correction", "kl_residual", level=Level.GRID, about=CONCAVE_PATHS)
     return TableResult(
         study="exact-kl",
         label="tab:exact-kl",

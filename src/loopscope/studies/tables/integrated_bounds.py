@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from loopscope.stats import Bootstrap, Estimate, Maximum, Mean, Quantile, Statistic
+from loopscope.store import Level
 from loopscope.studies.fp64 import BOUNDS, NEEDED, Fp64Paths
 from loopscope.studies.records import Floats, Records, Updates
 from loopscope.studies.result import MODEL, TASK, UPDATE, Panel, Row, TableResult, column, fixed, label, scientific
-from loopscope.studies.selection import select
+from loopscope.studies.selection import CONCAVE_PATHS, select
 
 ESTIMATES = {
     "mean": "Mean",
@@ -44,7 +45,7 @@ COLUMNS = (
 
 def integrated_bounds(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[IntegratedRow]:
     """Five rows per condition with derivative bounds."""
-    chosen = select(records, *NEEDED, *BOUNDS, level="full", where=lambda condition: condition.concave)
+    chosen = select(records, *NEEDED, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS)
     return TableResult(
         study="integrated-bounds",
         label="tab:integrated-bound-distribution",

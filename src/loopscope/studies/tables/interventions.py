@@ -42,6 +42,8 @@ class RuleRow(Row):
     mean_gain: Estimate
     advantage: Estimate
     """Paired advantage over the quarter step."""
+    without_scale: int = 0
+    """Failures whose state the bound rule keeps, because their FP64 slope is not positive."""
 
 
 COLUMNS = (
@@ -67,8 +69,13 @@ def interventions(records: Records, bootstrap: Bootstrap | None = None) -> Table
     settings = bootstrap or Bootstrap()
     rows = tuple(row for updates in records.updates for row in _rows(updates, settings))
     notes = notes_on(row.condition for row in rows)
+    notes += tuple(
+        bound_selected.kept_note(row.condition, "failures", row.without_scale, row.n)
+        for row in rows
+        if row.without_scale
+    )
     if not rows:
-        notes += ("no condition has interventions: measure with --level grid",)
+        notes += (records.nothing("no condition has interventions: measure with --level grid"),)
     return TableResult(
         study="interventions",
         label="tab:interventions-main",
@@ -114,6 +121,7 @@ def _rows(updates: Updates, bootstrap: Bootstrap) -> list[RuleRow]:
                 n=failures.n,
                 mean_gain=failures.mean_gain,
                 advantage=failures.advantage,
+                without_scale=failures.without_scale,
             )
         )
     return rows

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopscope.stats import Bootstrap
+from loopscope.store import Level
 from loopscope.studies.fp64 import BOUNDS, NEEDED, Fp64Paths
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import MODEL, TASK, UPDATE, Panel, Row, TableResult, column, fixed, label
-from loopscope.studies.selection import select
+from loopscope.studies.selection import CONCAVE_PATHS, select
 
 BRACKET = ("optimum_slope_low", "optimum_slope_high", "optimum_mu", "optimum_nu")
 
@@ -44,7 +45,7 @@ COLUMNS = (
 
 def optimum_refinement(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[RefinementRow]:
     """One row per primary question whose signed bound does not cover the error; none is the good case."""
-    chosen = select(records, *NEEDED, *BOUNDS, level="full", where=lambda condition: condition.concave)
+    chosen = select(records, *NEEDED, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS)
     rows = tuple(row for updates in chosen.kept for row in _rows(updates))
     notes = chosen.notes
     if chosen.kept and not rows:

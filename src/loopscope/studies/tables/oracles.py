@@ -7,6 +7,7 @@ import numpy as np
 from loopscope.path import EFFECT_MARGIN, uniform_grid
 from loopscope.path import oracles as path_oracles
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio
+from loopscope.store import Level
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import (
     COUNT,
@@ -54,7 +55,7 @@ COLUMNS = (
 
 def oracles(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[OracleRow]:
     """One row per condition."""
-    chosen = select(records, "grid_gain", level="grid")
+    chosen = select(records, "grid_gain", level=Level.GRID)
     return TableResult(
         study="oracles",
         label="tab:oracle-comparison",

@@ -6,6 +6,7 @@ import numpy as np
 
 from loopscope.path import CURVATURE_SCALES
 from loopscope.stats import Bootstrap, Estimate, Quantile
+from loopscope.store import Level
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed
 from loopscope.studies.selection import select
@@ -54,7 +55,7 @@ COLUMNS = (
 
 def path_curvature(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[CurvatureRow]:
     """One row per condition."""
-    chosen = select(records, "grid_gain", "curvature_path", level="grid")
+    chosen = select(records, "grid_gain", "curvature_path", level=Level.GRID)
     return TableResult(
         study="path-curvature",
         label="tab:path-curvature",

@@ -7,6 +7,7 @@ import numpy as np
 from loopscope.path import quadratic_root, sampled_crossing
 from loopscope.stats import Bootstrap, Estimate, Ratio
 from loopscope.stats import bootstrap as estimate
+from loopscope.store import Level
 from loopscope.studies.records import GRID_SCALES, Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Panel, Row, TableResult, column, percent
 from loopscope.studies.selection import select
@@ -40,7 +41,7 @@ COLUMNS = (
 
 def progress_boundary(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[BoundaryRow]:
     """One row per condition."""
-    chosen = select(records, "grid_gain", level="grid")
+    chosen = select(records, "grid_gain", level=Level.GRID)
     return TableResult(
         study="progress-boundary",
         label="tab:progress-boundary",

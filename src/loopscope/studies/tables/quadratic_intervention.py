@@ -7,6 +7,7 @@ relative to the common current state. Mean gains use all questions, recovery the
 from dataclasses import dataclass
 
 from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.store import Level
 from loopscope.studies.records import Floats, Records, Updates
 from loopscope.studies.result import (
     COUNT,
@@ -52,7 +53,7 @@ COLUMNS = (
 
 def quadratic_intervention(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[InterventionRow]:
     """Three rows per condition."""
-    chosen = select(records, *NEEDED, level="grid")
+    chosen = select(records, *NEEDED, level=Level.GRID)
     return TableResult(
         study="quadratic-intervention",
         label="tab:quadratic-intervention",

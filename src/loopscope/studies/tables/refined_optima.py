@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.store import Level
 from loopscope.studies.fp64 import NEEDED, Fp64Paths
 from loopscope.studies.records import Mask, Records, Updates
 from loopscope.studies.result import (
@@ -72,7 +73,7 @@ COLUMNS = (
 
 def refined_optima(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[RefinedRow]:
     """Four rows per condition; primary membership is that of the stored slope and curvature, as in the paper."""
-    chosen = select(records, *NEEDED, level="full")
+    chosen = select(records, *NEEDED, level=Level.FULL)
     return TableResult(
         study="refined-optima",
         label="tab:fp64-path-prediction",

@@ -7,10 +7,11 @@ of the numerical scale error.
 from dataclasses import dataclass
 
 from loopscope.stats import Bootstrap, Estimate, Mean, Quantile
+from loopscope.store import Level
 from loopscope.studies.fp64 import BOUNDS, NEEDED, Fp64Paths
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed, percent
-from loopscope.studies.selection import select
+from loopscope.studies.selection import CONCAVE_PATHS, select
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ COLUMNS = (
 
 def scale_bounds(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ScaleBoundRow]:
     """One row per condition with derivative bounds."""
-    chosen = select(records, *NEEDED, *BOUNDS, level="full", where=lambda condition: condition.concave)
+    chosen = select(records, *NEEDED, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS)
     return TableResult(
         study="scale-bounds",
         label="tab:cloud-bound-comparison",

@@ -11,6 +11,7 @@ import numpy as np
 
 from loopscope.path import grid_regret, nearest_action, uniform_grid
 from loopscope.stats import Bootstrap, Estimate, Mean, Spearman
+from loopscope.store import Level
 from loopscope.studies.records import GRID_SCALES, Floats, Mask, Records, Updates
 from loopscope.studies.result import (
     COUNT,
@@ -103,7 +104,7 @@ PANELS = (
 
 def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ScaleRow]:
     """Three rows per condition: the primary subset, all questions, and primary questions with interior optimum."""
-    chosen = select(records, "grid_gain", "quadratic_scale", level="grid")
+    chosen = select(records, "grid_gain", "quadratic_scale", level=Level.GRID)
     return TableResult(
         study="scale-prediction",
         label="tab:step-prediction",

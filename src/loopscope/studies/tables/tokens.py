@@ -1,7 +1,7 @@
 """Finite-step failures of single tokens: Table "tab:native-continue", Appendix E.8.
 
-Utility is the log probability of one reference token. All estimates are token-weighted; intervals resample questions,
-keeping their tokens together, and recompute every ratio.
+Utility is the log probability of one reference token; in an option task those are the tokens of the right option. All
+estimates are token-weighted; intervals resample questions, keeping their tokens together, and recompute every ratio.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,11 @@ class TokenRow(Row):
     """One transition."""
 
     questions: int
+    """Questions with a position that continues through the transition."""
     positions: int
     """Reference prediction positions that continue through the transition."""
+    stored: int
+    """Reference prediction positions, continuing or not."""
     failures: int
     failure_rate: Estimate
     recovered_quarter: int
@@ -83,22 +86,37 @@ PANELS = (
 
 def tokens(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[TokenRow]:
     """One row per transition of every run that was measured with token rows."""
-    rows = tuple(_row(group, bootstrap or Bootstrap()) for group in records.tokens())
-    notes = notes_on(row.condition for row in rows)
-    if not rows:
-        notes += ("no run holds token rows: measure with --tokens",)
+    groups = list(records.tokens())
+    rows = tuple(_row(group, bootstrap or Bootstrap()) for group in groups if group.frame.height)
+    notes = notes_on(group.condition for group in groups) + _exited(groups)
+    if not groups:
+        notes += (records.nothing("no run holds token rows: measure with --tokens"),)
     return TableResult(
         study="tokens",
         label="tab:native-continue",
         title="Finite-step failures in recurrent updates of single tokens",
         caption=(
-            "(a) Failure rates use all continuing reference prediction positions; recovery rates use the original "
-            "failures. (b) Mean immediate gains and paired advantages are token-weighted reference log-probability "
-            "increments, in units of 0.001. Paired 95% intervals resample questions, retaining their tokens together."
+            "(a) Failure rates use all continuing reference prediction positions (in option tasks those of the right "
+            "option); recovery rates use the original failures. (b) Mean immediate gains and paired advantages are "
+            "token-weighted reference log-probability increments, in units of 0.001. Paired 95% intervals resample "
+            "questions, retaining their tokens together."
         ),
         rows=rows,
         panels=PANELS,
         notes=notes,
+    )
+
+
+def _exited(groups: list[Tokens]) -> tuple[str, ...]:
+    """Which updates no reference token takes, one note per evaluation set."""
+    exited: dict[str, list[str]] = {}
+    for group in groups:
+        if not group.frame.height:
+            condition = group.condition
+            exited.setdefault(f"{condition.model_title} {condition.set_title}", []).append(condition.update)
+    return tuple(
+        f"{name}: the exit policy takes no reference token through {', '.join(updates)}, so these have no row"
+        for name, updates in exited.items()
     )
 
 
@@ -124,6 +142,7 @@ def _row(group: Tokens, bootstrap: Bootstrap) -> TokenRow:
         "",
         questions=clusters.count,
         positions=group.frame.height,
+        stored=group.stored,
         failures=int(failed.sum()),
         recovered_quarter=int((failed & (quarter > 0)).sum()),
         recovered_quadratic=int((failed & (quadratic > 0)).sum()),

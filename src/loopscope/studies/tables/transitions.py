@@ -10,9 +10,10 @@ import numpy as np
 
 from loopscope.path import EFFECT_MARGIN, endpoint_prediction
 from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.store import Level
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed, percent
-from loopscope.studies.selection import select
+from loopscope.studies.selection import OPTION_TASKS, select
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,7 @@ PANELS = (
 
 def transitions(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[TransitionRow]:
     """One row per transition of every option task."""
-    chosen = select(
-        records, "grid_gain", "quadratic_gain", level="grid", where=lambda condition: condition.kind == "options"
-    )
+    chosen = select(records, "grid_gain", "quadratic_gain", level=Level.GRID, about=OPTION_TASKS)
     return TableResult(
         study="transitions",
         label="tab:hellaswag-transitions",
