@@ -2,10 +2,12 @@
 
 import math
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from loopscope.stats import Estimate
+from loopscope.studies.names import printable, spelled
 from loopscope.studies.result import Style, Value
 
 MOST_DECIMALS = 8
@@ -86,7 +88,7 @@ class PlainDialect(Dialect):
 
     def text(self, value: str) -> str:
         """One line."""
-        return " ".join(value.split())
+        return printable(value)
 
     def number(self, value: float, style: Style) -> str:
         """Digits as Python writes them."""
@@ -97,38 +99,75 @@ class PlainDialect(Dialect):
         return f"{value} [{low}, {high}]"
 
 
-_ESCAPES = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "→": r"$\to$",
-        "−": "$-$",
-        "Δ": r"$\Delta$",
-        "‖": r"$\|$",
-        "α": r"$\alpha$",
-        "κ": r"$\kappa$",
-        "φ": r"$\phi$",
-        "≤": r"$\leq$",
-        "×": r"$\times$",
-    }
-)
+_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    # The roman font has no straight quotes.
+    '"': r"\texttt{\char34}",
+    "→": r"$\to$",
+    "−": "$-$",
+    "Δ": r"$\Delta$",
+    "‖": r"$\|$",
+    "α": r"$\alpha$",
+    "ε": r"$\varepsilon$",
+    "κ": r"$\kappa$",
+    "φ": r"$\phi$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "²": "$^{2}$",
+    "…": r"\ldots{}",
+    "–": r"\textendash{}",
+    "—": r"\textemdash{}",
+    "‘": "`",
+    "’": "'",
+    "“": r"\textquotedblleft{}",
+    "”": r"\textquotedblright{}",
+}
+_MARKS = "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327"
+_ACCENTS = dict(zip(_MARKS, "`'^~=u.\"rHvc", strict=True))
+_LIGATURES = re.compile(r"(?<=-)(?=-)|(?<=')(?=')|(?<=[`?!])(?=`)|(?<=,)(?=,)")
+LONGEST_WORD = 16
+"""Letters of a word after which it may be broken, in pieces of half as many."""
+_BREAK = r"\penalty500\hspace{0pt}"
 
 
 def escape(text: str) -> str:
-    r"""Text with LaTeX's special characters made harmless.
+    r"""Text that LaTeX prints as it stands: no command, no ligature, no character that its fonts lack.
 
-    >>> print(escape("50% of a_b → 1"))
-    50\% of a\_b $\to$ 1
+    >>> print(escape("50% of a_b → 1, |x|<é"))
+    50\% of a\_b $\to$ 1, \textbar{}x\textbar{}\textless{}\'{e}
     """
-    return " ".join(text.split()).translate(_ESCAPES)
+    return " ".join(_word(word) for word in printable(text).split(" "))
+
+
+def _word(word: str) -> str:
+    size = LONGEST_WORD // 2
+    pieces = [word[i : i + size] for i in range(0, len(word), size)] if len(word) > LONGEST_WORD else [word]
+    return _BREAK.join(_LIGATURES.sub("{}", "".join(map(_letter, piece))) for piece in pieces)
+
+
+def _letter(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isascii():
+        return character
+    base, *marks = unicodedata.normalize("NFD", character)
+    if base.isascii() and base.isalpha() and len(marks) == 1 and marks[0] in _ACCENTS:
+        return f"\\{_ACCENTS[marks[0]]}{{{base}}}"
+    return "".join(_ESCAPES.get(letter, letter) for letter in spelled(character))
 
 
 def escape_head(text: str) -> str:
