@@ -164,7 +164,7 @@ def _letter(character: str) -> str:
         return _ESCAPES[character]
     if character.isascii():
         return character
-    base, *marks = unicodedata.normalize("NFD", character)
+    base, *marks = list(unicodedata.normalize("NFD", character))
     if base.isascii() and base.isalpha() and len(marks) == 1 and marks[0] in _ACCENTS:
         return f"\\{_ACCENTS[marks[0]]}{{{base}}}"
     return "".join(_ESCAPES.get(letter, letter) for letter in spelled(character))
