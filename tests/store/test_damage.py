@@ -194,16 +194,19 @@ def test_the_check_costs_a_tenth_of_reading_at_most(
         writer.finish()
     monkeypatch.setattr(hashing, "_SETTLED_NS", -1)
 
-    def seconds(forget: bool) -> float:
-        if forget:
+    def seconds(action: Callable[[], Any]) -> float:
+        """Of the processor, first time in a process: the least of several, since other programs run too."""
+        taken = []
+        for _ in range(15):
             hashing._hashed.clear()
-        began = time.perf_counter()
-        assert len(Run(tmp_path / "run").records) == 20_084
-        return time.perf_counter() - began
+            began = time.process_time()
+            action()
+            taken.append(time.process_time() - began)
+        return min(taken)
 
-    pairs = [(seconds(forget=True), seconds(forget=False)) for _ in range(15)]
-    first, again = (min(times) for times in zip(*pairs, strict=True))
+    run = Run(tmp_path / "run")
+    check = seconds(lambda: run.shards("questions"))
+    whole = seconds(lambda: Run(tmp_path / "run").records)
     with capsys.disabled():
-        print(f"\n10042 questions: {1e3 * first:.0f} ms, of which the check {1e3 * (first - again):.1f} ms", end=" ")
-        print(f"({(first - again) / first:.1%}); again in the same process {1e3 * again:.0f} ms")
-    assert first - again <= 0.1 * first
+        print(f"\n10042 questions: {1e3 * whole:.0f} ms, of which the check {1e3 * check:.1f} ms ({check / whole:.1%})")
+    assert check <= 0.1 * whole
