@@ -1,6 +1,7 @@
 import pytest
 
 from loopscope.report.provenance import DRAWING, provenance, warnings_of
+from loopscope.store import Run
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_random_weights_are_named_before_anything_else(make):
 def test_an_unfinished_run_says_so(make):
     run = make("run")
     run.layout.complete.unlink()
-    assert "run is unfinished" in warnings_of([run])[0]
+    assert "run is unfinished" in warnings_of([Run(run.path)])[0]
 
 
 def test_every_entry_has_words(make):

@@ -1,5 +1,8 @@
+import contextlib
+import os
 import re
 import shutil
+import socket
 
 import numpy as np
 import pytest
@@ -42,6 +45,25 @@ def test_a_folder_as_output_is_a_users_mistake(folder):
         write_report([folder / "run"], folder, FEW)
 
 
+@pytest.mark.parametrize("kind", ["a symbolic link", "a FIFO", "a socket"])
+def test_an_output_that_is_no_plain_file_is_left_alone(folder, tmp_path, kind):
+    output, kept = tmp_path / "report.html", tmp_path / "kept"
+    kept.write_text("kept")
+    if kind == "a symbolic link":
+        output.symlink_to(kept)
+    elif kind == "a FIFO":
+        os.mkfifo(output)
+    else:
+        # A socket's path may have 108 bytes, a test's folder more.
+        with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(tmp_path):
+            server.bind(output.name)
+    before = output.lstat()
+    with pytest.raises(LoopscopeError, match=f"is {kind}"):
+        write_report([folder / "run"], output, FEW)
+    assert output.lstat() == before
+    assert kept.read_text() == "kept"
+
+
 def test_something_that_is_no_run_is_a_users_mistake(folder):
     with pytest.raises(LoopscopeError, match="no manifest"):
         write_report([folder / "nothing"], folder / "x.html", FEW)
@@ -55,8 +77,9 @@ def test_no_run_is_a_users_mistake(folder):
 def test_a_run_without_any_unit_is_a_users_mistake(folder):
     empty = folder / "empty"
     shutil.copytree(folder / "run", empty)
-    for path in [empty / "complete.json", *(empty / "units").iterdir()]:
+    for path in (empty / "units").iterdir():
         path.unlink()
+    (empty / Run(folder / "run").layout.complete.name).unlink()
     with pytest.raises(LoopscopeError, match="holds no measured question yet"):
         write_report([empty], folder / "x.html", FEW)
 

@@ -17,7 +17,7 @@ from loopscope.report.pack import pack
 from loopscope.report.provenance import provenance, warnings_of
 from loopscope.stats import Bootstrap
 from loopscope.store import Run
-from loopscope.store.atomic import clear_write_errors, write_atomically
+from loopscope.store.atomic import clear_write_errors, require_plain, write_atomically
 from loopscope.studies.api import open_records
 from loopscope.studies.records import Records
 
@@ -41,6 +41,7 @@ def write_report(
     target = Path(output)
     if target.is_dir():
         raise LoopscopeError(f"{target} is a folder: name a file, such as {target / 'report.html'}")
+    require_plain(target)
     records = open_records(list(runs))
     page = Page(records, bootstrap or Bootstrap())
     with clear_write_errors(target):
