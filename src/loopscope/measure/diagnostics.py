@@ -41,7 +41,7 @@ def state_change(h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> StateChan
 
 
 def squared_norms(h_RSD: Tensor, h_plus_RSD: Tensor, impl: Implementation | None = None) -> Tensor:
-    """‖H‖², ‖H⁺‖² and ‖D‖² of every position, float64 [3, R, S]; D and the squares are FP32."""
+    """‖H‖², ‖H⁺‖² and ‖D‖² of every position, float64 [3, R, S]; D and the squares are FP32, of float64 states FP64."""
     if takes_kernel(h_RSD, impl, _DTYPES):
         from loopscope.measure.kernels.squared_norms import squared_norms as kernel
 
@@ -49,6 +49,6 @@ def squared_norms(h_RSD: Tensor, h_plus_RSD: Tensor, impl: Implementation | None
     found = []
     # A few rows at a time: what is made in between stays in the cache.
     for h, h_plus in zip(torch.split(h_RSD, 8), torch.split(h_plus_RSD, 8), strict=True):
-        a, b = h.float(), h_plus.float()
+        a, b = (h, h_plus) if h.dtype == torch.float64 else (h.float(), h_plus.float())
         found.append(torch.stack([(x * x).sum(-1, dtype=torch.float64) for x in (a, b, b - a)]))
     return torch.cat(found, 1)
