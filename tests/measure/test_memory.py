@@ -54,6 +54,23 @@ def test_refused_allocation_halves_the_batch_for_good(checkpoint: Callable[[str]
         np.testing.assert_allclose(short.records[name], plenty.records[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("many", [512, pytest.param(4096, marks=pytest.mark.slow)])
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads a process's own peak from /proc")
+def test_memory_does_not_grow_with_the_questions_in_bf16(many: int, tmp_path: Path) -> None:
+    """Each in a process of its own: every batch has a number of tokens that was not there before."""
+    script = Path(__file__).with_name("peak_of_pass.py")
+    peaks = []
+    for questions in (128, many):
+        command = [sys.executable, str(script), str(questions), str(tmp_path / str(questions))]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        peaks.append(float(done.stdout.splitlines()[-1]))
+    few, more = peaks
+    assert more <= 1.05 * few
+
+
 def test_single_question_that_does_not_fit_is_named(
     measured: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:

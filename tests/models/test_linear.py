@@ -20,6 +20,19 @@ def test_a_row_does_not_depend_on_how_many_there_are(rows, width):
     assert torch.equal(linear(x[:rows], weight), linear(x, weight)[:rows])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [0, 1, 15, 16, 17, 100, 255, 256, 300, 777])
+def test_blocks_of_rows_give_the_rows_of_the_whole_product(dtype, rows):
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, generator=generator).to(dtype) for shape in ((1000, 160), (96, 160), (96,)))
+    whole = linear(x, weight, bias)
+    found = linear(x[:rows].reshape(rows, 1, 160), weight, bias)
+    assert torch.equal(found, whole[:rows].reshape(rows, 1, 96))
+    exact = torch.einsum("ri,oi->ro", x[:rows].double(), weight.double()) + bias.double()
+    # One rounding to 8 or 11 bits, of a sum whose own errors are far below.
+    torch.testing.assert_close(found[:, 0].double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-5)
+
+
 def test_value_shape_and_gradient():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64, requires_grad=True)

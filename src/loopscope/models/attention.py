@@ -6,6 +6,10 @@ over the keys a query may see. Query head h reads key-value head h // (H / K). W
 the right, causality alone hides the padding from every valid position and no mask is built. Sequences packed into
 one row (`packing`) see what they share and themselves.
 
+The fused kernel's blocks depend on the width, and with them the rounding. On a CPU float32 attention is therefore
+summed in float64, and 16-bit attention, which is to round as the published code does, takes rows of one length at a
+time, without their padding.
+
 Shapes: B rows, S query positions, T key positions, H heads, K key-value heads, G = H/K, P head width.
 """
 
@@ -32,6 +36,7 @@ class Surroundings:
         cache: where keys and values go, if they are kept.
         cache_positions: [B, S], where in the cache this pass writes.
         plain: elementary operations alone, which autograd differentiates to any order.
+        lengths: of the rows without their padding, where each length is attended to by itself.
     """
 
     rotary: RotaryTables
@@ -39,6 +44,7 @@ class Surroundings:
     cache: KeyValueCache | None = None
     cache_positions: Tensor | None = None
     plain: bool = False
+    lengths: tuple[int, ...] | None = None
 
 
 def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype) -> Surroundings:
@@ -49,7 +55,16 @@ def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype) -> Surroundin
         positions = (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     else:
         positions = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
-    return Surroundings(rotary.tables(positions, dtype), visible_keys(batch))
+    return Surroundings(rotary.tables(positions, dtype), visible_keys(batch), lengths=_own_lengths(batch, dtype))
+
+
+def _own_lengths(batch: Batch, dtype: torch.dtype) -> tuple[int, ...] | None:
+    """Of rows in 16 bits on a CPU, padded on the right; None for others, and where there is no padding."""
+    mask = batch.attention_mask
+    if dtype.itemsize != 2 or mask.device.type != "cpu" or batch.padding == "left" or batch.segments is not None:
+        return None
+    lengths = mask.sum(1).tolist()
+    return None if min(lengths) == mask.shape[1] else tuple(lengths)
 
 
 def visible_keys(batch: Batch) -> Tensor | None:
@@ -110,8 +125,13 @@ def attend(
         held = around.cache.write(slot, k_BSKP, v_BSKP, around.cache_positions)
         if around.visible is not None:
             k, v = held
-    implementation = _attend_plain if around.plain else _attend_fused
-    mixed = implementation(q, k, v, around.visible if visible is None else visible)
+    seen = around.visible if visible is None else visible
+    if around.plain:
+        mixed = _attend_plain(q, k, v, seen)
+    elif around.lengths is not None and seen is None and type(q) is Tensor and not torch.is_grad_enabled():
+        mixed = _attend_by_length(q, k, v, around.lengths)
+    else:
+        mixed = _attend_fused(q, k, v, seen)
     return mixed.transpose(1, 2).reshape(batch, width, heads * head_width)
 
 
@@ -125,6 +145,14 @@ def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Te
         q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=grouped
     )
     return mixed.to(dtype)
+
+
+def _attend_by_length(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    mixed = torch.zeros_like(q)
+    for length in set(lengths):
+        rows = [row for row, own in enumerate(lengths) if own == length]
+        mixed[rows, :, :length] = _attend_fused(*(x[rows, :, :length] for x in (q, k, v)), None)
+    return mixed
 
 
 def _attend_plain(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:

@@ -2,8 +2,12 @@
 
 CPU libraries take another path, with another order of summation, when a product has only a few rows: a short
 sequence alone would then differ in the last bits from the same sequence in a batch, and a looped model amplifies
-that from loop to loop. Small products are therefore padded to a fixed number of rows. Together with attention in
-float64 (`attention`), float32 results on the CPU do not depend on padding or on the batch at all.
+that from loop to loop. Small products are therefore padded to a fixed number of rows. Together with what
+`attention` does, results on the CPU do not depend on padding or on the batch at all.
+
+oneDNN, which multiplies 16-bit matrices on a CPU, compiles a kernel of about 0.7 MB for every shape it meets and keeps
+more of them than its cache admits to, so that memory grows with every new number of tokens. 16-bit products therefore
+come in blocks of a few fixed numbers of rows.
 
 A matrix may be stored in BF16 where the arithmetic is float32 (`split_product`).
 """
@@ -19,16 +23,35 @@ from torch.nn import functional
 from loopscope.kernels.split_product import is_mixed, mixed_linear
 
 _ROWS = 16
+_BLOCKS = (256, 128, 64, 32, _ROWS)
+_HALF = (torch.bfloat16, torch.float16)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """X · weightᵀ + bias over the last dimension."""
     if type(x) is Tensor and x.device.type == "cpu":
         rows = x.shape[:-1].numel()
-        if rows < _ROWS:
-            flat = functional.pad(x.reshape(rows, x.shape[-1]), (0, 0, 0, _ROWS - rows))
-            return _product(flat, weight, bias)[:rows].reshape(*x.shape[:-1], weight.shape[0])
+        if rows < _ROWS or x.dtype in _HALF:
+            padded = max(_ROWS, -(-rows // _ROWS) * _ROWS)
+            flat = functional.pad(x.reshape(rows, x.shape[-1]), (0, 0, 0, padded - rows))
+            blocks = torch.split(flat, block_sizes(padded)) if x.dtype in _HALF else (flat,)
+            found = [_product(block, weight, bias) for block in blocks]
+            whole = found[0] if len(found) == 1 else torch.cat(found)
+            return whole[:rows].reshape(*x.shape[:-1], weight.shape[0])
     return _product(x, weight, bias)
+
+
+def block_sizes(rows: int) -> list[int]:
+    """A multiple of 16 as a sum of a few numbers.
+
+    >>> block_sizes(608)
+    [256, 256, 64, 32]
+    """
+    sizes = []
+    for size in _BLOCKS:
+        sizes += [size] * (rows // size)
+        rows %= size
+    return sizes
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
