@@ -19,7 +19,7 @@ SURFACE = {
     "tables": "--format --name runs",
     "tasks": "--json",
     "train-toy": "--device --minutes --output --seed name",
-    "verify": "--data-dir --device --model --replay run",
+    "verify": "--data-dir --device --layout --model --replay run",
 }
 
 

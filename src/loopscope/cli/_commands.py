@@ -166,8 +166,13 @@ def verify(
     data_dir: Annotated[str | None, flag("--data-dir", "Where the benchmarks are, if they have moved.")] = None,
     model: Annotated[str | None, flag("--model", "Where the model is, if it has moved.")] = None,
     device: Annotated[str | None, flag("--device", "Where to measure again; the run's own by default.")] = None,
+    layout: Annotated[
+        bool, flag("--layout", "Instead of the sample: how far numbers move when batches are cut in other ways.")
+    ] = False,
 ) -> None:
     """Check hashes, schema and counts of a run, and measure a sample of it again."""
-    from loopscope.cli.verify import verify_run
+    from loopscope.cli.verify import show_layout_movement, verify_run
 
-    verify_run(run, replay=replay, data_dir=data_dir, model=model, device=device)
+    verify_run(run, replay=replay and not layout, data_dir=data_dir, model=model, device=device)
+    if layout:
+        show_layout_movement(run, data_dir=data_dir, model=model, device=device)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from loopscope._errors import LoopscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from loopscope.measure.movement import Movement
 
 
 def verify_run(
@@ -31,3 +38,40 @@ def verify_run(
     print(f"{path}: {state}; {result.units_checked}/{result.units_planned} units, {rows}; {sample}")
     if not result.ok:
         raise LoopscopeError(f"{path} does not hold what it should; {result.advice}")
+
+
+def show_layout_movement(
+    path: str, *, data_dir: str | None = None, model: str | None = None, device: str | None = None
+) -> None:
+    """Measure the first questions of a run in other layouts and print how far its numbers move."""
+    from loopscope.measure.movement import QUESTIONS, layout_movement
+    from loopscope.store import Run, layout_margin
+
+    run = Run(path)
+    manifest = run.manifest
+    found = list(layout_movement(run, data_dir=data_dir, model=model, device=device))
+    updates = ", ".join(f"{t}→{t + 1}" for t in manifest.transitions)
+    print(
+        f"{manifest.model.name}, states in {manifest.dtypes.states}, readout in {manifest.dtypes.readout},"
+        f" on {device or manifest.device}: updates {updates} of the first {QUESTIONS} questions of each task"
+    )
+    print("\n".join(_table(found)))
+    print(
+        "marked layout-sensitive are outcomes of this run whose gain or slope is nearer to zero than"
+        " {:g} nats (solutions), {:g} (options), {:g} (tokens)".format(*layout_margin(manifest))
+    )
+
+
+def _table(found: Sequence[Movement]) -> list[str]:
+    """Two lines a layout: the largest movement of every quantity, and what 99 of 100 updates stay below."""
+    import numpy as np
+
+    quantities = list(found[0].moved)
+    lines = [["task", "", "layout", "", *quantities, "outcomes"]]
+    for one in found:
+        largest = [f"{moved.max():.1e}" for moved in one.moved.values()]
+        most = [f"{np.quantile(moved, 0.99):.1e}" for moved in one.moved.values()]
+        lines.append([one.task, one.table, one.layout, "largest", *largest, f"{one.flipped} of {one.updates} flip"])
+        lines.append(["", "", "", "99%", *most, ""])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from loopscope.measure.batches import Question, plan_batches
 from loopscope.measure.columns import length
 from loopscope.measure.compare import Tolerance, compare
 from loopscope.measure.examples import example_columns
-from loopscope.measure.facts import facts_of
+from loopscope.measure.facts import ModelFacts, facts_of
 from loopscope.measure.prepare import QuestionEncoder
 from loopscope.measure.request import DataRequest, ModelRequest, Request
 from loopscope.measure.run import Prepared, prepare
@@ -28,7 +29,7 @@ from loopscope.measure.trip import Trip
 from loopscope.models.protocol import LoopedModel
 from loopscope.store.arrow import to_arrow
 from loopscope.store.checks import constants
-from loopscope.store.differences import differences
+from loopscope.store.differences import Difference, differences
 from loopscope.store.manifest import Manifest, TaskInfo
 from loopscope.store.run import Run
 from loopscope.store.units import WorkUnit
@@ -44,6 +45,7 @@ _CIRCUMSTANCES = (
     "model.revision",
 )
 """What may differ from the run; then rounding may differ, too. So may weights of which an older run says nothing."""
+_STRANGE = "not the sources of the run"
 
 
 def replay(
@@ -58,34 +60,64 @@ def replay(
         model: where the model is; left out, where it was.
     """
     try:
-        return list(_replay(run, _request(run, data_dir, device, model)))
+        return list(_replay(run, request_of(run, data_dir, device, model)))
     except LoopscopeError as error:
         return [Finding("replay", str(run.path), f"cannot be measured again: {error}")]
 
 
 def _replay(run: Run, request: Request) -> Iterator[Finding]:
-    loaded = request.data.load()
-    model = request.model.load()
-    facts = facts_of(model)
-    prepared = prepare(request, loaded, facts)
-    # The batches are those of the run, whatever this device would have been given.
-    rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch})
-    found = differences(run.manifest, rebuilt)
-    unknown = ("model.weights.",) if not run.manifest.model.weights else ()
-    refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES + unknown)]
-    if refused:
-        yield from (Finding("replay", str(run.path), f"not the sources of the run: {entry}") for entry in refused)
+    sources = Sources.of(run, request)
+    if sources.refused:
+        yield from (Finding("replay", str(run.path), f"{_STRANGE}: {entry}") for entry in sources.refused)
         return
-    tolerance = Tolerance.of(run.manifest, same_circumstances=not found)
-    encoder = QuestionEncoder(
-        request.model.load_tokenizer(),
-        facts.max_positions,
-        request.settings.long,
-        spans=request.settings.tokens,
-        share=request.settings.share_context,
-    )
+    tolerance = Tolerance.of(run.manifest, same_circumstances=not sources.differences)
+    settings = request.settings
+    encoder = sources.encoder(spans=settings.tokens, share=settings.share_context)
     for unit in _sample(run):
-        yield from _replay_unit(run, unit, prepared, model, encoder, request.settings, tolerance)
+        yield from _replay_unit(run, unit, sources.prepared, sources.model, encoder, settings, tolerance)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Model, tokenizer and rows of a run, loaded again.
+
+    Attributes:
+        differences: what is not as it was.
+        refused: those of them that may not differ.
+    """
+
+    request: Request
+    model: LoopedModel
+    facts: ModelFacts
+    prepared: Prepared
+    differences: list[Difference]
+    refused: list[Difference]
+
+    @classmethod
+    def of(cls, run: Run, request: Request) -> Sources:
+        """Load what a request of `request_of` names."""
+        loaded = request.data.load()
+        model = request.model.load()
+        facts = facts_of(model)
+        prepared = prepare(request, loaded, facts)
+        # The batches are those of the run, whatever this device would have been given.
+        rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch})
+        found = differences(run.manifest, rebuilt)
+        unknown = ("model.weights.",) if not run.manifest.model.weights else ()
+        refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES + unknown)]
+        return cls(request, model, facts, prepared, found, refused)
+
+    def check(self) -> None:
+        """Refuse other sources than those of the run."""
+        if self.refused:
+            raise LoopscopeError(f"{_STRANGE}: {self.refused[0]}")
+
+    def encoder(self, *, spans: bool, share: bool) -> QuestionEncoder:
+        """Rows to questions."""
+        tokenizer = self.request.model.load_tokenizer()
+        return QuestionEncoder(
+            tokenizer, self.facts.max_positions, self.request.settings.long, spans=spans, share=share
+        )
 
 
 def _replay_unit(
@@ -140,7 +172,7 @@ def _sample(run: Run) -> list[WorkUnit]:
     ]
 
 
-def _request(run: Run, data_dir: str | os.PathLike[str] | None, device: str | None, model: str | None) -> Request:
+def request_of(run: Run, data_dir: str | os.PathLike[str] | None, device: str | None, model: str | None) -> Request:
     """The call that made the run, from its manifest and, for where its sources were, from its log."""
     manifest = run.manifest
     called: Mapping[str, Any] = next((e for e in reversed(run.events) if e.get("event") == "call"), {})

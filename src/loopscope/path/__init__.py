@@ -66,6 +66,7 @@ from loopscope.path.outcomes import (
     exceeds_margin,
     oracles,
     recovery,
+    within_margin,
 )
 from loopscope.path.quadratic import (
     QuadraticPrediction,
@@ -146,4 +147,5 @@ __all__ = [
     "taylor_regret_bound",
     "taylor_scale_bound",
     "uniform_grid",
+    "within_margin",
 ]

@@ -84,6 +84,20 @@ def exceeds_margin(slope: ArrayLike, gain: ArrayLike, margin: float = EFFECT_MAR
     return plain((slope > margin) & (-gain > margin))
 
 
+def within_margin(slope: ArrayLike, gain: ArrayLike, margin: float) -> Bools:
+    """Whether numbers that are off by less than a margin may put an update into another class.
+
+    |ΔU| < margin, or |A| < margin where ΔU < 0: the class of a progressing update does not depend on its slope.
+
+    >>> within_margin([1e-5, 0.2, 1e-5], [-0.1, 1e-5, 0.1], 1e-4)
+    array([ True,  True, False])
+    """
+    if not 0 <= margin < np.inf:
+        raise LoopscopeError(f"margin is {margin}: give zero or a positive number")
+    slope, gain = per_update(slope=slope, gain=gain)
+    return plain((np.abs(gain) < margin) | ((gain < 0) & (np.abs(slope) < margin)))
+
+
 CONTRACTION = 0.25
 
 

@@ -108,6 +108,16 @@ class Overview:
                     share=True,
                 )
             )
+        sensitive = int(updates.layout_sensitive.sum())
+        if sensitive:
+            facts.append(
+                _fact(
+                    "Layout-sensitive outcomes",
+                    self.bootstrap.estimate({"share": Mean(updates.layout_sensitive)})["share"],
+                    words.of_layout(sensitive, condition.n, condition.layout_margin),
+                    share=True,
+                )
+            )
         return {
             "transition": condition.transition,
             "update": condition.update,

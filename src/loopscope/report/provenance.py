@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loopscope.store import Manifest, Run
+from loopscope.report.words import number
+from loopscope.store import Manifest, Run, layout_margin
 from loopscope.studies.conditions import Weights, conditions_of
 
 LEVELS = {
@@ -102,6 +103,11 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
         f"{batch.size} examples" if batch.size else f"{batch.token_budget} padded tokens" if batch.token_budget else ""
     )
     yield "Batches", f"{batch.policy}" + (f", {size}" if size else "") + f", padded on the {batch.padding}"
+    solution, options, token = map(number, layout_margin(manifest))
+    yield (
+        "Other batches",
+        f"may move gain and slope by {solution} nats (solutions), {options} (options), {token} (single tokens)",
+    )
     yield "Device", manifest.device
     yield "Libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())
     yield "Seeds", ", ".join(f"{name} {seed}" for name, seed in _seeds(manifest))

@@ -36,6 +36,16 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%".replace(".0%", "%")
 
 
+def of_layout(sensitive: int, updates: int, margin: float) -> str:
+    """How many outcomes the batch layout could have changed.
+
+    >>> of_layout(3, 50, 0.005)
+    '3 of 50 updates are nearer to zero than the 0.00500 nats that another batch layout may move them.'
+    """
+    within = f"the {number(margin)} nats that another batch layout may move them"
+    return f"{sensitive} of {updates} updates are nearer to zero than {within}."
+
+
 def clearly(estimate: Estimate) -> int:
     """1 where the whole interval lies above zero, -1 where it lies below, 0 where it does neither."""
     interval = estimate.interval

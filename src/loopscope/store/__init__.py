@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loopscope.store.columns import Column, ColumnType, Table
     from loopscope.store.hashing import code_sha256, ids_sha256, sha256_bytes, sha256_file
+    from loopscope.store.layout_margin import LAYOUT_MARGINS, LayoutMargin, layout_margin
     from loopscope.store.levels import Level
     from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
     from loopscope.store.records import UnitRecord
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "columns": ("Column", "ColumnType", "Table"),
     "hashing": ("code_sha256", "ids_sha256", "sha256_bytes", "sha256_file"),
+    "layout_margin": ("LAYOUT_MARGINS", "LayoutMargin", "layout_margin"),
     "levels": ("Level",),
     "manifest": ("BatchInfo", "Dtypes", "Manifest", "ModelInfo", "TaskInfo"),
     "records": ("UnitRecord",),
@@ -33,6 +35,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "LAYOUT_MARGINS",
     "SCHEMA_VERSION",
     "TABLES",
     "BatchInfo",
@@ -40,6 +43,7 @@ __all__ = [
     "ColumnType",
     "Dtypes",
     "Finding",
+    "LayoutMargin",
     "Level",
     "Manifest",
     "ModelInfo",
@@ -53,6 +57,7 @@ __all__ = [
     "WorkUnit",
     "code_sha256",
     "ids_sha256",
+    "layout_margin",
     "open_or_create",
     "sha256_bytes",
     "sha256_file",

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from loopscope.store.layout_margin import layout_margin
 from loopscope.studies.names import printable, title
 from loopscope.studies.paper.load import model_names, set_titles
 
@@ -58,6 +59,9 @@ class Condition:
     """CDF threshold of the exit gate; None for the checkpoint's own."""
     scalar_checks: int
     """Questions of the run on which Q was to be computed a second way."""
+    layout_margin: float
+    token_layout_margin: float
+    """How far another batch layout moves a gain or a slope, in nats; those of single tokens."""
 
     @property
     def model_title(self) -> str:
@@ -123,7 +127,7 @@ def at(condition: Condition, transition: int | None, n: int) -> Condition:
 
 
 def _condition(run: "Run", manifest: "Manifest", task: "TaskInfo") -> Condition:
-    model = manifest.model
+    model, margin = manifest.model, layout_margin(manifest)
     checks, threshold = (manifest.settings.get(name) for name in ("scalar_checks", "exit_threshold"))
     return Condition(
         run=folder_name(run),
@@ -144,6 +148,8 @@ def _condition(run: "Run", manifest: "Manifest", task: "TaskInfo") -> Condition:
         template_sha256=task.template_sha256,
         exit_threshold=threshold if isinstance(threshold, int | float) else None,
         scalar_checks=checks if isinstance(checks, int) else 0,
+        layout_margin=margin.options if task.kind == "options" else margin.solution,
+        token_layout_margin=margin.token,
     )
 
 

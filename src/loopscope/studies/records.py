@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from loopscope.path import GRID, GridOptimum, Outcome, classify, grid_optimum
+from loopscope.path import GRID, GridOptimum, Outcome, classify, grid_optimum, within_margin
 from loopscope.store import Run
 from loopscope.studies.conditions import Condition, at, conditions_of, folder_name
 
@@ -89,6 +89,11 @@ class Updates:
     def finite_step(self) -> Mask:
         """Finite-step failures: ΔU < 0 although A > 0."""
         return np.asarray(self.outcome == Outcome.FINITE_STEP_FAILURE)
+
+    @property
+    def layout_sensitive(self) -> Mask:
+        """Outcomes that another batch layout could have made others."""
+        return np.asarray(within_margin(self.slope, self.gain, self.condition.layout_margin))
 
     @property
     def primary(self) -> Mask:

@@ -66,6 +66,26 @@ def unfinished(notes: Iterable[str]) -> list[str]:
     return [note for note in notes if _UNFINISHED in note]
 
 
+def notes_on_layout(counted: Iterable[tuple[Condition, float, int, int]]) -> tuple[str, ...]:
+    """How many of a condition's outcomes are nearer to zero than its margin, and of how many."""
+    by_margin: dict[float, list[str]] = {}
+    for condition, margin, sensitive, outcomes in counted:
+        if sensitive:
+            by_margin.setdefault(margin, []).append(f"{condition} {sensitive} of {outcomes}")
+    return tuple(
+        "layout-sensitive outcomes, whose gain (or slope, of harmful updates) is nearer to zero than the"
+        f" {margin:g} nats that another batch layout may move it: {', '.join(found)}"
+        for margin, found in by_margin.items()
+    )
+
+
+def layout_notes(kept: Iterable[Updates]) -> tuple[str, ...]:
+    """The same, counted over the questions of some conditions."""
+    return notes_on_layout(
+        (one.condition, one.condition.layout_margin, int(one.layout_sensitive.sum()), len(one)) for one in kept
+    )
+
+
 def notes_on(conditions: Iterable[Condition]) -> tuple[str, ...]:
     """What a reader must know of these conditions: weights that are no published model's, unfinished runs."""
     notes: dict[str, None] = {}

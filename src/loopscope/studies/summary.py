@@ -39,6 +39,9 @@ class Summary:
     quadratic_gain: Estimate
     sign_slope: Estimate
     sign_quadratic: Estimate
+    layout_margin: float
+    layout_sensitive: int
+    """Updates whose outcome another batch layout could have made another."""
 
     def lines(self) -> list[str]:
         """The summary in sentences."""
@@ -73,6 +76,11 @@ class Summary:
         written.append(
             f"sign of the gain foretold by A: {_percent(self.sign_slope)}, by A+Q: {_percent(self.sign_quadratic)}"
         )
+        if self.layout_sensitive:
+            written.append(
+                f"layout-sensitive outcomes: {self.layout_sensitive}; their gain (or slope, if harmful) is nearer to"
+                f" zero than the {self.layout_margin:g} nats that another batch layout may move it"
+            )
         return written
 
 
@@ -115,6 +123,8 @@ def summarise(run: Run, bootstrap: Bootstrap | None = None) -> Summary:
         failures=int(failures.sum()),
         quarter_recovered=int((failures & (quarter > 0)).sum()),
         quadratic_recovered=int((failures & (quadratic > 0)).sum()),
+        layout_margin=updates[0].condition.layout_margin,
+        layout_sensitive=sum(int(one.layout_sensitive.sum()) for one in updates),
         **estimates,
     )
 

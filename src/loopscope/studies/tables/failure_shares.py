@@ -7,7 +7,7 @@ from loopscope.stats import Bootstrap, Estimate, Ratio
 from loopscope.stats import bootstrap as estimate
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Panel, Row, TableResult, column, percent
-from loopscope.studies.selection import select
+from loopscope.studies.selection import layout_notes, select
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class FailureShareRow(Row):
     """Failures with both A > 1e-4 and −ΔU > 1e-4."""
     neutral: int
     """Updates with ΔU = 0 exactly."""
+    layout_sensitive: int
+    """Updates whose outcome another batch layout could have made another."""
 
 
 COLUMNS = (
@@ -50,7 +52,7 @@ def failure_shares(records: Records, bootstrap: Bootstrap | None = None) -> Tabl
         ),
         rows=tuple(_row(updates, bootstrap) for updates in chosen.kept),
         panels=(Panel(COLUMNS),),
-        notes=chosen.notes,
+        notes=chosen.notes + layout_notes(chosen.kept),
     )
 
 
@@ -61,4 +63,5 @@ def _row(updates: Updates, bootstrap: Bootstrap | None) -> FailureShareRow:
         share=estimate(Ratio(updates.finite_step, updates.harmful), bootstrap),
         beyond_margin=int(exceeds_margin(updates.slope, updates.gain).sum()),
         neutral=int((updates.outcome == Outcome.NEUTRAL).sum()),
+        layout_sensitive=int(updates.layout_sensitive.sum()),
     )

@@ -8,7 +8,7 @@ from loopscope.path import endpoint_prediction
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio, Spearman
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed, percent
-from loopscope.studies.selection import select
+from loopscope.studies.selection import layout_notes, select
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def mechanism(records: Records, bootstrap: Bootstrap | None = None) -> TableResu
         ),
         rows=tuple(_row(updates, bootstrap or Bootstrap()) for updates in chosen.kept),
         panels=(Panel(COLUMNS),),
-        notes=chosen.notes,
+        notes=chosen.notes + layout_notes(chosen.kept),
     )
 
 

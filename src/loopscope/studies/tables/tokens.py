@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loopscope.path import Outcome, classify, exceeds_margin
+from loopscope.path import Outcome, classify, exceeds_margin, within_margin
 from loopscope.stats import Bootstrap, Clusters, Estimate
 from loopscope.studies.records import Records, Tokens
 from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed, percent
-from loopscope.studies.selection import notes_on
+from loopscope.studies.selection import notes_on, notes_on_layout
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class TokenRow(Row):
     """Paired advantages of the quadratic rule."""
     beyond_margin: int
     """Failures with A > 1e-4 and ΔU < −1e-4."""
+    layout_sensitive: int
+    """Positions whose outcome another batch layout could have made another."""
 
 
 LEADS = (MODEL, TASK, UPDATE)
@@ -89,6 +91,9 @@ def tokens(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[
     groups = list(records.tokens())
     rows = tuple(_row(group, bootstrap or Bootstrap()) for group in groups if group.frame.height)
     notes = notes_on(group.condition for group in groups) + _exited(groups)
+    notes += notes_on_layout(
+        (row.condition, row.condition.token_layout_margin, row.layout_sensitive, row.positions) for row in rows
+    )
     if not groups:
         notes += (records.nothing("no run holds token rows: measure with --tokens"),)
     return TableResult(
@@ -147,5 +152,6 @@ def _row(group: Tokens, bootstrap: Bootstrap) -> TokenRow:
         recovered_quarter=int((failed & (quarter > 0)).sum()),
         recovered_quadratic=int((failed & (quadratic > 0)).sum()),
         beyond_margin=int(exceeds_margin(slope, gain).sum()),
+        layout_sensitive=int(within_margin(slope, gain, group.condition.token_layout_margin).sum()),
         **estimates,
     )
