@@ -5,9 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscope.path import CONTRACTION, Outcome, classify, exceeds_margin, oracles, recovery, uniform_grid
+from loopscope.path import (
+    CONTRACTION,
+    Outcome,
+    classify,
+    exceeds_margin,
+    oracles,
+    recovery,
+    uniform_grid,
+    within_margin,
+)
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
+near_zero, shares = st.floats(-2, 2), st.floats(-1, 1)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +100,24 @@ def test_margin_zero_is_the_finite_step_failure_itself(slope, gain):
     assert exceeds_margin(slope, gain, margin=0) == (classify(slope, gain) is Outcome.FINITE_STEP_FAILURE)
 
 
+@pytest.mark.parametrize("function", [exceeds_margin, within_margin])
 @pytest.mark.parametrize("margin", [-1e-9, np.nan, np.inf])
-def test_impossible_margins_are_refused(refuses, margin):
+def test_impossible_margins_are_refused(refuses, margin, function):
     with refuses(f"margin is {margin}: give zero or a positive number"):
-        exceeds_margin(1.0, -1.0, margin=margin)
+        function(1.0, -1.0, margin=margin)
+
+
+@given(near_zero, near_zero, shares, shares)
+def test_outcomes_outside_the_margin_survive_any_shift_below_it(slope, gain, slope_shift, gain_shift):
+    if not within_margin(slope, gain, 0.5):
+        assert classify(slope + 0.49 * slope_shift, gain + 0.49 * gain_shift) is classify(slope, gain)
+
+
+@pytest.mark.parametrize(("slope", "gain"), [(2.0, 0.4), (2.0, -0.4), (0.4, -2.0), (-0.4, -2.0), (0.0, 0.0)])
+def test_outcomes_within_the_margin_can_be_moved(slope, gain):
+    assert within_margin(slope, gain, 0.5)
+    shifts = [-0.49, 0.0, 0.49]
+    assert len({classify(slope + a, gain + b) for a in shifts for b in shifts}) > 1
 
 
 @pytest.mark.parametrize("function", [classify, exceeds_margin])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscope._errors import LoopscopeError
+from loopscope._errors import LoopscopeError, setting
 from loopscope.measure.batches import Question
 from loopscope.measure.columns import Columns
 from loopscope.measure.prepare import PlannedTask
@@ -93,7 +93,7 @@ def layout_movement(
         LoopscopeError: the run has no updates, or its sources are not there.
     """
     if not run.manifest.transitions:
-        raise LoopscopeError(f"{run.path} has no updates to compare: measure it with --transitions")
+        raise LoopscopeError(f"{run.path} has no updates to compare: measure it with {setting('transitions')}")
     sources = Sources.of(run, request_of(run, data_dir, device, model))
     sources.check()
     given = sources.request.settings

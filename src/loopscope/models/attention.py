@@ -151,7 +151,8 @@ def _attend_by_length(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...])
     mixed = torch.zeros_like(q)
     for length in set(lengths):
         rows = [row for row, own in enumerate(lengths) if own == length]
-        mixed[rows, :, :length] = _attend_fused(*(x[rows, :, :length] for x in (q, k, v)), None)
+        own_q, own_k, own_v = (x[rows, :, :length] for x in (q, k, v))
+        mixed[rows, :, :length] = _attend_fused(own_q, own_k, own_v, None)
     return mixed
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loopscope.store.columns import Column, ColumnType, Table
     from loopscope.store.hashing import code_sha256, ids_sha256, sha256_bytes, sha256_file
-    from loopscope.store.layout_margin import LAYOUT_MARGINS, LayoutMargin, layout_margin
+    from loopscope.store.layout_margins import LAYOUT_MARGINS, LayoutMargin, layout_margin
     from loopscope.store.levels import Level
     from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
     from loopscope.store.records import UnitRecord
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "columns": ("Column", "ColumnType", "Table"),
     "hashing": ("code_sha256", "ids_sha256", "sha256_bytes", "sha256_file"),
-    "layout_margin": ("LAYOUT_MARGINS", "LayoutMargin", "layout_margin"),
+    "layout_margins": ("LAYOUT_MARGINS", "LayoutMargin", "layout_margin"),
     "levels": ("Level",),
     "manifest": ("BatchInfo", "Dtypes", "Manifest", "ModelInfo", "TaskInfo"),
     "records": ("UnitRecord",),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from loopscope.store.layout_margin import layout_margin
+from loopscope.store.layout_margins import layout_margin
 from loopscope.studies.names import printable, title
 from loopscope.studies.paper.load import model_names, set_titles
 
