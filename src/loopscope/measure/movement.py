@@ -21,7 +21,7 @@ from loopscope.measure.columns import Columns
 from loopscope.measure.prepare import PlannedTask
 from loopscope.measure.replay import Sources, request_of
 from loopscope.measure.settings import BatchPolicy, Settings
-from loopscope.measure.worker import Worker
+from loopscope.measure.worker import Measured, Worker
 from loopscope.path import GRID, grid_optimum
 from loopscope.store import TABLES
 from loopscope.store.levels import Level
@@ -146,7 +146,7 @@ def _measured(
     """The columns of the updates of questions and tokens, in the order of their keys."""
     worker = Worker(sources.model, dataclasses.replace(settings, batch=choice.batch))
     units = [questions[start : start + choice.unit] for start in range(0, len(questions), choice.unit)]
-    found = [unit.tables for unit in worker.run(enumerate(units))]
+    found = [unit.tables for unit in worker.run(enumerate(units)) if isinstance(unit, Measured)]
     return {name: _ordered([tables[name] for tables in found], key) for name, key in _KEYS.items() if name in found[0]}
 
 
