@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.measure.ray_guard import MARK, marked
-
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to find the processes")
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -97,16 +95,24 @@ def children(process: subprocess.Popen[str]) -> dict[str, int]:
     return {Path(os.readlink(f"/proc/{child}/exe")).name: int(child) for child in found}
 
 
-def mark_of(process: int) -> str:
-    variables = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
-    return next(v.removeprefix(f"{MARK}=") for v in variables if v.startswith(f"{MARK}="))
+def descendants(process: int) -> list[int]:
+    """Every process that a process started, and that those started."""
+    found = [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return found + [one for child in found for one in descendants(child)]
 
 
-def none_left(mark: str, seconds: float) -> bool:
+def none_left(processes: list[int], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while marked(mark) and time.monotonic() < deadline:
+    while any(map(alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not marked(mark)
+    return not any(map(alive, processes))
+
+
+def alive(process: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("victim", ["gcs_server", pytest.param("raylet", marks=pytest.mark.slow)])
@@ -114,8 +120,8 @@ def test_ray_that_dies_is_one_line_within_seconds(victim: str, start: Start) -> 
     pytest.importorskip("ray")
     process = start("--engine", "ray", "--workers", "1")
     servers = children(process)
-    mark = mark_of(servers["raylet"])
-    assert len(marked(mark)) > 4
+    started = descendants(process.pid)
+    assert len(started) > 6
     os.kill(servers[victim], signal.SIGKILL)
     # Two seconds on an idle machine; Ray itself takes a minute to notice, or never does.
     _, err = process.communicate(timeout=30)
@@ -123,18 +129,18 @@ def test_ray_that_dies_is_one_line_within_seconds(victim: str, start: Start) -> 
     (line,) = [line for line in err.splitlines() if line.startswith("loopscope: ")]
     assert "Ray has ended" in line
     assert "the same command continues" in line
-    assert none_left(mark, 2)
+    assert none_left(started, 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_no_process_outlives_its_driver(number: int, start: Start) -> None:
     pytest.importorskip("ray")
     process = start("--engine", "ray", "--workers", "1")
-    mark = mark_of(children(process)["raylet"])
-    assert len(marked(mark)) > 4
+    started = descendants(process.pid)
+    assert len(started) > 6
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == (143 if number == signal.SIGTERM else -number)
-    assert none_left(mark, 10)
+    assert none_left(started, 15)
     if number == signal.SIGTERM:
         assert "interrupted by SIGTERM" in err

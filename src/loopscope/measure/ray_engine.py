@@ -197,8 +197,10 @@ def connect(ray: Any, address: str | None, workers: int | None) -> RayGuard | No
             with _own_signals():
                 ray.init(address=address, log_to_driver=False)
             return None
+        cores = max(workers or 0, os.cpu_count() or 1)
         with _own_signals(), guarded() as guard:
-            ray.init(num_cpus=max(workers or 0, os.cpu_count() or 1), include_dashboard=False, log_to_driver=False)
+            started = ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
+            guard.watch(os.path.realpath(started.address_info["session_dir"]))
         return guard
     except (OSError, ValueError, RuntimeError) as error:
         where = f"the Ray cluster at {address}" if address else "a local Ray"

@@ -1,8 +1,10 @@
 """Ends a Ray that was started for one pass when the pass has ended, however it ended.
 
 A driver that is killed cannot end what it started, and Ray's agents live on for a minute. So a small process of its own
-waits for the driver's end (its standard input closes) and then kills every process that carries the pass's mark in its
-environment, which Ray's processes inherit from each other. Runs as a script, with the standard library alone.
+waits for the driver's end (its standard input closes) and then kills what is left of the Ray: the processes that carry
+the pass's mark in their environment, which they inherit from each other, and those that call themselves `ray::…`, which
+wipes the environment that others see, and have a file of the Ray's session open. Runs as a script, with the standard
+library alone.
 """
 
 from __future__ import annotations
@@ -33,8 +35,14 @@ class RayGuard:
                 [sys.executable, "-I", "-S", __file__, mark], stdin=subprocess.PIPE, start_new_session=True
             )
 
+    def watch(self, session: str) -> None:
+        """Tell the folder of the Ray's session."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(session.encode())
+            self._process.stdin.flush()
+
     def close(self) -> None:
-        """End whatever carries the mark, now."""
+        """End whatever is left, now."""
         if self._process is not None:
             self._process.communicate()
 
@@ -54,21 +62,25 @@ def guarded() -> Iterator[RayGuard]:
         del os.environ[MARK]
 
 
-def marked(mark: str) -> list[int]:
-    """The processes that were started with the mark in their environment."""
-    wanted, found = f"{MARK}={mark}".encode(), []
+def of_session(mark: str, session: str) -> list[int]:
+    """The processes of a Ray that was started under this mark, with this folder; "" where it is not known."""
+    found = []
     for entry in _PROCESSES.iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):  # another user's, or gone meanwhile
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0") or (
+                    session
+                    and (entry / "cmdline").read_bytes().startswith(b"ray::")
+                    and any(os.readlink(file).startswith(session + "/") for file in (entry / "fd").iterdir())
+                ):
                     found.append(int(entry.name))
     return found
 
 
-def sweep(mark: str) -> None:
+def sweep(mark: str, session: str) -> None:
     """Kill all of them, and those that they start meanwhile."""
     deadline = time.monotonic() + _SECONDS_TO_SWEEP
-    while (found := marked(mark)) and time.monotonic() < deadline:
+    while (found := of_session(mark, session)) and time.monotonic() < deadline:
         for process in found:
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)
@@ -76,5 +88,4 @@ def sweep(mark: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdin.buffer.read()
-    sweep(sys.argv[1])
+    sweep(sys.argv[1], os.fsdecode(sys.stdin.buffer.read()))
