@@ -1,6 +1,11 @@
 """Words of benchmarks and checkpoints stay words, whatever they contain."""
 
+from urllib.parse import urlencode
+
 import pytest
+
+from loopscope.report import write_report
+from loopscope.stats import Bootstrap
 
 SAMPLES = {
     "script end": "</script><script>window.pwned = 1</script>",
@@ -67,3 +72,36 @@ def test_a_megabyte_of_text_is_text(visit, page_of, synthetic):
     assert len(block.text_content()) == 12000
     page.get_by_role("button", name="Show all").click()
     assert block.text_content() == long
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory, synthetic):
+    """Two runs whose folders, models and tasks have names that a lookup or a layout could stumble over."""
+    folder = tmp_path_factory.mktemp("named")
+    names = {
+        "constructor": ("toString", "__proto__"),
+        "r" * 200: ("long-" * 1000, "n" * 200),
+        "$x_{": ("$\\frac{$ \u202e 100% #1 &amp;", "<!--style-->"),
+    }
+    for run, (model, task) in names.items():
+        made = synthetic.Made([synthetic.Question("q", ["a b"])] * 6, name=task, model={"name": model, "spec": model})
+        synthetic.write_run(folder / run, made)
+    page = write_report([folder / run for run in names], folder / "report.html", Bootstrap(resamples=20))
+    return page, {run: task for run, (_, task) in names.items()}
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_any_name_is_shown_within_the_window(visit, expect, named, width):
+    path, tasks = named
+    page = visit(path, viewport={"width": width, "height": 900})
+    views = ["overview", "questions", "studies", "provenance"]
+    for run, task in tasks.items():
+        query = urlencode({"run": run, "task": f"{task}/test", "id": f"{task}-3", "t": 4})
+        views.append(f"question?{query}")
+    for view in views:
+        page.goto(f"{path.as_uri()}#/{view}")
+        expect(page.locator(f"main[data-view={view.partition('?')[0]}] h1")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("h1").inner_text() != "No such question"
+    page.goto(f"{path.as_uri()}#/provenance")
+    expect(page.locator("main")).to_contain_text("$\\frac{$ ⟨U+202E⟩ 100% #1 &amp;")
