@@ -133,7 +133,14 @@ def test_statistics_refuse_what_is_not_one_finite_number_a_record(values):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"resamples": 0}, "at least 1"), ({"level": 1.0}, "between 0 and 1")]
+    ("settings", "message"),
+    [
+        ({"resamples": 0}, "resamples=0 is too small"),
+        ({"resamples": 1.5}, "not a whole number"),
+        ({"seed": -1}, "seed=-1 is too small"),
+        ({"level": 1.0}, "between 0 and 1"),
+        ({"level": "0.95"}, "between 0 and 1"),
+    ],
 )
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(LoopscopeError, match=message):

@@ -6,14 +6,19 @@ may also give the numbers themselves. What has two meanings is refused.
 
 from __future__ import annotations
 
-import difflib
-import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from loopscope._arguments import choice as choice
+from loopscope._arguments import fraction as fraction
+from loopscope._arguments import index
+from loopscope._arguments import optional_text as optional_text
+from loopscope._arguments import switch as switch
+from loopscope._arguments import text as text
+from loopscope._arguments import whole as whole
 from loopscope._errors import LoopscopeError, setting, shown
 from loopscope._ranges import parse_number, parse_ranges
 from loopscope.tasks.benchmarks import find_benchmark
@@ -132,72 +137,9 @@ def task_list(given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
     return tuple(text("tasks", task) for task in given)
 
 
-def text(name: str, given: object) -> str:
-    """A name or a path."""
-    if isinstance(given, os.PathLike):
-        given = os.fspath(given)
-    if not isinstance(given, str):
-        kind = type(given).__name__
-        raise LoopscopeError(f"{setting(name)} takes a name or a path as text, not {shown(given)} (a {kind})")
-    if not given.strip():
-        raise LoopscopeError(f"{setting(name, given)} is empty: give a name or a path")
-    if "\0" in given or not _is_unicode(given):
-        raise LoopscopeError(f"{setting(name)} {given!a:.80} holds bytes that are not UTF-8 text: use another name")
-    return given
-
-
-def _is_unicode(given: str) -> bool:
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def optional_text(name: str, given: object) -> str | None:
-    """A name or a path, or nothing."""
-    return None if given is None else text(name, given)
-
-
-def choice(name: str, given: object, known: Sequence[str]) -> str:
-    """One of a few words."""
-    if isinstance(given, str) and given in known:
-        return str(given)
-    near = difflib.get_close_matches(given[:80], known, n=1) if isinstance(given, str) else []
-    hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
-    raise LoopscopeError(f"{setting(name, given)} is not known: {hint}")
-
-
-def switch(name: str, given: bool) -> bool:
-    """Yes or no."""
-    if not isinstance(given, bool):
-        raise LoopscopeError(f"{setting(name, given)} is neither True nor False: give one of them")
-    return given
-
-
-def whole(name: str, given: int, least: int, most: int) -> int:
-    """A whole number within bounds."""
-    number = _index(given)
-    if number is None:
-        raise LoopscopeError(f"{setting(name, given)} is not a whole number: give one from {least:,} to {most:,}")
-    if not least <= number <= most:
-        problem = "too small" if number < least else "too large"
-        raise LoopscopeError(f"{setting(name, number)} is {problem}: give a number from {least:,} to {most:,}")
-    return number
-
-
-def fraction(name: str, given: float | None) -> float | None:
-    """A probability above 0, or nothing."""
-    if given is None:
-        return None
-    if isinstance(given, bool | str) or not hasattr(given, "__float__") or not 0.0 < float(given) <= 1.0:
-        raise LoopscopeError(f"{setting(name, given)} is no probability: give one in (0, 1]")
-    return float(given)
-
-
 def _numbers(name: str, given: int | Iterable[int], largest: int, most: int) -> tuple[int, ...]:
     """Whole numbers from 0, at most `most` of them, however many a caller's iterable has."""
-    single = _index(given)
+    single = index(given)
     listed = [single] if single is not None else given
     if isinstance(listed, bytes | Mapping) or not isinstance(listed, Iterable):
         raise LoopscopeError(f"{setting(name, given)} is not a number or a list of numbers: give e.g. [1, 2]")
@@ -205,13 +147,3 @@ def _numbers(name: str, given: int | Iterable[int], largest: int, most: int) -> 
     if len(found) > most:
         raise LoopscopeError(f"{setting(name)} names more than {most:,} numbers: name fewer, each once")
     return found
-
-
-def _index(given: object) -> int | None:
-    """An integer of any library; True and 2.0 are none."""
-    if isinstance(given, bool):
-        return None
-    try:
-        return operator.index(given)  # type: ignore[arg-type]
-    except TypeError:
-        return None

@@ -85,6 +85,7 @@ class DataRequest:
         """The tasks in order, each task and split once."""
         if not self.tasks:
             raise LoopscopeError(f"no task given: name one or more, e.g. {setting('tasks', 'arithmetic,gsm8k')}")
+        self._refuse_strangers()
         loaded = [self._load(spec) for spec in self.tasks]
         seen: dict[tuple[str, str], str] = {}
         for task in loaded:
@@ -94,7 +95,6 @@ class DataRequest:
                     f"{other} and {task.spec} are rows of the same split:"
                     f" measure them into two {setting('output')} folders"
                 )
-        self._refuse_strangers(loaded)
         return loaded
 
     def limit_of(self, task: LoadedTask) -> int | None:
@@ -109,8 +109,8 @@ class DataRequest:
         ids = self.ids.get(name) if isinstance(self.ids, Mapping) else self.ids
         return load_task(spec, data_dir=self.data_dir, limit=self._limit(name), ids=ids, template=self.template)
 
-    def _refuse_strangers(self, loaded: list[LoadedTask]) -> None:
-        known = {task.name for task in loaded}
+    def _refuse_strangers(self) -> None:
+        known = {canonical(spec) for spec in self.tasks}
         for name, given in (("limit", self.limit), ("ids", self.ids)):
             strange = [task for task in given if task not in known] if isinstance(given, Mapping) else []
             if strange:

@@ -107,6 +107,8 @@ def measure(
         LoopscopeError: one line for whatever is wrong; what was measured before stays.
     """
     arguments.choice("progress_style", progress_style, STYLES)
+    if notify is not None and not callable(notify):
+        raise LoopscopeError(f"{setting('notify', notify)} cannot be called: give a function that takes one line")
     if arguments.choice("engine", engine, ENGINES) == "local":
         for name, value in (("workers", workers), ("address", address)):
             if value is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from loopscope._arguments import LARGEST_SEED, optional_text, switch, text, whole
 from loopscope._errors import LoopscopeError
 from loopscope.models.assign import load_tensors, main_dtype, match_tensors
 from loopscope.models.card import ModelCard
@@ -55,8 +56,9 @@ def load_model(
         LoopscopeError: one line for whatever is wrong; nothing is half loaded.
     """
     place = find_device(device)
-    spec = os.fspath(spec)
-    source = parse_spec(spec, revision)
+    spec = text("spec", spec)
+    source = parse_spec(spec, optional_text("revision", revision))
+    switch("random_weights", random_weights)
     if dtype is None and source.published is not None:
         dtype = RUN_DTYPE
     wanted = None if dtype is None else find_dtype(dtype)
@@ -66,6 +68,7 @@ def load_model(
         model: LoopedModel = load_user_model(source.location, place, wanted)
         return _with_card(model, spec, source, kind=source.kind)
     if random_weights:
+        whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
         return _load_random(spec, source, place, wanted, seed, offline)
     return _load_checkpoint(spec, source, place, wanted, offline)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from loopscope._arguments import optional_text, text
 from loopscope._errors import LoopscopeError
 from loopscope.models.hub import HubRepository
 from loopscope.models.registry import load_entry_point, user_tokenizers
@@ -27,8 +28,7 @@ def load_tokenizer(
         offline: as in `load_model`.
         vocabulary_size: the model's; a tokenizer with more tokens is refused.
     """
-    spec = os.fspath(spec)
-    source = parse_spec(spec, revision)
+    source = parse_spec(text("spec", spec), optional_text("revision", revision))
     if source.kind == "entry point":
         tokenizer = _user_tokenizer(source.location)
     else:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from loopscope._arguments import text
 from loopscope._errors import LoopscopeError
 from loopscope._version import __version__
 from loopscope.path import GRID, PATH_NODES
@@ -38,11 +39,11 @@ def write_report(
     Returns:
         The file.
     """
-    target = Path(output)
+    target = Path(text("output", output))
     if target.is_dir():
         raise LoopscopeError(f"{target} is a folder: name a file, such as {target / 'report.html'}")
     require_plain(target)
-    records = open_records(list(runs))
+    records = open_records(runs)
     page = Page(records, bootstrap or Bootstrap())
     with clear_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)

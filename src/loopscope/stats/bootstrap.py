@@ -16,7 +16,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscope._errors import LoopscopeError
+from loopscope._arguments import LARGEST_SEED, whole
+from loopscope._errors import LoopscopeError, setting
 from loopscope.stats.estimate import Estimate, percentile_interval
 from loopscope.stats.resample import Block
 from loopscope.stats.statistics import OfSums, Statistic
@@ -24,6 +25,7 @@ from loopscope.stats.statistics import OfSums, Statistic
 SEED = 20260904
 RESAMPLES = 2000
 LEVEL = 0.95
+MOST_RESAMPLES = 10_000_000
 # Counts are float64 because they enter matrix products. A hundred thousand of them are 0.8 MB: with the ranks that rank
 # statistics keep for a block (of the same size each) they stay in the cache.
 BLOCK_ELEMENTS = 100_000
@@ -41,10 +43,10 @@ class Bootstrap:
     block_elements: int = BLOCK_ELEMENTS
 
     def __post_init__(self) -> None:
-        if self.resamples < 1:
-            raise LoopscopeError(f"{self.resamples} resamples: give at least 1 (the paper uses {RESAMPLES})")
-        if not 0 < self.level < 1:
-            raise LoopscopeError(f"confidence level {self.level}: give a number between 0 and 1, such as {LEVEL}")
+        whole("resamples", self.resamples, 1, MOST_RESAMPLES)
+        whole("seed", self.seed, 0, LARGEST_SEED)
+        if isinstance(self.level, bool) or not isinstance(self.level, int | float) or not 0 < self.level < 1:
+            raise LoopscopeError(f"{setting('level', self.level)}: give a number between 0 and 1, such as {LEVEL}")
 
     def counts(self, n: int) -> Iterator[NDArray[np.float64]]:
         """Blocks of c_BN: how often each of `n` records is in each resample; every row sums to `n`."""

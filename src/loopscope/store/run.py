@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loopscope._arguments import text
 from loopscope._errors import LoopscopeError, setting
 from loopscope.store.bounded import read_bounded
 from loopscope.store.columns import Table
@@ -44,7 +45,7 @@ class Run:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.layout = RunLayout(Path(path))
+        self.layout = RunLayout(Path(text("path", path)))
         # The seal before the records: it is written after them, so whoever has seen it finds them all.
         self._seal = _read_seal(self.layout)
         self.manifest = _read_manifest(self.layout)
@@ -204,7 +205,7 @@ class Run:
         return LoopscopeError(f"{self.path} is damaged: {what}; {repair_of(self.manifest)}")
 
     def _require(self, table: str) -> Table:
-        if table not in TABLES:
+        if not isinstance(table, str) or table not in TABLES:
             raise LoopscopeError(f"there is no table {table!r}: choose from {', '.join(TABLES)}")
         if TABLES[table] not in self.manifest.tables():
             raise LoopscopeError(f"{self.path} was measured without {table}: measure again with {setting(table, True)}")

@@ -8,8 +8,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
+from loopscope._arguments import choice, optional_text, text
 from loopscope._errors import LoopscopeError
 from loopscope.tasks.benchmarks import SPLIT_ALIASES, Benchmark, find_benchmark
 from loopscope.tasks.custom import own_normaliser, own_template
@@ -54,12 +55,18 @@ def load_task(
     Raises:
         LoopscopeError: with one line that says what is wrong and what to do.
     """
+    spec = text("spec", spec)
+    split, subset = optional_text("split", split), optional_text("subset", subset)
+    data_dir, template = optional_text("data_dir", data_dir), optional_text("template", template)
+    choice("row_count", row_count, get_args(RowCount))
     file = _file(spec)
     if file is not None:
         if split or subset:
             raise LoopscopeError(f"{spec}: a data file has no split or subset; choose rows with limit or ids")
         return _load_own(file, Selection.make(ids=ids, limit=limit), template)
-    name, _, part = spec.partition(":")
+    name, colon, part = spec.partition(":")
+    if colon and not part:
+        raise LoopscopeError(f"{spec} names no split after its colon; write {name} or {name}:SPLIT")
     if is_generated(name):
         if template is not None:
             raise LoopscopeError(f"{name} is made by a program and takes no template; leave it out")
