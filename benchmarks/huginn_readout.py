@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.bench.clock import Clock
-from loopscope.bench.huginn_update import HuginnUpdate
-from loopscope.bench.machine import in_words, machine
-from loopscope.bench.memory import MIB, extra_on_gpu
+from loopscope.bench.clock import MIB, Clock, extra_on_gpu
+from loopscope.bench.huginn_readout import HuginnUpdate
+from loopscope.bench.report import in_words, machine
 from loopscope.bench.sizes import CUDA, QUICK
 from loopscope.kernels.choice import implementation
 from loopscope.kernels.split_product import accumulated, split

@@ -44,7 +44,7 @@ CONFIG = {
 
 
 def child(data_dir: str, count: int) -> None:
-    from loopscope.measure.run import measure
+    from loopscope.api import measure
 
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny"

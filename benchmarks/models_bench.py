@@ -29,12 +29,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from loopscope.kernels.choice import implementation, takes_kernel
-from loopscope.models.attention import counted_surroundings
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.huginn import Huginn, HuginnConfig
-from loopscope.models.ouro import Ouro, OuroConfig
-from loopscope.models.random_weights import fill_randomly
+from loopscope.models.checkpoint.assign import fill_randomly
+from loopscope.models.families.huginn import Huginn, HuginnConfig
+from loopscope.models.families.ouro import Ouro, OuroConfig
+from loopscope.models.layers.attention import counted_surroundings
 
 OURO = {
     "vocab_size": 49152,

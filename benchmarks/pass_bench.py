@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
-from loopscope.bench.machine import in_words, machine
-from loopscope.bench.pass_run import OURO, TINY, TRANSITION, PassRequest, PassSetup, set_up, synchronise
-from loopscope.measure.parts import part_times
-from loopscope.measure.trip import Trip
+from loopscope.bench.report import in_words, machine
+from loopscope.bench.whole_pass import OURO, TINY, TRANSITION, PassRequest, PassSetup, set_up, synchronise
+from loopscope.measuring.timing import part_times
+from loopscope.measuring.trip import Trip
 from loopscope.models.registry import EMBEDDED
 
 

@@ -23,13 +23,13 @@ from unittest.mock import patch
 
 import torch
 
-from loopscope.measure.batches import Question, padded_tokens, plan_batches
-from loopscope.measure.prepare import QuestionEncoder
-from loopscope.measure.run import measure
-from loopscope.measure.settings import BatchPolicy
-from loopscope.models.ouro import Ouro
-from loopscope.models.tokenizer_source import load_tokenizer
-from loopscope.store import Run
+from loopscope.api import measure
+from loopscope.measuring.batches import Question, padded_tokens, plan_batches
+from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring.settings import BatchPolicy
+from loopscope.models.families.ouro import Ouro
+from loopscope.models.tokenizer import load_tokenizer
+from loopscope.store import StoredRun
 from loopscope.tasks.load import load_task
 
 TASKS = "hellaswag,arc_challenge,piqa,boolq,commonsense_qa"
@@ -76,7 +76,7 @@ def _valid(question: Question) -> int:
 class Timed(NamedTuple):
     """A pass, and the processor seconds of its loops and of all of it."""
 
-    run: Run
+    run: StoredRun
     loops: float
     whole: float
 

@@ -128,10 +128,10 @@ def bench_toys(paths: list[Path], output: Path) -> bool:
 
 
 def bench_matrix(paths: list[Path], reference: int) -> bool:
-    from loopscope.store import Run
+    from loopscope.store import StoredRun
 
     print(f"\nMechanism matrix, 2000 resamples of every estimate: budget {MATRIX_BUDGET_S:g} s")
-    records = Records([Run(path) for path in paths])
+    records = Records([StoredRun(path) for path in paths])
     loaded, updates = timed(lambda: records.updates)
     count = sum(len(group) for group in updates)
     assert count == MATRIX_RECORDS

@@ -20,15 +20,14 @@ from typing import Any
 import pytest
 import typer
 
-from loopscope.cli import _commands  # noqa: F401 - registers the commands
-from loopscope.cli._app import app, exit_code, normalise_flags
+from loopscope.cli.app import app, exit_code, normalise_flags
 from loopscope.tasks import load_task
 from loopscope.tasks.template import parse_template
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Tried word for word by tests of their own.
-ELSEWHERE = {"your-own-model.md": "tests/models/test_bring_your_own.py, tests/measure/test_own.py"}
+ELSEWHERE = {"your-own-model.md": "tests/models/test_bring_your_own.py, tests/measuring/test_own.py"}
 
 STAND_INS = {
     "ByteDance/Ouro-1.4B": "toy-ouro",
@@ -40,7 +39,7 @@ STAND_INS = {
     'device="cuda"': 'device="cpu"',
 }
 ONLY_READ = {
-    r"--engine ray": "starts a cluster; tests/measure/test_ray_engine.py measures with it",
+    r"--engine ray": "starts a cluster; tests/measuring/test_ray_engine.py measures with it",
     r"loopscope bench": "takes minutes; tests/bench runs it at small sizes",
     r"loopscope train-toy": "takes minutes and a GPU; tests/toys trains for seconds",
 }

@@ -19,9 +19,9 @@ def test_every_public_name_is_there(name: str):
 
 
 def test_measure_can_be_called_again_after_its_room_was_imported(tmp_path):
-    import loopscope.measure.run
+    import loopscope.measuring.run
 
-    assert callable(loopscope.measure.run.measure)
+    assert callable(loopscope.measuring.run.measure)
     for turn in ("first", "second"):
         run = ls.measure(
             "toy-ouro",

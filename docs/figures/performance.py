@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from loopscope.bench.table import beside
+from loopscope.bench.row import beside
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parent / "performance.md"

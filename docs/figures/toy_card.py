@@ -22,8 +22,8 @@ from loopscope.stats import Bootstrap, Estimate, Mean, Ratio
 from loopscope.studies import open_records
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.studies.tables.depth_coverage import running_best
-from loopscope.tasks.arithmetic.generate import problem
-from loopscope.tasks.arithmetic.wording import wording
+from loopscope.tasks.arithmetic.problem import wording
+from loopscope.tasks.arithmetic.story import problem
 
 FOLDER = Path(__file__).resolve().parent
 CARD = FOLDER.parent / "embedded-models.md"

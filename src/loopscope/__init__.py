@@ -15,15 +15,16 @@ Names are imported when they are first used, so that `import loopscope` costs no
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from loopscope._errors import LoopscopeError
 from loopscope._version import __version__
+from loopscope.errors import LoopscopeError
 
 if TYPE_CHECKING:
-    from loopscope._run import Run, measure
+    from loopscope.api import measure
     from loopscope.models.load import load_model
-    from loopscope.models.tokenizer_source import load_tokenizer
+    from loopscope.models.tokenizer import load_tokenizer
     from loopscope.path import Outcome, classify, predict
     from loopscope.readout import affine_path, affine_path_from_states, nonlinear_path, option_path
+    from loopscope.run import Run
     from loopscope.tasks import load_task
 
 __all__ = [
@@ -44,18 +45,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_run": ("Run",),
+    "api": ("measure",),
     "models": ("load_model", "load_tokenizer"),
     "path": ("Outcome", "classify", "predict"),
     "readout": ("affine_path", "affine_path_from_states", "nonlinear_path", "option_path"),
+    "run": ("Run",),
     "tasks": ("load_task",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "measure":
-        return import_module(f"{__name__}.measure")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

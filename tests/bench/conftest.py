@@ -7,10 +7,9 @@ import json
 import pytest
 import torch
 
+from loopscope.bench.row import Setting
 from loopscope.bench.run import run_bench
-from loopscope.bench.setting import Setting
-from loopscope.bench.sizes import QUICK
-from loopscope.bench.updates import random_update, with_likely_targets
+from loopscope.bench.sizes import QUICK, random_update, with_likely_targets
 
 
 @pytest.fixture

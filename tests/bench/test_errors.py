@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.bench.errors import error_of
+from loopscope.bench.clock import error_of
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:

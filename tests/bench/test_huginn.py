@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.bench.huginn_update import HuginnUpdate
+from loopscope.bench.huginn_readout import HuginnUpdate
 from loopscope.bench.sizes import HuginnSizes
 
 

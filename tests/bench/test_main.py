@@ -12,8 +12,8 @@ from loopscope.bench.__main__ import main
 
 pytest.importorskip("typer")
 
-from loopscope.cli import _commands  # noqa: F401 - registers the commands
-from loopscope.cli._app import exit_code
+from loopscope.cli import commands  # noqa: F401 - registers the commands
+from loopscope.cli.app import exit_code
 
 
 @pytest.mark.parametrize("entrance", [main, exit_code])

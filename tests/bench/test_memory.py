@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.bench.memory import extra_in_fresh_process
+from loopscope.bench.clock import extra_in_fresh_process
 
 
 def test_differentiating_needs_matrices_of_tokens_by_vocabulary():

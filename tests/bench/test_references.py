@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.bench.accuracy import by_name
+from loopscope.bench.accuracy import by_name, plain_geometry
 from loopscope.bench.fp64_path import NodeByNode
-from loopscope.bench.geometry import CURVATURE_AT, SCALES
-from loopscope.bench.paper_way import PaperWay
-from loopscope.bench.plain_fp32 import plain_geometry
+from loopscope.bench.geometry import CURVATURE_AT, SCALES, PaperWay
 from loopscope.readout import affine_path_from_states
 
 GRID = [k / (SCALES - 1) for k in range(SCALES)]

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from loopscope.bench.errors import Error
-from loopscope.bench.measured import Measured
+from loopscope.bench.clock import Error, Measured
 from loopscope.bench.row import Reference, Row, at_least, at_most
 
 ONE = Measured.of([1.0, 2.0, 3.0])

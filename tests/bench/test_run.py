@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
 from loopscope.bench.run import ROWS, chosen_device, chosen_rows, run_bench
+from loopscope.errors import LoopscopeError
 
 
 def test_every_row_ran_and_none_broke(quick_report):

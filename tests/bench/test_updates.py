@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.bench.updates import FLAT, PEAKED, TYPICAL, random_update, with_likely_targets
+from loopscope.bench.sizes import FLAT, PEAKED, TYPICAL, random_update, with_likely_targets
 
 CPU = torch.device("cpu")
 

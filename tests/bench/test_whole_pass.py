@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
 from loopscope.bench import whole_pass
+from loopscope.bench.row import Setting
 from loopscope.bench.run import run_bench
-from loopscope.bench.setting import Setting
 from loopscope.bench.sizes import CPU, QUICK
+from loopscope.errors import LoopscopeError
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 HERE = torch.device("cpu")
@@ -47,7 +47,7 @@ def test_a_real_task_and_tokenizer_make_real_batches(monkeypatch):
         pytest.skip("the folder shared beside the repository is not there")
     monkeypatch.setattr(whole_pass, "CPU_QUESTIONS", 2)
     sizes = dataclasses.replace(CPU, slow_repeats=1)
-    monkeypatch.setattr("loopscope.bench.pass_run.SMALL", _tiny_but_for_the_vocabulary())
+    monkeypatch.setattr("loopscope.bench.whole_pass.SMALL", _tiny_but_for_the_vocabulary())
     (row,) = whole_pass.rows(Setting(HERE, sizes, str(tokenizer), str(data)))
     assert row.size["questions"] == 2
     assert row.size["reference_tokens"] > 50
@@ -55,6 +55,6 @@ def test_a_real_task_and_tokenizer_make_real_batches(monkeypatch):
 
 
 def _tiny_but_for_the_vocabulary():
-    from loopscope.bench.pass_run import OURO, TINY
+    from loopscope.bench.whole_pass import OURO, TINY
 
     return TINY | {"vocab_size": OURO["vocab_size"]}

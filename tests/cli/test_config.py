@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.cli._app import exit_code
-from loopscope.cli._config import MOST_BYTES, read_flags
+from loopscope.cli.app import MOST_BYTES, exit_code, read_flags
+from loopscope.errors import LoopscopeError
 
 KNOWN = ["transitions", "limit", "unit_size", "tokens", "dtype", "tasks", "config"]
 
@@ -92,13 +91,13 @@ def test_an_error_is_one_line_in_python_too(tmp_path: Path) -> None:
 
 
 def test_flags_of_every_type_reach_the_command(tmp_path: Path) -> None:
-    from loopscope.cli import _commands  # noqa: F401 - registers the commands
-    from loopscope.store import Run
+    from loopscope.cli import commands  # noqa: F401 - registers the commands
+    from loopscope.store import StoredRun
 
     (tmp_path / "flags.yaml").write_text(
         "model: toy-ouro\ntasks: [arithmetic]\ntransitions: 4\ntokens: yes\nunit-size: 2\nlimit: 3\nlevel: quick\n"
     )
     command = ["measure", "--config", str(tmp_path / "flags.yaml"), "--output", str(tmp_path / "run"), "--limit", "2"]
     assert exit_code([*command, "--progress", "none"]) == 0
-    manifest = Run(tmp_path / "run").manifest
+    manifest = StoredRun(tmp_path / "run").manifest
     assert (manifest.tokens, manifest.unit_size, manifest.tasks[0].rows, manifest.level.value) == (True, 2, 2, "quick")

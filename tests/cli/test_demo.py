@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.cli._app import exit_code
-from loopscope.store import Run
+from loopscope.cli.app import exit_code
+from loopscope.store import StoredRun
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from loopscope.cli import _commands  # noqa: F401 - registers the commands
+    from loopscope.cli import commands  # noqa: F401 - registers the commands
 
     folder = tmp_path_factory.mktemp("demo") / "runs"
     assert exit_code(["demo", "--questions", "2", "--output", str(folder), "--progress", "none"]) == 0
@@ -31,7 +31,7 @@ def test_both_models_measure_both_tasks(demo: Path):
         "toy-ouro-arithmetic",
         "toy-ouro-arithmetic-mc",
     ]
-    assert all(Run(demo / name).finished for name in names)
+    assert all(StoredRun(demo / name).finished for name in names)
 
 
 def test_the_report_is_one_file_that_loads_nothing(demo: Path):
@@ -70,7 +70,7 @@ FROZEN = {
 
 @pytest.mark.parametrize("name", FROZEN)
 def test_the_numbers_are_those_on_record(demo: Path, name: str):
-    records = Run(demo / name).records
+    records = StoredRun(demo / name).records
     found = {column: float(records[column].mean()) for column in FROZEN[name]}
     assert found == pytest.approx(FROZEN[name], abs=1e-4)
 

@@ -7,9 +7,9 @@ import sys
 
 from rich.console import Console
 
-from loopscope.cli.models import list_models, model_rows
-from loopscope.models.families import FAMILIES
-from loopscope.models.published import PUBLISHED
+from loopscope.cli.listing import list_models, model_rows
+from loopscope.models.families.detect import FAMILIES
+from loopscope.models.registry import PUBLISHED
 
 
 def printed(width=80):
@@ -63,5 +63,5 @@ def test_embedded_models_are_listed(tmp_path, monkeypatch):
 
 
 def test_listing_does_not_wait_for_torch():
-    code = "import sys; from loopscope.cli.models import list_models; list_models(); sys.exit('torch' in sys.modules)"
+    code = "import sys; from loopscope.cli.listing import list_models; list_models(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

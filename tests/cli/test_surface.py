@@ -2,8 +2,7 @@
 
 import typer
 
-from loopscope.cli import _commands  # noqa: F401 - registers the commands
-from loopscope.cli._app import app
+from loopscope.cli.app import app
 
 SURFACE = {
     "bench": "--data-dir --device --output --quick --rows --tokenizer",

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from loopscope.cli.tasks import list_tasks
+from loopscope.cli.listing import list_tasks
 from loopscope.tasks.benchmarks import BENCHMARKS
 
 
@@ -39,7 +39,7 @@ def test_json_is_one_array_of_the_same_tasks(capsys: pytest.CaptureFixture[str])
 
 def test_listing_imports_neither_torch_nor_datasets() -> None:
     code = (
-        "import sys; from loopscope.cli.tasks import list_tasks; list_tasks(); "
+        "import sys; from loopscope.cli.listing import list_tasks; list_tasks(); "
         "sys.exit(bool({'torch', 'datasets', 'polars', 'tokenizers'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.kernels import choice
 from loopscope.kernels.choice import implementation, takes_kernel
 
@@ -86,7 +86,7 @@ def test_without_triton_the_plain_code_runs(tmp_path):
     """As on a machine without it: everything imports, `auto` goes on, only a forced kernel says what is missing."""
     (tmp_path / "triton.py").write_text("raise ImportError('none for this platform')")
     code = (
-        "import torch; from loopscope.models.kernels import add_branch, gated_silu, rms_norm, rotation\n"
+        "import torch; from loopscope.models.layers import kernels\n"
         "from loopscope.kernels import choice\n"
         "from loopscope.models.load import load_model; from loopscope.models.batch import Batch\n"
         "model = load_model('toy-ouro', dtype='bfloat16')\n"

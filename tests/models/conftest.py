@@ -144,9 +144,9 @@ def golden_model():
     import torch
     from safetensors.torch import load_file
 
-    from loopscope.models.huginn import Huginn, HuginnConfig
-    from loopscope.models.ouro import Ouro, OuroConfig
-    from loopscope.models.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo
+    from loopscope.models.families.huginn import Huginn, HuginnConfig
+    from loopscope.models.families.ouro import Ouro, OuroConfig
+    from loopscope.models.families.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo
 
     classes = {
         "ouro": (Ouro, OuroConfig),
@@ -314,8 +314,8 @@ TINY_CONFIGS = {
 @pytest.fixture
 def tiny(tmp_path):
     """Writes a tiny checkpoint of a family: `tiny("ouro")` → its folder; `shards=2` splits the weights."""
-    from loopscope.models.families import build_model
-    from loopscope.models.random_weights import fill_randomly
+    from loopscope.models.checkpoint.assign import fill_randomly
+    from loopscope.models.families.detect import build_model
 
     def write(family, folder="checkpoint", *, dtype=torch.float32, shards=1, seed=0, **fields):
         config = TINY_CONFIGS[family] | fields

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope.models.attention import attend, cached_surroundings, surroundings
 from loopscope.models.batch import Batch
-from loopscope.models.cache import KeyValueCache
-from loopscope.models.rope import Rotary
+from loopscope.models.layers.attention import KeyValueCache, attend, cached_surroundings, surroundings
+from loopscope.models.layers.rope import Rotary
 
 ROTARY = Rotary(8, 100.0)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
-from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
+from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.protocol import AffineHead, Context, LoopedModel
 from loopscope.readout.general.taylor import Series
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 
 IDS = torch.tensor([[3, 4, 5], [6, 7, 0]])

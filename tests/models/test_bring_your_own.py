@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, LoopedModel, card_of, load_model, load_tokenizer
-from loopscope.models.user_model import REQUIRED
+from loopscope.models.identity import REQUIRED
 from loopscope.readout import affine_path_from_states, nonlinear_path_from_states
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "your-own-model.md"
@@ -145,7 +145,7 @@ def test_closed_form_equals_taylor_mode_through_its_readout():
 
 @pytest.mark.usefixtures("wheel")
 def test_it_is_listed_and_suggested():
-    from loopscope.cli.models import model_rows
+    from loopscope.cli.listing import model_rows
 
     (row,) = [row for row in model_rows() if row["name"] == "my-wheel"]
     assert row["location"] == "my_looped:build"
@@ -235,7 +235,7 @@ def test_two_packages_with_one_name(install):
 
 def test_published_name_cannot_be_taken_over(install):
     install("bad", "def build(): raise SystemExit", {"loopscope.models": {"ouro-1.4b": "bad:build"}})
-    from loopscope.models.source import parse_spec
+    from loopscope.models.registry import parse_spec
 
     assert parse_spec("ouro-1.4b").kind == "hub"
 

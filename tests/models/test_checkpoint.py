@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.checkpoint import CONFIG, INDEX, WEIGHTS, open_checkpoint
+from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint.folder import CONFIG, INDEX, WEIGHTS, open_checkpoint
 
 TENSORS = {"a.weight": torch.ones(2, 3), "b.weight": torch.zeros(4), "c.weight": torch.full((5,), 2.0)}
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.config_fields import ConfigFields
+from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint.folder import ConfigFields
 
 
 def test_values_and_defaults():

@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from loopscope.kernels.choice import implementation, takes_kernel
-from loopscope.models.activation import gated_silu_joined
 from loopscope.models.batch import Batch
 from loopscope.models.generate import generate
-from loopscope.models.normalisation import RMSNorm, add_branch
-from loopscope.models.rope import Rotary, rotate, rotate_own
+from loopscope.models.layers.norms import RMSNorm, add_branch, gated_silu_joined
+from loopscope.models.layers.rope import Rotary, rotate, rotate_own
 
 pytestmark = [
     pytest.mark.gpu,

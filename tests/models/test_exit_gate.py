@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.exit_gate import exit_distribution, state_at_exit, weighted_logits
+from loopscope.errors import LoopscopeError
+from loopscope.models.families.ouro import exit_distribution, state_at_exit, weighted_logits
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,13 +7,12 @@ import dataclasses
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.generate import generate
-from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
+from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
+from loopscope.models.generate import Sampler, generate
 from loopscope.models.protocol import Context
-from loopscope.models.sampling import Sampler
 
 PROMPTS = [[5, 9, 1, 60, 33, 2, 17], [7, 8], [200, 3, 3, 90], [11]]
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]

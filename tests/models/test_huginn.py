@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.attention import counted_surroundings
+from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.cache import KeyValueCache
-from loopscope.models.huginn import Huginn, HuginnConfig
+from loopscope.models.families.huginn import Huginn, HuginnConfig
+from loopscope.models.layers.attention import KeyValueCache, counted_surroundings
 
 ATOL = 5e-5
 CONFIG = json.loads((Path(__file__).resolve().parent / "golden" / "huginn" / "config.json").read_text())

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, load_model
 from loopscope.models import identity as module
 from loopscope.models.identity import model_identity, weights_sha256

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
+from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from loopscope.models.linear import Embedding, Linear, join_linears, linear
+from loopscope.models.layers.linear import Embedding, Linear, join_linears, linear
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 15, 16, 40])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, card_of, load_model, load_tokenizer
 from loopscope.models import registry as registry_module
 

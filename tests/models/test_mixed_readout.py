@@ -9,7 +9,7 @@ from loopscope.kernels import split_product as linear_module
 from loopscope.kernels.choice import implementation
 from loopscope.models import Batch
 from loopscope.models import base as base_module
-from loopscope.models.linear import Linear
+from loopscope.models.layers.linear import Linear
 from loopscope.readout.general.nested import nested_derivatives
 from loopscope.readout.general.taylor import Series
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.cache import KeyValueCache
-from loopscope.models.exit_gate import exit_distribution, state_at_exit, weighted_logits
-from loopscope.models.ouro import Ouro, OuroConfig
+from loopscope.models.families.ouro import Ouro, OuroConfig, exit_distribution, state_at_exit, weighted_logits
+from loopscope.models.layers.attention import KeyValueCache
 from loopscope.models.protocol import LoopedModel
 
 ATOL = 5e-5

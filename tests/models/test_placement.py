@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
-from loopscope.models import placement
-from loopscope.models.placement import find_device, find_dtype
+from loopscope.errors import LoopscopeError
+from loopscope.models import load as placement
+from loopscope.models.load import find_device, find_dtype
 
 
 @pytest.fixture

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.models.attention import Surroundings, cached_surroundings, counted_surroundings
 from loopscope.models.batch import Batch
-from loopscope.models.blocks import run_blocks
-from loopscope.models.cache import KeyValueCache
-from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
-from loopscope.models.queries import queries_at
-from loopscope.models.rope import Rotary
+from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
+from loopscope.models.layers.attention import (
+    KeyValueCache,
+    Surroundings,
+    cached_surroundings,
+    counted_surroundings,
+    queries_at,
+)
+from loopscope.models.layers.blocks import run_blocks
+from loopscope.models.layers.rope import Rotary
 from loopscope.readout.general.taylor import Series
 
 FAMILIES = ["huginn", "retrofit_llama", "retrofit_olmo", "loop", "loop_of_qwen3", "loop_to_the_end"]

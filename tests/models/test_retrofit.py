@@ -10,11 +10,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.attention import counted_surroundings
+from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.cache import KeyValueCache
-from loopscope.models.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo, variant_from_tensors
+from loopscope.models.families.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo, variant_from_tensors
+from loopscope.models.layers.attention import KeyValueCache, counted_surroundings
 
 ATOL = 1e-4
 GOLDEN = Path(__file__).resolve().parent / "golden"

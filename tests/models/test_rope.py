@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.config_fields import ConfigFields
-from loopscope.models.rope import LinearScaling, Llama3Scaling, Rotary, read_rotary, rotate
+from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint.folder import ConfigFields
+from loopscope.models.layers.rope import LinearScaling, Llama3Scaling, Rotary, read_rotary, rotate
 
 HEAD = 16
 

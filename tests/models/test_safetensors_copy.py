@@ -7,9 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.safetensors_copy import copy_tensor, stored_dtype
-from loopscope.models.safetensors_header import read_header
+from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint.safetensors import copy_tensor, read_header, stored_dtype
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.safetensors_header import read_header
+from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint.safetensors import read_header
 
 
 def write_raw(path, header, data=b""):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy import stats
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.sampling import Sampler
+from loopscope.errors import LoopscopeError
+from loopscope.models.generate import Sampler
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 2.0, 0.0])
 

@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.checkpoint import TOKENIZER
+from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint.folder import TOKENIZER
 from loopscope.models.tokenizer import Tokenizer
 
 OURO = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers" / "ouro"

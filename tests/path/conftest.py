@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 
 # Mutation runs repeat these tests thousands of times: fewer, always the same examples.
 MUTATION_RUN = os.environ.get("LOOPSCOPE_TEST_PROFILE") == "mutation"

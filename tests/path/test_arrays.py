@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.path import arrays
 
 

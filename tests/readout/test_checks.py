@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout import (
     affine_path,
     affine_path_from_states,

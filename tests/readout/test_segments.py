@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.segments import SegmentMean, as_segments, segment_mean
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from loopscope.store import (
     Dtypes,
     Manifest,
     ModelInfo,
-    Run,
+    StoredRun,
     TaskInfo,
     ids_sha256,
     open_or_create,
@@ -88,7 +88,7 @@ class Made:
         return np.atleast_1d(classify(self.A[at], self.path(at, 1.0)))
 
 
-def write_run(path: Path, made: Made) -> Run:
+def write_run(path: Path, made: Made) -> StoredRun:
     """Write a run with the store's own writer."""
     manifest = manifest_of(made)
     makers = {"examples": examples, "questions": questions, "depths": depths, "tokens": tokens, "paths": paths}

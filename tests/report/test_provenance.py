@@ -1,7 +1,7 @@
 import pytest
 
 from loopscope.report.provenance import DRAWING, provenance, warnings_of
-from loopscope.store import Run
+from loopscope.store import StoredRun
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_random_weights_are_named_before_anything_else(make):
 def test_an_unfinished_run_says_so(make):
     run = make("run")
     run.layout.complete.unlink()
-    assert "run is unfinished" in warnings_of([Run(run.path)])[0]
+    assert "run is unfinished" in warnings_of([StoredRun(run.path)])[0]
 
 
 def test_every_entry_has_words(make):
@@ -86,9 +86,9 @@ def test_a_seed_is_named_where_something_is_drawn(make, model, said):
 
 
 def test_the_families_that_draw_a_state_are_those_whose_models_do():
-    from loopscope.models.families import build_model
+    from loopscope.models.families.detect import build_model
     from loopscope.models.initial_state import InitialState
-    from loopscope.models.published import PUBLISHED
+    from loopscope.models.registry import PUBLISHED
 
     one_of = {model.family: model for model in PUBLISHED}
     assert set(one_of) == {"ouro", *DRAWING}

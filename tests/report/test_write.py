@@ -7,12 +7,12 @@ import socket
 import numpy as np
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
 from loopscope.report.pack import unpack
 from loopscope.report.write import run_labels
 from loopscope.stats import Bootstrap
-from loopscope.store import Run
+from loopscope.store import StoredRun
 
 FEW = Bootstrap(resamples=20)
 
@@ -79,13 +79,13 @@ def test_a_run_without_any_unit_is_a_users_mistake(folder):
     shutil.copytree(folder / "run", empty)
     for path in (empty / "units").iterdir():
         path.unlink()
-    (empty / Run(folder / "run").layout.complete.name).unlink()
+    (empty / StoredRun(folder / "run").layout.complete.name).unlink()
     with pytest.raises(LoopscopeError, match="holds no measured question yet"):
         write_report([empty], folder / "x.html", FEW)
 
 
 def test_runs_of_the_same_name_are_numbered(folder):
-    run = Run(folder / "run")
+    run = StoredRun(folder / "run")
     assert run_labels([run, run]) == ["run (1)", "run (2)"]
 
 

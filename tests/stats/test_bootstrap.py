@@ -6,7 +6,7 @@ from scipy import stats as scipy_stats
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.stats import Auroc, Bootstrap, Maximum, Mean, Quantile, Ratio, Spearman, bootstrap
 
 

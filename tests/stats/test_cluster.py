@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap, Clusters, cluster_sums
-from loopscope.stats.resample import Block
+from loopscope.stats.statistics import Block
 
 
 def test_ratio_is_recomputed_from_whole_questions():

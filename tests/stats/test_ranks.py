@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from loopscope.stats import Auroc, Spearman
 from loopscope.stats.ranks import midranks
-from loopscope.stats.resample import Block, Column
+from loopscope.stats.statistics import Block, Column
 
 few_values = arrays(np.float64, 12, elements=st.sampled_from([-1.0, -0.5, 0.0, 0.5, 2.0]))
 multiplicities = arrays(np.float64, 12, elements=st.integers(0, 3).map(float))

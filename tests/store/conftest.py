@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loopscope.store import Manifest, Run, WorkUnit, open_or_create
+from loopscope.store import Manifest, StoredRun, WorkUnit, open_or_create
 
 HERE = Path(__file__).parent
 
@@ -42,10 +42,10 @@ def make_tables() -> Callable[[Manifest, WorkUnit], dict[str, Any]]:
 
 
 @pytest.fixture
-def measure() -> Callable[..., Run]:
+def measure() -> Callable[..., StoredRun]:
     """Open or create a run and take it to its end, as the measuring command would."""
 
-    def run(path: Path, manifest: Manifest | None = None) -> Run:
+    def run(path: Path, manifest: Manifest | None = None) -> StoredRun:
         manifest = SYNTHETIC.make_manifest() if manifest is None else manifest
         with open_or_create(path, manifest) as writer:
             for unit in writer.pending():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.store import Manifest, Run, open_or_create, verify
+from loopscope.errors import LoopscopeError
+from loopscope.store import Manifest, StoredRun, open_or_create, verify
 from loopscope.store.bounded import MAX_JSON_BYTES, MAX_JSON_DEPTH, parse_json
 
 DEEP = {
@@ -29,16 +29,16 @@ def copy(tmp_path: Path, undisturbed: Path) -> Path:
 def test_a_deep_manifest_is_one_line(content: str, copy: Path, make_manifest: Callable[..., Manifest]) -> None:
     (copy / "manifest.json").write_bytes(DEEP[content])
     with pytest.raises(LoopscopeError, match=rf"manifest.json is damaged .*more than {MAX_JSON_DEPTH} deep"):
-        Run(copy)
+        StoredRun(copy)
     open_or_create(copy, make_manifest()).close()
-    assert Run(copy).finished
+    assert StoredRun(copy).finished
 
 
 @pytest.mark.parametrize("content", list(DEEP))
 def test_a_deep_record_is_one_line(content: str, copy: Path) -> None:
     (copy / "units" / "000001.json").write_bytes(DEEP[content])
     with pytest.raises(LoopscopeError, match="unit 000001: the record is not readable"):
-        Run(copy).read("questions")
+        StoredRun(copy).read("questions")
     assert [finding.where for finding in verify(copy).findings] == ["unit 000001"]
 
 
@@ -47,7 +47,7 @@ def test_a_deep_event_is_one_line(content: str, copy: Path) -> None:
     with (copy / "events.jsonl").open("ab") as file:
         file.write(DEEP[content] + b"\n")
     with pytest.raises(LoopscopeError, match=r"line 8 of .*events.jsonl is not as it was written"):
-        Run(copy).events  # noqa: B018
+        StoredRun(copy).events  # noqa: B018
     assert [finding.where for finding in verify(copy).findings] == ["events.jsonl"]
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_is_none_is_one_line(kind: str, name: str, copy: Path) -> No
                 file.truncate(MAX_JSON_BYTES + 1)
     expected = "it has more than 64 MiB" if kind == "huge" else "it is no plain file"
     with pytest.raises(LoopscopeError, match=rf"cannot read .*{name} \({expected}") as caught:
-        Run(copy).events  # noqa: B018
+        StoredRun(copy).events  # noqa: B018
     assert "\n" not in str(caught.value)
 
 
@@ -88,7 +88,7 @@ def test_values_that_json_cannot_hold_are_damage(copy: Path) -> None:
     for value in ("1e999", "NaN", '"\\ud800"', "9" * 5_000):
         path.write_text(text.replace('"length_policy": "refuse"', f'"length_policy": {value}'))
         with pytest.raises(LoopscopeError, match=r"manifest.json is damaged"):
-            Run(copy)
+            StoredRun(copy)
     path.write_text(text.replace('"schema_version": 1', '"schema_version": 1e999'))
     with pytest.raises(LoopscopeError, match=r"is damaged .it is no JSON with a schema version"):
-        Run(copy)
+        StoredRun(copy)

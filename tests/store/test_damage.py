@@ -11,11 +11,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope._run import Run
+from loopscope.errors import LoopscopeError
+from loopscope.run import Run
 from loopscope.stats import Bootstrap
 from loopscope.store import Manifest, hashing, open_or_create, verify
-from loopscope.store.run import Run as StoredRun
+from loopscope.store.run import StoredRun
 
 Make = Callable[..., Manifest]
 Measure = Callable[..., StoredRun]

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.store import Manifest, Run, WorkUnit, open_or_create
+from loopscope.errors import LoopscopeError
+from loopscope.store import Manifest, StoredRun, WorkUnit, open_or_create
 
 Contents = Callable[[Path], dict[str, bytes]]
 Make = Callable[..., Manifest]
 Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]
-Measure = Callable[..., Run]
+Measure = Callable[..., StoredRun]
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def test_a_full_disk_is_one_line_and_resumable(
                 fill_the_disk()
             one_line(caught.value)
             assert 0 < len(writer.pending()) < 5
-        kept = {unit.index for unit in Run(disk / "run").missing_units}
+        kept = {unit.index for unit in StoredRun(disk / "run").missing_units}
         assert kept == {unit.index for unit in writer.pending()}
         subprocess.run(["mount", "-o", "remount,size=2m", str(disk)], check=True)
         assert measure(disk / "run").finished
@@ -127,8 +127,8 @@ def test_a_finished_run_on_a_read_only_disk_can_be_read(undisturbed: Path) -> No
     with small_disk("2m") as disk:
         shutil.copytree(undisturbed, disk / "run")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        assert Run(disk / "run").finished
-        assert len(Run(disk / "run").records) == 24
+        assert StoredRun(disk / "run").finished
+        assert len(StoredRun(disk / "run").records) == 24
 
 
 def test_a_folder_without_write_permission_is_one_line(make_manifest: Make) -> None:
@@ -159,7 +159,7 @@ def test_a_folder_that_may_not_even_be_looked_into_is_one_line(make_manifest: Ma
             with pytest.raises(LoopscopeError, match="Permission denied"):
                 open_or_create(folder / "run", make_manifest())
             with pytest.raises(LoopscopeError, match="Permission denied"):
-                Run(folder / "run")
+                StoredRun(folder / "run")
         finally:
             if me == 0:
                 os.seteuid(0)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.store import Run, verify
+from loopscope.store import StoredRun, verify
 
 SCRIPT = Path(__file__).with_name("killed_writer.py")
 Contents = Callable[[Path], dict[str, bytes]]
-Measure = Callable[..., Run]
+Measure = Callable[..., StoredRun]
 
 
 def write(path: Path, fatal: int) -> subprocess.CompletedProcess[str]:

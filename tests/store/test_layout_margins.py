@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopscope.models.families import FAMILIES
+from loopscope.models.families.detect import FAMILIES
 from loopscope.store import LAYOUT_MARGINS, Dtypes, layout_margin
 from loopscope.store.layout_margins import STEADY_ON_CPU
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.store import Manifest, Run, WorkUnit, open_or_create
+from loopscope.errors import LoopscopeError
+from loopscope.store import Manifest, StoredRun, WorkUnit, open_or_create
 from loopscope.store.atomic import write_atomically
 
 Make = Callable[..., Manifest]
@@ -70,7 +70,7 @@ def test_a_writer_refuses_what_is_no_plain_file(kind: str, name: str, copy: Path
     # And what the line advises works.
     (copy / name).rmdir() if kind == "folder" else (copy / name).unlink()
     write()
-    assert Run(copy).finished
+    assert StoredRun(copy).finished
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "device"])

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.store import Manifest
 from loopscope.store.manifest import ManifestDamageError, decode_manifest
 

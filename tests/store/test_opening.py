@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.store import BatchInfo, Manifest, Run, open_or_create
+from loopscope.errors import LoopscopeError
+from loopscope.store import BatchInfo, Manifest, StoredRun, open_or_create
 
 Contents = Callable[[Path], dict[str, bytes]]
 Make = Callable[..., Manifest]
-Measure = Callable[..., Run]
+Measure = Callable[..., StoredRun]
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_another_command_line_with_the_same_settings_continues(
         assert writer.status == "finished"
         assert writer.manifest.command_line == make_manifest().command_line
     assert contents(copy) == contents(undisturbed)
-    assert Run(copy).events[-1]["command_line"] == ["loopscope", "measure", "--progress", "none"]
+    assert StoredRun(copy).events[-1]["command_line"] == ["loopscope", "measure", "--progress", "none"]
 
 
 def test_a_folder_with_other_files_is_refused_untouched(tmp_path: Path, make_manifest: Make) -> None:
@@ -232,7 +232,7 @@ def test_an_altered_manifest_is_one_line_for_readers_and_restored_by_the_same_se
     assert altered != path.read_text()
     path.write_text(altered)
     with pytest.raises(LoopscopeError, match=r"manifest.json .*the same `measure` command repairs it") as caught:
-        Run(copy)
+        StoredRun(copy)
     assert "\n" not in str(caught.value)
     wanted = make_manifest() if command_line is None else make_manifest(command_line=command_line)
     with open_or_create(copy, wanted) as writer:
@@ -282,4 +282,4 @@ def test_another_schema_version_is_refused(copy: Path, make_manifest: Make) -> N
     with pytest.raises(LoopscopeError, match=r"schema version 2 and this loopscope reads version 1: upgrade"):
         open_or_create(copy, make_manifest())
     with pytest.raises(LoopscopeError, match=r"schema version 2 and this loopscope reads version 1: upgrade"):
-        Run(copy)
+        StoredRun(copy)

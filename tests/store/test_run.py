@@ -7,12 +7,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.store import TABLES, Manifest, Run, WorkUnit, open_or_create
+from loopscope.errors import LoopscopeError
+from loopscope.store import TABLES, Manifest, StoredRun, WorkUnit, open_or_create
 
 Make = Callable[..., Manifest]
 Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]
-Measure = Callable[..., Run]
+Measure = Callable[..., StoredRun]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def copy(tmp_path: Path, undisturbed: Path) -> Path:
 
 
 def test_the_tables_hold_what_was_committed(undisturbed: Path, make_manifest: Make, make_tables: Tables) -> None:
-    run = Run(undisturbed)
+    run = StoredRun(undisturbed)
     assert run.manifest == make_manifest()
     unit = run.units[3]
     expected = make_tables(run.manifest, unit)
@@ -35,7 +35,7 @@ def test_the_tables_hold_what_was_committed(undisturbed: Path, make_manifest: Ma
 
 
 def test_shapes_and_laziness(undisturbed: Path) -> None:
-    run = Run(undisturbed)
+    run = StoredRun(undisturbed)
     assert run.records.shape[0] == 24
     assert run.records is run.records
     assert run.depths.shape[0] == 60
@@ -47,9 +47,9 @@ def test_shapes_and_laziness(undisturbed: Path) -> None:
 
 def test_an_unfinished_run_shows_what_is_committed(tmp_path: Path, make_manifest: Make, make_tables: Tables) -> None:
     with open_or_create(tmp_path / "run", make_manifest()) as writer:
-        assert Run(tmp_path / "run").records.shape == (0, len(TABLES["questions"].columns))
+        assert StoredRun(tmp_path / "run").records.shape == (0, len(TABLES["questions"].columns))
         writer.commit(writer.units[1], make_tables(writer.manifest, writer.units[1]))
-        run = Run(tmp_path / "run")
+        run = StoredRun(tmp_path / "run")
     assert not run.finished
     assert [unit.index for unit in run.missing_units] == [0, 2, 3, 4]
     assert run.records["row"].unique().to_list() == [3, 4, 5]
@@ -59,7 +59,7 @@ def test_an_unfinished_run_shows_what_is_committed(tmp_path: Path, make_manifest
 def test_an_uncommitted_shard_is_not_read(copy: Path) -> None:
     (copy / "units" / "000000.json").unlink()
     (copy / "complete.json").unlink()
-    run = Run(copy)
+    run = StoredRun(copy)
     assert not run.finished
     assert run.damage == {0: "no record"}
     assert run.records.shape[0] == 18
@@ -67,7 +67,7 @@ def test_an_uncommitted_shard_is_not_read(copy: Path) -> None:
 
 def one_line(copy: Path, expected: str) -> None:
     """Everything that reads says the same; opening works, for `verify` and for who asks what is missing."""
-    run = Run(copy)
+    run = StoredRun(copy)
     assert [unit.index for unit in run.missing_units] == [1]
     assert repr(run).endswith("4 of 5 units, 1 damaged>")
     for name in ("records", "depths", "examples", "tokens", "paths", "finished"):
@@ -103,13 +103,13 @@ def test_a_shard_that_became_a_fifo_is_one_line(copy: Path) -> None:
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(LoopscopeError, match=r"is no run: it holds no manifest\.json"):
-            Run(path)
+            StoredRun(path)
 
 
 def test_a_damaged_manifest_is_one_line(copy: Path) -> None:
     (copy / "manifest.json").write_text('{"schema_version": 1, "level": "quick"}')
     with pytest.raises(LoopscopeError, match=r"is damaged \(loopscope_version: Field required\)"):
-        Run(copy)
+        StoredRun(copy)
 
 
 def test_tables_that_were_not_measured_are_one_line(tmp_path: Path, make_manifest: Make, measure: Measure) -> None:
@@ -122,5 +122,5 @@ def test_tables_that_were_not_measured_are_one_line(tmp_path: Path, make_manifes
 
 def test_a_folder_name_with_pattern_characters_is_read(tmp_path: Path, undisturbed: Path) -> None:
     shutil.copytree(undisturbed, tmp_path / "runs [a*b]?")
-    assert Run(tmp_path / "runs [a*b]?").records.shape[0] == 24
-    assert Run(tmp_path / "runs [a*b]?").tokens.collect().shape[0] == 98
+    assert StoredRun(tmp_path / "runs [a*b]?").records.shape[0] == 24
+    assert StoredRun(tmp_path / "runs [a*b]?").tokens.collect().shape[0] == 98

@@ -4,14 +4,14 @@ import pytest
 
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.store import TABLES, Column, ColumnType, Level, Table
-from loopscope.store.schema_docs import schema_markdown, with_schema
+from loopscope.store.tables import schema_markdown, with_schema
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "run-directory.md"
 
 
 def test_the_documentation_holds_the_schema() -> None:
     document = DOCS.read_text(encoding="utf-8")
-    assert with_schema(document) == document, "run: python -m loopscope.store.schema_docs docs/run-directory.md"
+    assert with_schema(document) == document, "run: python -m loopscope.store.tables docs/run-directory.md"
 
 
 def test_every_column_is_documented_once() -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loopscope.store as store
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.store import code_sha256, hashing, ids_sha256
 from loopscope.store.atomic import partial_path, publish, write_atomically, write_partial
-from loopscope.store.events import EventLog, read_events
+from loopscope.store.hashing import EventLog, read_events
 
 
 @given(st.lists(st.text()), st.lists(st.text()))

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loopscope.store import TABLES, Finding, Manifest, Run, sha256_bytes, verify
+from loopscope.store import TABLES, Finding, Manifest, StoredRun, sha256_bytes, verify
 from loopscope.store.arrow import encode
 from loopscope.store.records import Completion, Shard, load_record
 
 Make = Callable[..., Manifest]
-Measure = Callable[..., Run]
+Measure = Callable[..., StoredRun]
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def copy(tmp_path: Path, undisturbed: Path) -> Path:
 
 def forge(path: Path, table: str, column: str, values: list[object], unit: int = 0) -> None:
     """Rewrite a column of a shard together with its record and the seal: only the contents can tell."""
-    run = Run(path)
+    run = StoredRun(path)
     shard = run.layout.shard(table, run.units[unit])
     data = pq.ParquetFile(shard).read()
     field = data.schema.field(column)
@@ -36,7 +36,7 @@ def forge(path: Path, table: str, column: str, values: list[object], unit: int =
     forged = Shard(table=table, rows=len(data), bytes=len(contents), sha256=sha256_bytes(contents))
     shards = tuple(forged if shard.table == table else shard for shard in record.shards)
     run.layout.record(run.units[unit]).write_bytes(record.model_copy(update={"shards": shards}).encode())
-    run = Run(path)
+    run = StoredRun(path)
     run.layout.complete.write_bytes(
         Completion.of(run.manifest, [run.unit_records[unit.index] for unit in run.units]).encode()
     )
@@ -122,7 +122,7 @@ def test_other_examples_than_the_manifest_names_are_found(
 
 
 def test_a_shard_that_is_no_parquet_is_found(copy: Path) -> None:
-    run = Run(copy)
+    run = StoredRun(copy)
     shard = copy / "depths" / "000000.parquet"
     shard.write_bytes(b"nonsense")
     record = load_record(run.layout, run.units[0])
@@ -135,7 +135,7 @@ def test_a_shard_that_is_no_parquet_is_found(copy: Path) -> None:
 
 
 def test_a_replay_adds_what_it_finds(undisturbed: Path) -> None:
-    def replay(run: Run) -> list[Finding]:
+    def replay(run: StoredRun) -> list[Finding]:
         row = run.records.filter(pl.col("row") == 0).row(0, named=True)
         return [Finding("replay", row["example_id"], "slope came out otherwise")]
 
@@ -147,7 +147,7 @@ def test_a_replay_adds_what_it_finds(undisturbed: Path) -> None:
 def test_a_damaged_run_is_not_replayed(copy: Path) -> None:
     (copy / "complete.json").write_text(json.dumps({}))
 
-    def replay(run: Run) -> list[Finding]:
+    def replay(run: StoredRun) -> list[Finding]:
         raise AssertionError("must not be called")
 
     assert not verify(copy, replay).replayed

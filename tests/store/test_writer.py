@@ -10,13 +10,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.store import Level, Manifest, Run, WorkUnit, open_or_create, verify
+from loopscope.errors import LoopscopeError
+from loopscope.store import Level, Manifest, StoredRun, WorkUnit, open_or_create, verify
 
 Contents = Callable[[Path], dict[str, bytes]]
 Make = Callable[..., Manifest]
 Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]
-Measure = Callable[..., Run]
+Measure = Callable[..., StoredRun]
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_seal_that_went_missing_is_written_again(
 def test_a_flipped_seal_is_written_again(copy: Path, undisturbed: Path, measure: Measure, contents: Contents) -> None:
     flip(copy / "complete.json", 40)
     with pytest.raises(LoopscopeError, match=r"complete\.json does not match the records; the same `measure` command"):
-        Run(copy).finished  # noqa: B018
+        StoredRun(copy).finished  # noqa: B018
     measure(copy)
     assert contents(copy) == contents(undisturbed)
 
@@ -233,10 +233,10 @@ def test_columns_may_come_as_arrays_frames_or_rows(tmp_path: Path, make_manifest
 def test_events_are_kept_and_hold_the_times(copy: Path, make_manifest: Make) -> None:
     with open_or_create(copy, make_manifest()) as writer:
         writer.log("speed", tokens_per_second=12.5)
-    kinds = [event["event"] for event in Run(copy).events]
+    kinds = [event["event"] for event in StoredRun(copy).events]
     assert kinds[0] == "new"
     assert kinds[-2:] == ["finished", "speed"]
-    assert all("time" in event for event in Run(copy).events)
+    assert all("time" in event for event in StoredRun(copy).events)
 
 
 def test_no_file_but_the_log_holds_a_machine_path(copy: Path) -> None:

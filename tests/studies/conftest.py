@@ -50,7 +50,7 @@ def quick():
 @pytest.fixture
 def unfinished_run(tmp_path, synthetic):
     """Two of four questions, at level grid."""
-    from loopscope.store import Run, open_or_create
+    from loopscope.store import StoredRun, open_or_create
 
     task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.4, 0.3, 0.2], [-1.0] * 4)})
     described = synthetic.manifest([task], unit_size=2, level="grid")
@@ -58,7 +58,7 @@ def unfinished_run(tmp_path, synthetic):
         unit = writer.pending()[0]
         rows = np.arange(unit.start, unit.stop)
         writer.commit(unit, {t.name: synthetic.MAKERS[t.name](described, task, rows) for t in described.tables()})
-    return Run(tmp_path / "begun")
+    return StoredRun(tmp_path / "begun")
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ from loopscope.store import (
     Dtypes,
     Manifest,
     ModelInfo,
-    Run,
+    StoredRun,
     TaskInfo,
     ids_sha256,
     open_or_create,
 )
-from loopscope.studies.paper.load import templates
+from loopscope.studies.paper.published import templates
 
 GRID_SCALES = np.array(GRID)
 
@@ -139,7 +139,7 @@ def manifest(tasks: list[Task], **changes: Any) -> Manifest:
     return Manifest(**{**fields, **changes})
 
 
-def write_run(path: Any, tasks: list[Task], **changes: Any) -> Run:
+def write_run(path: Any, tasks: list[Task], **changes: Any) -> StoredRun:
     """Write a run with the store's own writer."""
     described = manifest(tasks, **changes)
     by_name = {(task.name, task.split): task for task in tasks}

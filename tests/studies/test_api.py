@@ -2,7 +2,7 @@
 
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.studies import FIGURES, TABLES, figure, open_records, table
 
 

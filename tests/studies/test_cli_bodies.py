@@ -6,11 +6,8 @@ import sys
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.cli.compare import compare
-from loopscope.cli.figures import figures
-from loopscope.cli.studies import studies
-from loopscope.cli.tables import tables
+from loopscope.cli.output import compare, figures, studies, tables
+from loopscope.errors import LoopscopeError
 from loopscope.studies import FIGURES, TABLES
 
 
@@ -109,19 +106,19 @@ def test_studies_are_listed_with_what_they_need():
 
 
 def test_figures_without_matplotlib_are_one_line_with_the_remedy(run, tmp_path):
-    call = f"from loopscope.cli.figures import figures; list(figures([{run!r}], {str(tmp_path)!r}))"
+    call = f"from loopscope.cli.output import figures; list(figures([{run!r}], {str(tmp_path)!r}))"
     program = f"import sys; sys.modules['matplotlib'] = None; {call}"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     last = result.stderr.strip().splitlines()[-1]
-    assert last == "loopscope._errors.LoopscopeError: figures need matplotlib: pip install 'loopscope[studies]'"
+    assert last == "loopscope.errors.LoopscopeError: figures need matplotlib: pip install 'loopscope[studies]'"
 
 
 def test_tables_and_comparison_need_no_optional_library(run):
     blocked = ("scipy", "matplotlib", "datasets", "ray", "triton", "torch")
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));"  # None makes an import fail
-        f"from loopscope.cli.tables import tables; print(tables([{run!r}]));"
-        f"from loopscope.cli.compare import compare; print(compare([{run!r}]))"
+        f"from loopscope.cli.output import tables; print(tables([{run!r}]));"
+        f"from loopscope.cli.output import compare; print(compare([{run!r}]))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -130,7 +127,7 @@ def test_tables_and_comparison_need_no_optional_library(run):
 
 def test_listing_the_studies_imports_no_heavy_library():
     program = (
-        "import sys; from loopscope.cli.studies import studies; studies();"
+        "import sys; from loopscope.cli.output import studies; studies();"
         "print(sorted({'scipy', 'matplotlib', 'polars', 'torch'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.tasks.cleaning import clean, parse_steps
+from loopscope.errors import LoopscopeError
 from loopscope.tasks.rows import read_rows
+from loopscope.tasks.template import clean, parse_steps
 
 
 def test_steps_run_in_the_order_given() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.tasks import load_task
 
 SOLUTIONS = [{"prompt": f"{n} plus one?\n", "solution": f"It is {n + 1}."} for n in range(5)]

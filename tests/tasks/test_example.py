@@ -1,7 +1,7 @@
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.tasks.example import Example, Sequence
+from loopscope.errors import LoopscopeError
+from loopscope.tasks.encoding import Example, Sequence
 
 
 def test_target_must_follow_its_position():

@@ -12,10 +12,10 @@ from typing import Any
 import polars
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.tasks import load, load_task
-from loopscope.tasks.benchmarks import BENCHMARKS
-from loopscope.tasks.hub import HubSource, read_hub
+from loopscope.tasks.benchmarks import BENCHMARKS, HubSource
+from loopscope.tasks.sources import read_hub
 
 GSM8K = [{"question": f"What is {n}+1?", "answer": f"{n}+1=<<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"} for n in range(6)]
 
@@ -74,7 +74,7 @@ def test_offline_is_one_line_that_names_the_remedy(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(
-        "loopscope._errors.LoopscopeError: cannot load openai/gsm8k@740312ad (main) test from the hub"
+        "loopscope.errors.LoopscopeError: cannot load openai/gsm8k@740312ad (main) test from the hub"
     )
     assert last.endswith("check the network, or give local files with data_dir=")
 

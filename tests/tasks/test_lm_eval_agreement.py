@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from loopscope.models.batch import Batch
-from loopscope.models.layer_loop import LayerLoop, LayerLoopConfig
+from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.tasks import Example, load_task
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.tasks import load_task
 from loopscope.tasks.benchmarks import BENCHMARKS
 

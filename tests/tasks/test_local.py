@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.tasks.benchmarks import BENCHMARKS
-from loopscope.tasks.local import candidates, find_file
+from loopscope.tasks.sources import candidates, find_file
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.tasks import normalise
-from loopscope.tasks.item import DataHash, Item
+from loopscope.errors import LoopscopeError
+from loopscope.tasks import items as normalise
+from loopscope.tasks.items import DataHash, Item
 from loopscope.tasks.rows import SourceRow
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.tasks import get_task
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscope._errors import LoopscopeError
-from loopscope.tasks.loaded import ranges
+from loopscope.errors import LoopscopeError
+from loopscope.tasks.load import ranges
 from loopscope.tasks.selection import Selection, parse_ids
 
 

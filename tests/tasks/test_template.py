@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.tasks.benchmarks import BENCHMARKS
-from loopscope.tasks.item import Item
+from loopscope.tasks.items import Item
 from loopscope.tasks.template import MOST_TEMPLATE_BYTES, builtin_template, parse_template, read_template
 
 

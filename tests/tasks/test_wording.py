@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscope._errors import LoopscopeError
-from loopscope.tasks.wording import Wording
+from loopscope.errors import LoopscopeError
+from loopscope.tasks.template import Wording
 
 
 @given(st.text(), st.text())

@@ -1,7 +1,7 @@
 import pytest
 
+from loopscope.toys.data import build_tokenizer
 from loopscope.toys.recipe import Mixture, Recipe, huginn_config, ouro_config
-from loopscope.toys.tokenizer import build_tokenizer
 
 SMALL = Mixture(batch_tokens=720, shard_problems=24, widths=(160, 360))
 

@@ -2,11 +2,10 @@
 
 import numpy as np
 
+from loopscope.tasks.arithmetic.problem import split_of
 from loopscope.tasks.arithmetic.solution import answer_of
-from loopscope.tasks.arithmetic.wording import split_of
 from loopscope.toys.data import Place, make_shard, stream
-from loopscope.toys.recipe import Mixture
-from loopscope.toys.tokenizer import END_ID
+from loopscope.toys.recipe import END_ID, Mixture
 
 MIXTURE = Mixture(batch_tokens=720, shard_problems=40, widths=(160, 360))
 

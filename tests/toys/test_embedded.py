@@ -10,11 +10,10 @@ import torch
 import loopscope.models
 from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
-from loopscope.tasks.arithmetic.generate import problem
+from loopscope.tasks.arithmetic.problem import split_of
+from loopscope.tasks.arithmetic.story import problem
 from loopscope.tasks.arithmetic.task import Arithmetic
-from loopscope.tasks.arithmetic.wording import split_of
-from loopscope.toys.evaluate import greedy_accuracy
-from loopscope.toys.export import LIMIT
+from loopscope.toys.export import LIMIT, greedy_accuracy
 from loopscope.toys.recipe import get_recipe
 
 FOLDER = Path(loopscope.models.__file__).parent / "embedded"

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from loopscope.toys.muon import Muon, orthogonal
+from loopscope.toys.build import Muon, orthogonal
 
 
 def test_singular_values_end_near_one():

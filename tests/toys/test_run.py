@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.toys import run as module
 from loopscope.toys.__main__ import main
 from loopscope.toys.recipe import RECIPES

@@ -4,9 +4,10 @@ import random
 
 from tokenizers import Tokenizer
 
-from loopscope.tasks.arithmetic.generate import problem
+from loopscope.tasks.arithmetic.story import problem
 from loopscope.tasks.arithmetic.task import Arithmetic, ArithmeticChoice
-from loopscope.toys.tokenizer import END, END_ID, VOCABULARY, build_tokenizer
+from loopscope.toys.data import END, build_tokenizer
+from loopscope.toys.recipe import END_ID, VOCABULARY
 
 
 class Ids:

@@ -9,14 +9,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
-from loopscope.models.tokenizer_source import load_tokenizer
+from loopscope.models.tokenizer import load_tokenizer
 from loopscope.toys.build import compile_blocks, new_model
-from loopscope.toys.evaluate import Accuracy, greedy_accuracy
+from loopscope.toys.export import Accuracy, greedy_accuracy
 from loopscope.toys.recipe import RECIPES, get_recipe
-from loopscope.toys.schedule import rate_factor
+from loopscope.toys.state import rate_factor
 from loopscope.toys.train import Budget, train
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,14 +1,124 @@
-"""Seconds of a call: CUDA events on a GPU, `perf_counter` elsewhere; after a warm-up, several times, in turns."""
+"""A number that was measured several times: the median, and how far the repeats lie apart.
+
+Seconds of a call: CUDA events on a GPU, `perf_counter` elsewhere; after a warm-up, several times, in turns.
+
+Memory that a call needs beyond what is held before it.
+
+On a GPU the allocator's own peak. On a CPU the peak of the process, which no call can take back: every figure comes
+from a fresh process (`memory_probe`).
+"""
 
 from __future__ import annotations
 
+import gc
+import json
+import math
+import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from loopscope.bench.measured import Measured
+_RESAMPLES = 400
+
+
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Error:
+    """Errors of one quantity; `size` is the quantity's own RMS.
+
+    `low` and `high` hold the ratio of the RMS errors in 95% of resampled tokens (bootstrap): where 1 lies between them,
+    these tokens do not tell which implementation is the more accurate.
+    """
+
+    quantity: str
+    size: float
+    ours_rms: float
+    plain_rms: float
+    ours_max: float
+    plain_max: float
+    low: float
+    high: float
+
+    @property
+    def rms_ratio(self) -> float:
+        """Ours over plain: above 1 the plain implementation is the more accurate."""
+        return over(self.ours_rms, self.plain_rms)
+
+    @property
+    def max_ratio(self) -> float:
+        """The same of the largest errors, each a single token's and subject to chance."""
+        return over(self.ours_max, self.plain_max)
+
+
+def error_of(quantity: str, exact: Tensor, ours: Tensor, plain: Tensor) -> Error:
+    """Of all values of one quantity, [tokens] or [tokens, scales], against those in FP64."""
+    off, plain_off = ours.double() - exact, plain.double() - exact
+    squares, plain_squares = (part.square().reshape(part.shape[0], -1).mean(1).cpu() for part in (off, plain_off))
+    low, high = _interval(squares, plain_squares)
+    rms, plain_rms = float(squares.mean().sqrt()), float(plain_squares.mean().sqrt())
+    size = float(exact.double().square().mean().sqrt())
+    return Error(quantity, size, rms, plain_rms, float(off.abs().max()), float(plain_off.abs().max()), low, high)
+
+
+def _interval(squares_T: Tensor, plain_squares_T: Tensor) -> tuple[float, float]:
+    tokens = squares_T.shape[0]
+    drawn = torch.randint(tokens, (_RESAMPLES, tokens), generator=torch.Generator().manual_seed(20260904))
+    ratios = [
+        over(float(a), float(b)) ** 0.5
+        for a, b in zip(squares_T[drawn].mean(1), plain_squares_T[drawn].mean(1), strict=True)
+    ]
+    ordered = sorted(ratios)
+    outside = round((1.0 - _LEVEL) / 2.0 * _RESAMPLES)
+    return ordered[outside], ordered[-1 - outside]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The median of some repeats with the smallest and the largest, in the unit of the row it belongs to."""
+
+    value: float
+    low: float
+    high: float
+    repeats: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Measured:
+        """Of all repeats.
+
+        >>> Measured.of([3.0, 1.0, 2.0])
+        Measured(value=2.0, low=1.0, high=3.0, repeats=3)
+        """
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+    def plus(self, other: Measured) -> Measured:
+        """One after the other."""
+        repeats = min(self.repeats, other.repeats)
+        return Measured(self.value + other.value, self.low + other.low, self.high + other.high, repeats)
+
+
+def over(a: float, b: float) -> float:
+    """a/b; nothing over nothing is no difference.
+
+    >>> over(1.0, 4.0), over(0.0, 0.0), over(1.0, 0.0)
+    (0.25, 1.0, inf)
+    """
+    if b == 0.0:
+        return 1.0 if a == 0.0 else math.inf
+    return a / b
+
+
+def finite(value: float) -> float | None:
+    """For JSON, which knows no infinities."""
+    return value if math.isfinite(value) else None
+
 
 Call = Callable[[], Any]
 
@@ -52,3 +162,28 @@ class Clock:
             for name, call in calls.items():
                 seconds[name].append(self.once(call, in_a_row))
         return {name: Measured.of(found) for name, found in seconds.items()}
+
+
+MIB = 2.0**20
+
+
+def extra_on_gpu(call: Call, device: torch.device) -> float:
+    """MiB above what is held, at the highest point of the call."""
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    torch.cuda.synchronize(device)
+    return (torch.cuda.max_memory_allocated(device) - held) / MIB
+
+
+def extra_in_fresh_process(what: str, tokens: int, hidden: int, vocabulary: int) -> float:
+    """MiB that `memory_probe` needed on top of its states and head."""
+    command = [sys.executable, "-m", "loopscope.bench.geometry_memory", what, *map(str, (tokens, hidden, vocabulary))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the memory probe failed:\n{done.stderr}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found["extra_mib"]

@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from loopscope.bench.row import Reference, Row, at_least
-from loopscope.bench.setting import Setting
-from loopscope.bench.updates import Update, random_update, with_likely_targets
+from loopscope.bench.row import Reference, Row, Setting, at_least
+from loopscope.bench.sizes import Update, random_update, with_likely_targets
 from loopscope.readout import AffinePath, affine_path_from_states
 
 NODE_BY_NODE = "node by node"

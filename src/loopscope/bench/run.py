@@ -13,14 +13,12 @@ from pathlib import Path
 
 import torch
 
-from loopscope._errors import LoopscopeError
-from loopscope._errors import setting as in_the_callers_words
 from loopscope.bench import accuracy, fp64_path, geometry, geometry_memory, huginn_readout, whole_pass
-from loopscope.bench.machine import in_words, machine
-from loopscope.bench.report import Report
-from loopscope.bench.row import Row
-from loopscope.bench.setting import Setting
+from loopscope.bench.report import Report, in_words, machine
+from loopscope.bench.row import Row, Setting
 from loopscope.bench.sizes import sizes_for
+from loopscope.errors import LoopscopeError
+from loopscope.errors import setting as in_the_callers_words
 
 ROWS: dict[str, Callable[[Setting], list[Row]]] = {
     "geometry": geometry.rows,

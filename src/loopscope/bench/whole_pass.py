@@ -1,4 +1,9 @@
-"""A whole pass over GSM8K with a model of Ouro-1.4B's size, level grid, against the bare forward passes of its batches.
+"""A whole pass and the bare forward passes of its batches, ready to be timed.
+
+*Bare* is embed and the steps up to the update's end of the very same batches, with nothing read. A pass is everything
+from the opening of its run directory to the seal on it: states, readouts, numbers to the host, Parquet.
+
+A whole pass over GSM8K with a model of Ouro-1.4B's size, level grid, against the bare forward passes of its batches.
 
 Both take turns and are timed by this machine's clock until the device has finished: what measuring adds to running
 the model, host and files included. Runs only where a tokenizer and the benchmark's data are given.
@@ -7,21 +12,160 @@ the model, host and files included. Runs only where a tokenizer and the benchmar
 from __future__ import annotations
 
 import importlib.util
+import json
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
-from loopscope._errors import LoopscopeError
-from loopscope.bench.measured import Measured
-from loopscope.bench.row import Reference, Row, at_most
-from loopscope.bench.setting import Setting
+from loopscope.bench.clock import Measured
+from loopscope.bench.row import Reference, Row, Setting, at_most
+from loopscope.errors import LoopscopeError
+from loopscope.measuring.batches import Question, collate, plan_batches
+from loopscope.measuring.engines import LocalEngine
+from loopscope.measuring.plan import DataRequest, ModelRequest, QuestionEncoder, Request
+from loopscope.measuring.run import Prepared, prepare, run_pending
+from loopscope.measuring.settings import BatchPolicy, Settings
+from loopscope.models.batch import Batch
+from loopscope.models.protocol import LoopedModel
+from loopscope.store.tables import Level
+from loopscope.store.writer import open_or_create
 
-if TYPE_CHECKING:
-    from loopscope.bench.pass_run import PassRequest, PassSetup
+OURO: dict[str, Any] = {
+    "architectures": ["OuroForCausalLM"],
+    "model_type": "ouro",
+    "vocab_size": 49152,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "rope_theta": 1e6,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 65536,
+    "total_ut_steps": 4,
+    "torch_dtype": "bfloat16",
+}
+SMALL = OURO | {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
+TINY = OURO | {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+TINY |= {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
+TRANSITION = 4
+
+
+@dataclass(frozen=True)
+class PassRequest:
+    """What to pass over: a model's configuration, its tokenizer, a task."""
+
+    config: dict[str, Any]
+    device: str
+    tokenizer: str
+    task: str
+    data_dir: str | None
+    limit: int
+    unit_size: int = 64
+    scalar_checks: int = 16
+
+
+@dataclass(frozen=True)
+class PassSetup:
+    """A loaded model, the plan of a pass, and its batches as the pass will make them.
+
+    Attributes:
+        once: seconds of what comes once, loading and planning.
+    """
+
+    engine: LocalEngine
+    prepared: Prepared
+    settings: Settings
+    batches: list[list[Question]]
+    bare: list[Batch]
+    once: dict[str, float]
+    scratch: Path
+
+    @property
+    def model(self) -> LoopedModel:
+        """The engine's."""
+        return self.engine.model
+
+    @property
+    def size(self) -> dict[str, int]:
+        """Tokens as they run, with padding, and those that are read."""
+        questions = [question for batch in self.batches for question in batch]
+        return {
+            "tokens": sum(int(batch.attention_mask.sum()) for batch in self.bare),
+            "padded_tokens": sum(batch.input_ids.numel() for batch in self.bare),
+            "reference_tokens": sum(question.example.prediction_count for question in questions),
+            "questions": len(questions),
+            "batches": len(self.batches),
+        }
+
+    def run_bare(self) -> None:
+        """The forward passes alone."""
+        with torch.no_grad():
+            for batch in self.bare:
+                context = self.model.embed(batch.to(self.model.device))
+                state = context.state
+                for _ in range(TRANSITION + 1):
+                    state = self.model.step(state, context)
+
+    def run_pass(self) -> None:
+        """The pass into a run directory of its own."""
+        with open_or_create(self._fresh_folder(), self.prepared.manifest) as writer:
+            run_pending(self.engine, self.prepared, writer)
+            writer.finish()
+
+    def _fresh_folder(self) -> Path:
+        return next(path for index in count() if not (path := self.scratch / f"run-{index}").exists())
+
+
+def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
+    """Loads the model with random weights and plans the pass; `scratch` holds its configuration and its runs."""
+    folder = scratch / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(wanted.config))
+    settings = Settings.of(
+        [TRANSITION],
+        [],
+        Level.GRID,
+        batch=BatchPolicy.parse("auto"),
+        unit_size=wanted.unit_size,
+        scalar_checks=wanted.scalar_checks,
+    )
+    request = Request(
+        ModelRequest(str(folder), wanted.device, "bfloat16", None, True, 0, wanted.tokenizer),
+        DataRequest((wanted.task,), wanted.data_dir, None, wanted.limit),
+        settings,
+    )
+    began = time.perf_counter()
+    engine = LocalEngine(request)
+    synchronise(engine.model.device)
+    loaded = time.perf_counter()
+    prepared = prepare(request, request.data.load(), engine.facts())
+    once = {"load": loaded - began, "plan": time.perf_counter() - loaded}
+    on_device = settings.on(engine.facts().device_type)
+    encoder = QuestionEncoder(request.model.load_tokenizer(), engine.facts().max_positions, "error")
+    batches: list[list[Question]] = []
+    for unit in prepared.manifest.units():
+        planned = prepared.task_of(unit)
+        questions = encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
+        batches += plan_batches(questions, on_device.batch)
+    bare = [collate(batch).batch for batch in batches]
+    return PassSetup(engine, prepared, on_device, batches, bare, once, scratch)
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
 
 BARE = "the bare forward passes"
 NEEDED = ("pyarrow", "pydantic", "tokenizers", "safetensors")
@@ -43,7 +187,6 @@ def rows(setting: Setting) -> list[Row]:
     reason = unavailable(setting)
     if reason is not None:
         raise LoopscopeError(f"the row pass cannot be measured: {reason}")
-    from loopscope.bench.pass_run import set_up
 
     with tempfile.TemporaryDirectory() as scratch:
         return [measure(set_up(_request(setting), Path(scratch)), setting)]
@@ -68,7 +211,7 @@ def measure(setup: PassSetup, setting: Setting) -> Row:
 
 def _figures(setup: PassSetup, device: torch.device) -> dict[str, float]:
     """Where the time of one more pass goes, in seconds, and its peak of memory."""
-    from loopscope.measure.parts import part_times
+    from loopscope.measuring.timing import part_times
 
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -83,7 +226,6 @@ def _figures(setup: PassSetup, device: torch.device) -> dict[str, float]:
 
 
 def _timed(call: Callable[[], None], device: torch.device) -> float:
-    from loopscope.bench.pass_run import synchronise
 
     synchronise(device)
     began = time.perf_counter()
@@ -93,7 +235,6 @@ def _timed(call: Callable[[], None], device: torch.device) -> float:
 
 
 def _request(setting: Setting) -> PassRequest:
-    from loopscope.bench.pass_run import OURO, SMALL, TINY, PassRequest
     from loopscope.models.registry import EMBEDDED
 
     device = str(setting.device)

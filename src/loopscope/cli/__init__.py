@@ -3,7 +3,7 @@
 
 def main() -> None:
     """Entry point of the `loopscope` command."""
-    from loopscope.cli import _commands  # noqa: F401 - registers the commands
-    from loopscope.cli._app import run
+    from loopscope.cli import commands  # noqa: F401 - registers the commands
+    from loopscope.cli.app import run
 
     run()

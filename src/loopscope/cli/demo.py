@@ -8,12 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscope._errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError, setting
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from loopscope.store import Run
+    from loopscope.store import StoredRun
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def run_demo(output: Path, *, questions: int | None = None, progress_style: Any 
     console.print(f"took    {time.monotonic() - began:.0f} s", highlight=False)
 
 
-def measure_plan(plan: Plan, output: Path, questions: int | None, progress_style: Any) -> list[Run]:
+def measure_plan(plan: Plan, output: Path, questions: int | None, progress_style: Any) -> list[StoredRun]:
     """One run a task, because the tasks have different numbers of questions."""
-    from loopscope.measure.run import measure
+    from loopscope.api import measure
 
     return [
         measure(
@@ -92,7 +92,7 @@ def measure_plan(plan: Plan, output: Path, questions: int | None, progress_style
     ]
 
 
-def summarise(runs: list[Run], console: Console) -> None:
+def summarise(runs: list[StoredRun], console: Console) -> None:
     """What the runs say, in sentences that need no paper."""
     from loopscope.studies.summary import summarise as summary_of
 

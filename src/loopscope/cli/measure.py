@@ -1,4 +1,4 @@
-"""`loopscope measure`: flags to a call of `loopscope.measure.run.measure`, which reads text as flags are written."""
+"""`loopscope measure`: flags to a call of `loopscope.measuring.run.measure`, which reads text as flags are written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 def run_measure(*, progress: str, **rest: Any) -> None:
     """Measure, then say where the run is and what to do with it."""
-    from loopscope.measure.run import measure
+    from loopscope.api import measure
 
     run = measure(
         notify=lambda line: print(f"loopscope: {line}", file=sys.stderr),

@@ -21,7 +21,7 @@ import torch
 import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 
 Implementation = Literal["auto", "triton", "reference"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 
 try:
     triton: Any = importlib.import_module("triton")

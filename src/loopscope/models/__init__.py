@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
     from loopscope.models.batch import Batch
-    from loopscope.models.card import ModelCard
+    from loopscope.models.identity import ModelCard
     from loopscope.models.load import card_of, load_model
     from loopscope.models.protocol import AffineHead, Context, LoopedModel
-    from loopscope.models.tokenizer import Tokenizer
-    from loopscope.models.tokenizer_source import load_tokenizer
+    from loopscope.models.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
     "AffineHead",
@@ -37,11 +36,11 @@ _HOMES = {
     "Context": "protocol",
     "LoopedModel": "protocol",
     "LoopedModule": "base",
-    "ModelCard": "card",
+    "ModelCard": "identity",
     "Tokenizer": "tokenizer",
     "card_of": "load",
     "load_model": "load",
-    "load_tokenizer": "tokenizer_source",
+    "load_tokenizer": "tokenizer",
 }
 
 

@@ -14,10 +14,10 @@ import torch
 import torch.autograd.forward_ad as forward_mode
 from torch import Tensor, nn
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.kernels.split_product import splits_apply
 from loopscope.models.batch import Batch
-from loopscope.models.linear import Fusing, Linear
+from loopscope.models.layers.linear import Fusing, Linear
 from loopscope.models.protocol import AffineHead, BodyAndHead, Context
 
 

@@ -1,4 +1,7 @@
-"""`load_model`: from what the user wrote to a model that is ready to be measured."""
+"""The device and dtype a user asks for, by name.
+
+`load_model`: from what the user wrote to a model that is ready to be measured.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,70 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from loopscope._arguments import LARGEST_SEED, optional_text, switch, text, whole
-from loopscope._errors import LoopscopeError
-from loopscope.models.assign import load_tensors, main_dtype, match_tensors
-from loopscope.models.card import ModelCard
-from loopscope.models.checkpoint import INDEX, WEIGHTS, index_shards, open_checkpoint, read_config
-from loopscope.models.families import build_model, check_architecture, detect_family
-from loopscope.models.hub import HubRepository
-from loopscope.models.placement import find_device, find_dtype
-from loopscope.models.published import RUN_DTYPE
-from loopscope.models.random_weights import fill_randomly
-from loopscope.models.safetensors_header import read_header
-from loopscope.models.source import Source, parse_spec
-from loopscope.models.user_model import load_user_model
+from loopscope.arguments import LARGEST_SEED, optional_text, switch, text, whole
+from loopscope.errors import LoopscopeError, shown
+from loopscope.models.checkpoint.assign import fill_randomly, load_tensors, main_dtype, match_tensors
+from loopscope.models.checkpoint.folder import INDEX, WEIGHTS, index_shards, open_checkpoint, read_config
+from loopscope.models.checkpoint.hub import HubRepository
+from loopscope.models.checkpoint.safetensors import read_header
+from loopscope.models.families.detect import build_model, check_architecture, detect_family
+from loopscope.models.identity import ModelCard, load_user_model
+from loopscope.models.registry import RUN_DTYPE, Source, parse_spec
 
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
     from loopscope.models.protocol import LoopedModel
+
+
+DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+_TYPES = ("cpu", "cuda", "mps")
+_ABBREVIATIONS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
+
+
+def find_device(device: str | torch.device) -> torch.device:
+    """The device of a name; "auto" is the first accelerator, else the CPU.
+
+    Raises:
+        LoopscopeError: if there is no such device on this machine.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else _apple() or "cpu")
+    unknown = LoopscopeError(f"there is no device {shown(str(device))} for models: choose cpu, cuda, cuda:1, … or auto")
+    # torch knows devices that hold no numbers (meta) or that no model was ever run on.
+    if str(device).partition(":")[0] not in _TYPES:
+        raise unknown
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise unknown from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise LoopscopeError(f"{found} is asked for but this machine has {count} CUDA devices: choose cpu or auto")
+    if found.type == "mps" and _apple() is None:
+        raise LoopscopeError("mps is asked for but this machine has none: choose cpu or auto")
+    return found
+
+
+def _apple() -> str | None:
+    return "mps" if torch.backends.mps.is_available() else None
+
+
+def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """The floating-point dtype of a name.
+
+    >>> find_dtype("bf16")
+    torch.bfloat16
+    """
+    name = str(dtype).removeprefix("torch.").lower()
+    try:
+        return DTYPES[_ABBREVIATIONS.get(name, name)]
+    except KeyError:
+        raise LoopscopeError(f"{shown(name)} is no dtype for weights: choose one of {', '.join(DTYPES)}") from None
 
 
 def load_model(
@@ -43,7 +93,7 @@ def load_model(
 
     Args:
         spec: a published name, a hub name (`org/name@revision`), a folder, `toy-ouro`, `loop:MODEL:10-20`, or the
-            name of an entry point; see `loopscope.models.source`.
+            name of an entry point; see `loopscope.models.registry`.
         device: "cpu", "cuda", "cuda:1", "mps", or "auto".
         dtype: the dtype of the weights and of embed and step; None is bfloat16 for a published checkpoint, the
             paper's protocol, and the checkpoint's own for any other.

@@ -2,11 +2,14 @@
 
 Families differ: Ouro's file adds nothing, ever; Huginn's prepends its beginning-of-sequence token when special
 tokens are asked for. `encode` adds none unless told to; `prefix_ids` and `suffix_ids` say what the file would add.
+
+`load_tokenizer`: the tokenizer of whatever a specification names, without its weights.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +18,11 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.checkpoint import CONFIG, TOKENIZER, read_json_object
+from loopscope.arguments import optional_text, text
+from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint.folder import CONFIG, TOKENIZER, read_json_object
+from loopscope.models.checkpoint.hub import HubRepository
+from loopscope.models.registry import load_entry_point, parse_spec, user_tokenizers
 
 
 @dataclass(frozen=True)
@@ -152,3 +158,40 @@ def _added_tokens(backend: Backend) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if bare and full[start : start + len(bare)] == bare:
             return tuple(full[:start]), tuple(full[start + len(bare) :])
     return tuple(full), ()
+
+
+def load_tokenizer(
+    spec: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    offline: bool | None = None,
+    vocabulary_size: int | None = None,
+) -> Tokenizer:
+    """The tokenizer of the model that a specification names, without its weights.
+
+    Args:
+        spec: as in `load_model`.
+        revision: as in `load_model`.
+        offline: as in `load_model`.
+        vocabulary_size: the model's; a tokenizer with more tokens is refused.
+    """
+    source = parse_spec(text("spec", spec), optional_text("revision", revision))
+    if source.kind == "entry point":
+        tokenizer = _user_tokenizer(source.location)
+    else:
+        folder = source.folder or HubRepository(source.location, source.revision, offline=offline).fetch_tokenizer()
+        tokenizer = Tokenizer.from_folder(folder)
+    if vocabulary_size is not None:
+        tokenizer.check_fits(vocabulary_size, source.name)
+    return tokenizer
+
+
+def _user_tokenizer(name: str) -> Tokenizer:
+    point = user_tokenizers().get(name)
+    if point is None:
+        raise LoopscopeError(
+            f"{name} brings no tokenizer: name a callable that returns its folder in the entry point group "
+            f"loopscope.tokenizers"
+        )
+    made = load_entry_point(point)()
+    return made if isinstance(made, Tokenizer) else Tokenizer.from_folder(Path(made))

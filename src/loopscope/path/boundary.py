@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.path.arrays import (
     BoolArray,
     Bools,

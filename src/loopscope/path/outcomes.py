@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.path.arrays import Bools, Floats, finite, partition, per_update, plain, quiet, require, sampled
 
 EFFECT_MARGIN = 1e-4

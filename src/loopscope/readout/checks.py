@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 
 Scales = float | Sequence[float] | Tensor | Any  # Any: NumPy arrays and scalars
 

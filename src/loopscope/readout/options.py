@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.affine.reference import gain_at, log_probability_at_start
 from loopscope.readout.checks import as_index, as_integers
 from loopscope.readout.general.token_derivatives import log_softmax_derivatives

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.checks import Scales, as_order, as_scales
 
 

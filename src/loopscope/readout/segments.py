@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.checks import as_index
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.path import grid_optimum
 from loopscope.report.pack import pack
-from loopscope.store import Run
+from loopscope.store import StoredRun
 from loopscope.studies.conditions import Condition, at, conditions_of
 from loopscope.studies.records import GRID_SCALES, Floats, Updates
 
@@ -41,7 +41,7 @@ CHUNK_CHARACTERS = 200_000
 class EvaluationSet:
     """The stored rows of one task and split."""
 
-    run: Run
+    run: StoredRun
     condition: Condition
     updates: tuple[Updates, ...]
     """One per transition, every one over the same questions in the same order."""
@@ -105,7 +105,7 @@ class EvaluationSet:
         return frame.filter(pl.col("task") == self.condition.task, pl.col("split") == self.condition.split)
 
 
-def sets_of(run: Run) -> list[EvaluationSet]:
+def sets_of(run: StoredRun) -> list[EvaluationSet]:
     """The evaluation sets of a run that have rows; an unfinished run shows what it has."""
     found = []
     for condition in conditions_of(run):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loopscope.report.words import number
-from loopscope.store import Manifest, Run, layout_margin
+from loopscope.store import Manifest, StoredRun, layout_margin
 from loopscope.studies.conditions import Weights, conditions_of
 
 LEVELS = {
@@ -19,7 +19,7 @@ TENSORS = "tensors"
 """The entry of `ModelInfo.weights` that stands for the weights of a model that was read from no file."""
 
 
-def warnings_of(runs: Sequence[Run]) -> list[str]:
+def warnings_of(runs: Sequence[StoredRun]) -> list[str]:
     """What a reader must not overlook: weights that were never trained, toy models, unfinished runs."""
     random, toy = _models(runs, Weights.RANDOM), _models(runs, Weights.TOY)
     found = []
@@ -37,7 +37,7 @@ def warnings_of(runs: Sequence[Run]) -> list[str]:
     return found
 
 
-def _models(runs: Sequence[Run], weights: Weights) -> list[str]:
+def _models(runs: Sequence[StoredRun], weights: Weights) -> list[str]:
     """The models of some runs whose weights are of this origin."""
     named = {run.manifest.model.name: None for run in runs if conditions_of(run)[0].weights is weights}
     return list(named)
@@ -52,7 +52,7 @@ def joined(names: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
-def provenance(run: Run) -> list[dict[str, Any]]:
+def provenance(run: StoredRun) -> list[dict[str, Any]]:
     """Term and text, in the order in which a careful reader would ask."""
     return [{"term": term, "text": text} for term, text in _entries(run.manifest) if text]
 

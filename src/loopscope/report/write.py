@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loopscope._arguments import text
-from loopscope._errors import LoopscopeError
 from loopscope._version import __version__
+from loopscope.arguments import text
+from loopscope.errors import LoopscopeError
 from loopscope.path import GRID, PATH_NODES
 from loopscope.report import study_pages
 from loopscope.report.assemble import document
@@ -17,10 +17,10 @@ from loopscope.report.overview import NEEDED_TABLES, Overview, Tables
 from loopscope.report.pack import pack
 from loopscope.report.provenance import provenance, warnings_of
 from loopscope.stats import Bootstrap
-from loopscope.store import Run
+from loopscope.store import StoredRun
 from loopscope.store.atomic import clear_write_errors, require_plain, write_atomically
-from loopscope.studies.api import open_records
 from loopscope.studies.records import Records
+from loopscope.studies.registry import open_records
 
 PATH_NUMBERS = 2_000_000
 """FP64 paths go along up to this many numbers in all: about 10 MB of page."""
@@ -98,7 +98,7 @@ class Page:
         early.insert(0, ("meta", pack({}, meta)))
         return list(document(_title([run for run, _ in self.sets]), early, self.late))
 
-    def _overview(self, run: Run, tables: Tables) -> Overview:
+    def _overview(self, run: StoredRun, tables: Tables) -> Overview:
         """One run's numbers; two runs may be alike in everything a condition names, so each is looked up alone."""
         if len(self.sets) == 1:
             return Overview(self.records, tables, self.bootstrap)
@@ -125,7 +125,7 @@ class Page:
         }
 
 
-def run_labels(runs: Sequence[Run]) -> list[str]:
+def run_labels(runs: Sequence[StoredRun]) -> list[str]:
     """Names that tell the runs of a page apart: the folder's, numbered where two folders have the same."""
     names = [run.path.resolve().name for run in runs]
     return [
@@ -133,7 +133,7 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _run(run: Run, label: str) -> dict[str, Any]:
+def _run(run: StoredRun, label: str) -> dict[str, Any]:
     model = run.manifest.model
     return {
         "label": label,
@@ -152,6 +152,6 @@ def _token_rows(data: EvaluationSet) -> int:
     return int(data.examples["n_tokens"].sum()) * len(data.updates)
 
 
-def _title(runs: Sequence[Run]) -> str:
+def _title(runs: Sequence[StoredRun]) -> str:
     models = ", ".join(dict.fromkeys(run.manifest.model.name for run in runs))
     return f"{models} · loopscope"

@@ -1,8 +1,17 @@
 """Intervals and rank statistics of stored records: question bootstrap, Spearman, AUROC (NumPy)."""
 
-from loopscope.stats.bootstrap import LEVEL, RESAMPLES, SEED, Bootstrap, bootstrap
-from loopscope.stats.cluster import Clusters, cluster_sums
-from loopscope.stats.estimate import Estimate, Interval, percentile_interval
+from loopscope.stats.bootstrap import (
+    LEVEL,
+    RESAMPLES,
+    SEED,
+    Bootstrap,
+    Clusters,
+    Estimate,
+    Interval,
+    bootstrap,
+    cluster_sums,
+    percentile_interval,
+)
 from loopscope.stats.ranks import Auroc, Spearman
 from loopscope.stats.statistics import Maximum, Mean, Quantile, Ratio, Statistic
 

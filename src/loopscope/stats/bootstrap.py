@@ -1,4 +1,13 @@
-"""Paired question bootstrap: whole question records are resampled, every statistic sees the same resamples.
+"""A number with its interval, and how bootstrap replicates become one (Section 4.1, 95% percentile intervals).
+
+A block of resamples as counts, and the midranks of a column in each of them, computed once for all statistics.
+
+With records sorted by value, the midrank of a record in a resample is (records drawn below) + (records drawn at the
+same value + 1) / 2, which is a cumulative sum of counts: no resample is ever sorted.
+
+Shapes: B resamples, N records, G groups of equal values.
+
+Paired question bootstrap: whole question records are resampled, every statistic sees the same resamples.
 
 Section 4.1 and Appendix E.2: 2000 resamples, seed 20260904, percentile intervals. Replicate b of a statistic is
 its value on n records drawn with replacement. A draw is held as counts, c_BN[b, i] = how often record i was
@@ -7,20 +16,84 @@ memory is bounded whatever n is; the stream of draws does not depend on the bloc
 `scipy.stats.bootstrap` makes from `numpy.random.default_rng(seed)`.
 
 Shapes: B resamples of a block, N records.
+
+Question-cluster bootstrap: all tokens of a resampled question stay together (Appendix E.8).
+
+Only sums per question enter a ratio of sums, so tokens are summed once and the questions are resampled.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from loopscope._arguments import LARGEST_SEED, whole
-from loopscope._errors import LoopscopeError, setting
-from loopscope.stats.estimate import Estimate, percentile_interval
-from loopscope.stats.resample import Block
-from loopscope.stats.statistics import OfSums, Statistic
+from loopscope.arguments import LARGEST_SEED, whole
+from loopscope.errors import LoopscopeError, setting
+from loopscope.stats.statistics import Block, OfSums, Ratio, Statistic
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A percentile interval from bootstrap replicates."""
+
+    low: float
+    high: float
+    undefined: int = 0
+    """Replicates in which the statistic had no value, such as a share of harmful updates without any."""
+
+    def covers(self, value: float) -> bool:
+        """Whether `value` lies in the closed interval.
+
+        >>> Interval(1.0, 2.0).covers(2.0)
+        True
+        """
+        return self.low <= value <= self.high
+
+    def scaled(self, factor: float) -> Interval:
+        """The interval of `factor` times the quantity, ends in order.
+
+        >>> Interval(1.0, 2.0).scaled(-1.0)
+        Interval(low=-2.0, high=-1.0, undefined=0)
+        """
+        low, high = sorted((self.low * factor, self.high * factor))
+        return Interval(low, high, self.undefined)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic of a population of `n` records; `value` is None where the population does not define it."""
+
+    value: float | None
+    n: int
+    interval: Interval | None = None
+    """None where there is nothing to resample: fewer than two records, or no value."""
+
+    def scaled(self, factor: float) -> Estimate:
+        """The estimate of `factor` times the quantity."""
+        if self.value is None:
+            return self
+        return Estimate(self.value * factor, self.n, self.interval and self.interval.scaled(factor))
+
+
+def percentile_interval(replicates: NDArray[np.float64], level: float) -> Interval | None:
+    """The central `level` of the replicates, by linearly interpolated quantiles (the percentile bootstrap).
+
+    Replicates that are NaN have no value and are left out and counted; None where none is left.
+
+    >>> percentile_interval(np.arange(101.0), 0.5)
+    Interval(low=25.0, high=75.0, undefined=0)
+    """
+    defined = replicates[~np.isnan(replicates)]
+    if not defined.size:
+        return None
+    tail = (1 - level) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail])
+    return Interval(float(low), float(high), int(replicates.size - defined.size))
+
 
 SEED = 20260904
 RESAMPLES = 2000
@@ -112,3 +185,40 @@ def bootstrap(statistic: Statistic, settings: Bootstrap | None = None) -> Estima
     3.0
     """
     return (settings or Bootstrap()).estimate({"": statistic})[""]
+
+
+def cluster_sums(values: ArrayLike, cluster: ArrayLike) -> NDArray[np.float64]:
+    """Sum of `values` in each cluster, clusters in ascending order of their label.
+
+    >>> cluster_sums([1.0, 2.0, 3.0], ["b", "a", "b"]).tolist()
+    [2.0, 4.0]
+    """
+    return Clusters.of(cluster).sums(values)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Which cluster each record belongs to, worked out once for many columns."""
+
+    index: NDArray[np.intp]
+    count: int
+
+    @classmethod
+    def of(cls, cluster: ArrayLike) -> Clusters:
+        """From one label per record."""
+        labels, index = np.unique(np.asarray(cluster), return_inverse=True)
+        return cls(index, labels.size)
+
+    def sums(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Sum of `values` in each cluster."""
+        array = np.asarray(values, dtype=np.float64)
+        return np.bincount(self.index, weights=array, minlength=self.count).astype(np.float64, copy=False)
+
+    def ratio(self, numerator: ArrayLike, denominator: ArrayLike) -> Ratio:
+        """Σ numerator / Σ denominator over records, to be resampled by cluster."""
+        return Ratio(self.sums(numerator), self.sums(denominator))
+
+    def mean(self, values: ArrayLike) -> Ratio:
+        """The record-weighted mean, to be resampled by cluster."""
+        array = np.asarray(values, dtype=np.float64)
+        return self.ratio(array, np.ones_like(array))

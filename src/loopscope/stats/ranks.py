@@ -6,8 +6,7 @@ Shapes: N records, B resamples.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loopscope.stats.resample import Block, Column
-from loopscope.stats.statistics import column
+from loopscope.stats.statistics import Block, Column, column
 
 
 def midranks(column: Column) -> NDArray[np.float64]:

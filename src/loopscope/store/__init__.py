@@ -8,28 +8,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loopscope.store.columns import Column, ColumnType, Table
     from loopscope.store.hashing import code_sha256, ids_sha256, sha256_bytes, sha256_file
+    from loopscope.store.layout import WorkUnit
     from loopscope.store.layout_margins import LAYOUT_MARGINS, LayoutMargin, layout_margin
-    from loopscope.store.levels import Level
     from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
     from loopscope.store.records import UnitRecord
-    from loopscope.store.run import Run
-    from loopscope.store.schema import SCHEMA_VERSION, TABLES
-    from loopscope.store.units import WorkUnit
+    from loopscope.store.run import StoredRun
+    from loopscope.store.tables import SCHEMA_VERSION, TABLES, Column, ColumnType, Level, Table
     from loopscope.store.verification import Finding, Replay, Verification, verify
     from loopscope.store.writer import RunWriter, open_or_create
 
 _HOMES = {
-    "columns": ("Column", "ColumnType", "Table"),
     "hashing": ("code_sha256", "ids_sha256", "sha256_bytes", "sha256_file"),
+    "layout": ("WorkUnit",),
     "layout_margins": ("LAYOUT_MARGINS", "LayoutMargin", "layout_margin"),
-    "levels": ("Level",),
     "manifest": ("BatchInfo", "Dtypes", "Manifest", "ModelInfo", "TaskInfo"),
     "records": ("UnitRecord",),
-    "run": ("Run",),
-    "schema": ("SCHEMA_VERSION", "TABLES"),
-    "units": ("WorkUnit",),
+    "run": ("StoredRun",),
+    "tables": ("SCHEMA_VERSION", "TABLES", "Column", "ColumnType", "Level", "Table"),
     "verification": ("Finding", "Replay", "Verification", "verify"),
     "writer": ("RunWriter", "open_or_create"),
 }
@@ -48,8 +44,8 @@ __all__ = [
     "Manifest",
     "ModelInfo",
     "Replay",
-    "Run",
     "RunWriter",
+    "StoredRun",
     "Table",
     "TaskInfo",
     "UnitRecord",

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from loopscope.store.columns import Column, ColumnType, Table
-from loopscope.store.schema import SCHEMA_VERSION
+from loopscope.store.tables import SCHEMA_VERSION, Column, ColumnType, Table
 
 TableData = Mapping[str, Any] | Sequence[Mapping[str, Any]] | Any
 """What a caller hands over: columns by name (lists, NumPy arrays; masked or None = null; a matrix for a list column of

@@ -9,10 +9,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from loopscope.store.arrow import arrow_schema
-from loopscope.store.columns import Column, Table
-from loopscope.store.levels import Level
+from loopscope.store.layout import WorkUnit
 from loopscope.store.manifest import Manifest
-from loopscope.store.units import WorkUnit
+from loopscope.store.tables import Column, Level, Table
 
 
 class Problem(NamedTuple):

@@ -1,14 +1,18 @@
-"""Where everything lies in a run directory, and what in it is not ours."""
+"""Where everything lies in a run directory, and what in it is not ours.
+
+Work units: the pieces into which a run is cut, the same for every engine and after every interruption.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from loopscope._errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError, setting
 from loopscope.store.atomic import PARTIAL, partial_path
-from loopscope.store.columns import Table
-from loopscope.store.schema import TABLES
-from loopscope.store.units import WorkUnit
+from loopscope.store.tables import TABLES, Table
 
 _IGNORED = frozenset({".DS_Store"})
 
@@ -98,3 +102,58 @@ class RunLayout:
                 f"{self.path} holds files that are not of this run ({names[0]}{more}):"
                 f" move them away or choose another {setting('output')}"
             )
+
+
+MAX_UNITS = 1_000_000
+"""Work units of a run, at most: their files are numbered with six digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """A range of consecutive examples of one task; it is measured and committed as a whole."""
+
+    index: int
+    """Number of the unit in the run, from 0; it names the unit's files."""
+    task: str
+    split: str
+    start: int
+    """First `row` of the unit."""
+    stop: int
+    """One past its last `row`."""
+
+    @property
+    def name(self) -> str:
+        """The stem of the unit's files."""
+        return f"{self.index:06d}"
+
+    @property
+    def size(self) -> int:
+        """How many examples the unit holds."""
+        return self.stop - self.start
+
+
+class TaskRows(NamedTuple):
+    """A task of a run and how many of its examples are measured."""
+
+    task: str
+    split: str
+    rows: int
+
+
+def plan_units(tasks: Iterable[TaskRows], unit_size: int) -> tuple[WorkUnit, ...]:
+    """Cut every task, in order, into ranges of `unit_size` examples, the last one shorter.
+
+    >>> units = plan_units([TaskRows("a", "test", 3), TaskRows("b", "test", 1)], 2)
+    >>> [(unit.name, unit.task, unit.start, unit.stop) for unit in units]
+    [('000000', 'a', 0, 2), ('000001', 'a', 2, 3), ('000002', 'b', 0, 1)]
+    """
+    tasks = tuple(tasks)
+    count = sum(-(-rows // unit_size) for _, _, rows in tasks)
+    if count > MAX_UNITS:
+        larger = f"choose a larger {setting('unit_size')}"
+        raise LoopscopeError(f"a run has at most {MAX_UNITS} work units, not {count}: {larger}")
+    units: list[WorkUnit] = []
+    for task, split, rows in tasks:
+        for start in range(0, rows, unit_size):
+            units.append(WorkUnit(len(units), task, split, start, min(start + unit_size, rows)))
+    return tuple(units)

@@ -18,13 +18,11 @@ from pydantic import (
     model_validator,
 )
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.store.bounded import parse_json
-from loopscope.store.columns import Table
 from loopscope.store.hashing import sha256_bytes
-from loopscope.store.levels import Level
-from loopscope.store.schema import SCHEMA_VERSION, tables_of
-from loopscope.store.units import TaskRows, WorkUnit, plan_units
+from loopscope.store.layout import TaskRows, WorkUnit, plan_units
+from loopscope.store.tables import SCHEMA_VERSION, Level, Table, tables_of
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Depth = Annotated[int, Field(ge=0)]

@@ -14,10 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from loopscope.store.bounded import parse_json, read_bounded
 from loopscope.store.hashing import sha256_bytes, sha256_file, sha256_once
-from loopscope.store.layout import RunLayout
+from loopscope.store.layout import RunLayout, WorkUnit
 from loopscope.store.manifest import Manifest, Sha256, json_bytes
-from loopscope.store.schema import SCHEMA_VERSION
-from loopscope.store.units import WorkUnit
+from loopscope.store.tables import SCHEMA_VERSION
 
 Count = Annotated[int, Field(ge=0)]
 

@@ -6,12 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loopscope._arguments import text
-from loopscope._errors import LoopscopeError, setting
+from loopscope.arguments import text
+from loopscope.errors import LoopscopeError, setting
 from loopscope.store.bounded import read_bounded
-from loopscope.store.columns import Table
-from loopscope.store.events import Event, read_events
-from loopscope.store.layout import RunLayout
+from loopscope.store.hashing import Event, read_events
+from loopscope.store.layout import RunLayout, WorkUnit
 from loopscope.store.manifest import Manifest, ManifestDamageError, OtherVersionError, decode_manifest
 from loopscope.store.records import (
     Completion,
@@ -23,8 +22,7 @@ from loopscope.store.records import (
     repair_of,
     sound_records,
 )
-from loopscope.store.schema import SCHEMA_VERSION, TABLES
-from loopscope.store.units import WorkUnit
+from loopscope.store.tables import SCHEMA_VERSION, TABLES, Table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,7 +33,7 @@ _SHARDS_AT_A_TIME = 32
 """Shards that a lazy frame parses together: enough for polars' threads, little enough for a table beyond memory."""
 
 
-class Run:
+class StoredRun:
     """A run directory.
 
     Opening reads the manifest and the commit records and looks at the sizes of the shards; contents are read when asked

@@ -10,14 +10,14 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.path import classify
 from loopscope.store.checks import unit_problems
 from loopscope.store.hashing import ids_sha256
+from loopscope.store.layout import WorkUnit
 from loopscope.store.manifest import Manifest
 from loopscope.store.records import DamageError, UnitRecord, check_unit, repair_of
-from loopscope.store.run import Run
-from loopscope.store.units import WorkUnit
+from loopscope.store.run import StoredRun
 
 _ROUNDING = 1e-6
 """How far a stored gain may be from the difference of the stored utilities, relative to them."""
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
         return f"{self.kind}: {self.where}: {self.message}"
 
 
-Replay = Callable[[Run], Iterable[Finding]]
+Replay = Callable[[StoredRun], Iterable[Finding]]
 """Measures a sample of a run again and reports what came out otherwise."""
 
 
@@ -72,15 +72,15 @@ class Verification:
         return "measure it again into another folder"
 
 
-def verify(run: Run | str | os.PathLike[str], replay: Replay | None = None) -> Verification:
+def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None) -> Verification:
     """Re-check hashes, counts, schema, missing and non-finite cells, coverage, example identity and the seal.
 
     Args:
         run: the run, or its directory.
         replay: called at the end if everything else holds; its findings are added.
     """
-    if not isinstance(run, Run):
-        run = Run(run)
+    if not isinstance(run, StoredRun):
+        run = StoredRun(run)
     findings: list[Finding] = []
     rows = {table.name: 0 for table in run.manifest.tables()}
     ids: dict[tuple[str, str], list[str]] = {}
@@ -115,7 +115,7 @@ def verify(run: Run | str | os.PathLike[str], replay: Replay | None = None) -> V
     return Verification(tuple(findings), checked, len(run.units), rows, replayed=False)
 
 
-def _read(run: Run, unit: WorkUnit, table: str) -> pa.Table:
+def _read(run: StoredRun, unit: WorkUnit, table: str) -> pa.Table:
     return pq.ParquetFile(run.layout.shard(table, unit)).read(use_threads=False)
 
 
@@ -163,10 +163,10 @@ def _identity(manifest: Manifest, ids: dict[tuple[str, str], list[str]]) -> list
     ]
 
 
-def _seal(run: Run) -> list[Finding]:
+def _seal(run: StoredRun) -> list[Finding]:
     # Opened anew: a run object may be older than what is on disk.
     try:
-        if Run(run.path).finished:
+        if StoredRun(run.path).finished:
             return []
         state = "is not there"
     except LoopscopeError:
@@ -174,7 +174,7 @@ def _seal(run: Run) -> list[Finding]:
     return [Finding("seal", "complete.json", f"{state}; the measuring command given again writes it")]
 
 
-def _log(run: Run) -> list[Finding]:
+def _log(run: StoredRun) -> list[Finding]:
     try:
         _ = run.events
     except LoopscopeError as error:
@@ -182,7 +182,7 @@ def _log(run: Run) -> list[Finding]:
     return []
 
 
-def _leftovers(run: Run) -> list[Finding]:
+def _leftovers(run: StoredRun) -> list[Finding]:
     found = [
         Finding(
             "leftover",

@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from loopscope._errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError, setting
 from loopscope.store.arrow import TableData, encode, to_arrow
 from loopscope.store.atomic import (
+    RunLock,
     clear_write_errors,
     partial_path,
     publish,
@@ -28,15 +29,12 @@ from loopscope.store.atomic import (
 )
 from loopscope.store.bounded import read_bounded
 from loopscope.store.checks import constants, unit_problems
-from loopscope.store.events import EventLog
-from loopscope.store.hashing import sha256_bytes
-from loopscope.store.layout import RunLayout
-from loopscope.store.lock import RunLock
+from loopscope.store.hashing import EventLog, sha256_bytes
+from loopscope.store.layout import RunLayout, WorkUnit
 from loopscope.store.manifest import Manifest
 from loopscope.store.opening import agreed_manifest
 from loopscope.store.records import Completion, DamageError, Shard, UnitRecord, check_unit
-from loopscope.store.run import Run
-from loopscope.store.units import WorkUnit
+from loopscope.store.run import StoredRun
 
 Status = Literal["new", "resumed", "finished"]
 
@@ -131,14 +129,14 @@ class RunWriter:
         self.log("unit", unit=unit.index, bytes=sum(shard.bytes for shard in shards))
         return record
 
-    def finish(self) -> Run:
+    def finish(self) -> StoredRun:
         """Seal the run once every unit is committed, and open it."""
         if self.pending():
             raise ValueError(f"{len(self.pending())} units are not committed")
         if not self._is_sealed():
             write_atomically(self._layout.complete, self._completion().encode())
             self.log("complete")
-        return Run(self.path)
+        return StoredRun(self.path)
 
     def log(self, event: str, **fields: Any) -> None:
         """Append to `events.jsonl`, which no other file depends on."""

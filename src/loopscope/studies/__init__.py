@@ -6,7 +6,6 @@ print(table("mechanism", ["runs/first"]))
 figure("scale-prediction", ["runs/first"]).save("scale.pdf")
 """
 
-from loopscope.studies.api import figure, open_records, table
-from loopscope.studies.registry import FIGURES, TABLES, Study
+from loopscope.studies.registry import FIGURES, TABLES, Study, figure, open_records, table
 
 __all__ = ["FIGURES", "TABLES", "Study", "figure", "open_records", "table"]

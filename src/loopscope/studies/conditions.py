@@ -1,4 +1,9 @@
-"""What a row of a study is about: which model, on which examples, over which update, in which arithmetic."""
+"""What a row of a study is about: which model, on which examples, over which update, in which arithmetic.
+
+Which conditions of some runs a study can use, and what to tell about the others.
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -6,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from loopscope.store.layout_margins import layout_margin
 from loopscope.studies.names import printable, title
-from loopscope.studies.paper.load import model_names, set_titles
+from loopscope.studies.paper.published import model_names, set_titles
 
 if TYPE_CHECKING:
-    from loopscope.store import Manifest, Run, TaskInfo
+    from loopscope.store import Manifest, StoredRun, TaskInfo
 
 
 class Weights(StrEnum):
@@ -110,12 +115,12 @@ def bare_name(model: str) -> str:
     return model.rsplit("/", 1)[-1].partition("@")[0].lower()
 
 
-def folder_name(run: "Run") -> str:
+def folder_name(run: StoredRun) -> str:
     """The folder's own name; it may hold bytes that are no UTF-8, which cannot be printed as they are."""
     return printable(run.path.resolve().name)
 
 
-def conditions_of(run: "Run") -> list[Condition]:
+def conditions_of(run: StoredRun) -> list[Condition]:
     """The evaluation sets of a run, without a transition; `n` is what the run set out to measure."""
     manifest = run.manifest
     return [_condition(run, manifest, task) for task in manifest.tasks]
@@ -126,7 +131,7 @@ def at(condition: Condition, transition: int | None, n: int) -> Condition:
     return replace(condition, transition=transition, n=n)
 
 
-def _condition(run: "Run", manifest: "Manifest", task: "TaskInfo") -> Condition:
+def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo) -> Condition:
     model, margin = manifest.model, layout_margin(manifest)
     checks, threshold = (manifest.settings.get(name) for name in ("scalar_checks", "exit_threshold"))
     return Condition(
@@ -153,7 +158,7 @@ def _condition(run: "Run", manifest: "Manifest", task: "TaskInfo") -> Condition:
     )
 
 
-def _weights(manifest: "Manifest") -> Weights:
+def _weights(manifest: Manifest) -> Weights:
     model = manifest.model
     if model.random_weights:
         return Weights.RANDOM

@@ -137,7 +137,7 @@ class TableResult(Generic[R_co]):
 
     def to_markdown(self) -> str:
         """A Markdown pipe table."""
-        from loopscope.studies.render.markdown import render
+        from loopscope.studies.render.text import render
 
         return render(self)
 
@@ -149,13 +149,13 @@ class TableResult(Generic[R_co]):
 
     def to_csv(self) -> str:
         """Long form, full precision, one line per row, intervals in columns of their own."""
-        from loopscope.studies.render.csv import render
+        from loopscope.studies.render.data import render
 
         return render(self)
 
     def to_json(self) -> str:
         """Everything, full precision."""
-        from loopscope.studies.render.json import render
+        from loopscope.studies.render.data import render
 
         return render(self)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio
-from loopscope.store import Run
+from loopscope.store import StoredRun
 from loopscope.studies.records import Floats, Records, Updates
 
 
@@ -84,7 +84,7 @@ class Summary:
         return written
 
 
-def summarise(run: Run, bootstrap: Bootstrap | None = None) -> Summary:
+def summarise(run: StoredRun, bootstrap: Bootstrap | None = None) -> Summary:
     """The summary of a run of one task at level grid or above."""
     records = Records([run])
     updates = records.updates

@@ -1,11 +1,18 @@
 """Benchmark rows, prompt text, tokenisation, reference positions."""
 
-from loopscope.tasks.encoding import encode_pair, encode_row
-from loopscope.tasks.example import Example, Row, Sequence
-from loopscope.tasks.lengths import LengthPolicy, LengthSurvey, fit_length, survey_lengths
-from loopscope.tasks.load import load_task
-from loopscope.tasks.loaded import LoadedTask
-from loopscope.tasks.protocol import Task
+from loopscope.tasks.encoding import (
+    Example,
+    LengthPolicy,
+    LengthSurvey,
+    Row,
+    Sequence,
+    Task,
+    encode_pair,
+    encode_row,
+    fit_length,
+    survey_lengths,
+)
+from loopscope.tasks.load import LoadedTask, load_task
 from loopscope.tasks.registry import get_task, list_tasks, task_names
 from loopscope.tasks.selection import parse_ids
 

@@ -11,11 +11,29 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from loopscope.tasks import normalise
-from loopscope.tasks.hub import HubSource
-from loopscope.tasks.item import Item
-from loopscope.tasks.protocol import Kind
+from loopscope.tasks import items
+from loopscope.tasks.encoding import Kind
+from loopscope.tasks.items import Item
 from loopscope.tasks.rows import SourceRow
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A data set on the hub.
+
+    Attributes:
+        repository: "openai/gsm8k"; a local folder in the same layout works as well.
+        revision: the commit that is read.
+        config: the configuration within the repository, if it has several.
+    """
+
+    repository: str
+    revision: str
+    config: str | None = None
+
+    def __str__(self) -> str:
+        config = f" ({self.config})" if self.config else ""
+        return f"{self.repository}@{self.revision[:8]}{config}"
 
 
 @dataclass(frozen=True)
@@ -68,7 +86,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             kind="solution",
             hub=HubSource("openai/gsm8k", "740312add88f781978c0658806c59bc2815b9866", "main"),
             splits={"test": 1319, "train": 7473},
-            normalise=normalise.gsm8k,
+            normalise=items.gsm8k,
             subsets={"train256": Subset("train", 256)},
         ),
         Benchmark(
@@ -78,7 +96,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             kind="solution",
             hub=HubSource("HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"),
             splits={"test": 500},
-            normalise=normalise.math500,
+            normalise=items.math500,
         ),
         Benchmark(
             name="hellaswag",
@@ -87,7 +105,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             kind="options",
             hub=HubSource("Rowan/hellaswag", "218ec52e09a7e7462a5400043bb9a69a41d06b76"),
             splits={"validation": 10042},
-            normalise=normalise.hellaswag,
+            normalise=items.hellaswag,
             subsets={"validation1000": Subset("validation", 1000)},
         ),
         Benchmark(
@@ -97,7 +115,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             kind="options",
             hub=HubSource("allenai/ai2_arc", "210d026faf9955653af8916fad021475a3f00453", "ARC-Challenge"),
             splits={"test": 1172},
-            normalise=normalise.arc,
+            normalise=items.arc,
             aliases=("arc_c",),
         ),
         Benchmark(
@@ -107,7 +125,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             kind="options",
             hub=HubSource("baber/piqa", "142f6d7367fd9877f0fb3b5734ea6a545f54cdd1"),
             splits={"validation": 1838},
-            normalise=normalise.piqa,
+            normalise=items.piqa,
         ),
         Benchmark(
             name="boolq",
@@ -116,7 +134,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             kind="options",
             hub=HubSource("google/boolq", "35b264d03638db9f4ce671b711558bf7ff0f80d5"),
             splits={"validation": 3270},
-            normalise=normalise.boolq,
+            normalise=items.boolq,
         ),
         Benchmark(
             name="commonsense_qa",
@@ -125,7 +143,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             kind="options",
             hub=HubSource("tau/commonsense_qa", "94630fe30dad47192a8546eb75f094926d47e155"),
             splits={"validation": 1221, "train": 9741},
-            normalise=normalise.commonsense_qa,
+            normalise=items.commonsense_qa,
             subsets={"train1024": Subset("train", 1024)},
             aliases=("csqa",),
         ),

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.tasks.arithmetic.task import SIZES, Arithmetic, ArithmeticChoice
 from loopscope.tasks.benchmarks import BENCHMARKS, find_benchmark, squash
-from loopscope.tasks.protocol import Kind, Task
+from loopscope.tasks.encoding import Kind, Task
 
 _GENERATED: dict[str, tuple[Callable[[], Task], str]] = {
     "arithmetic": (Arithmetic, "word problems of two to six operations with worked solutions, made from a seed"),

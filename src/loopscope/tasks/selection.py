@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loopscope._errors import LoopscopeError, setting, shown
-from loopscope._ranges import parse_ranges
+from loopscope.arguments import parse_ranges
+from loopscope.errors import LoopscopeError, setting, shown
 
 LARGEST_ROW = 1_000_000_000
 """The last source row that can be named."""

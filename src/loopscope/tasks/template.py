@@ -1,4 +1,24 @@
-"""How a question is worded: a TOML file that turns a normalised question into a row of text.
+r"""A template string: text with `{field}` places, as `str.format` writes them, and nothing more.
+
+`{name!t}` trims the field, `{name!c}` capitalises it as `str.capitalize` does; `{{` and `}}` are braces. There is
+no attribute or index access and no format specification, so a template cannot reach anything but texts.
+
+>>> Wording("Question: {question!t}\nAnswer:").fill({"question": " Why? "}, "row 0")
+'Question: Why?\nAnswer:'
+
+Text clean-up as data: the steps a template lists under `clean`, applied in order.
+
+HellaSwag needs it: its WikiHow half carries bracketed marks like `[header]` that lm-evaluation-harness removes
+before the text is scored.
+
+Patterns are those of RE2, through Arrow: no look-around and no back-reference in the pattern, and so no pattern that
+takes exponential time, which Python's `re` can neither foresee nor interrupt.
+
+>>> steps = parse_steps([{"pattern": r"\[.*?\]", "with": ""}, {"trim": True}], "template")
+>>> clean(" [header] Wash it. ", steps)
+'Wash it.'
+
+How a question is worded: a TOML file that turns a normalised question into a row of text.
 
 A template of kind "solution" has a `prompt` and a `solution`; the solution is what the reference utility reads
 (Appendix C.2, "Reference solutions"). One of kind "options" has a `context`, an `option` that is filled once per
@@ -11,19 +31,166 @@ from __future__ import annotations
 import hashlib
 import string
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from loopscope._errors import LoopscopeError
-from loopscope._reading import read_text
-from loopscope.tasks.cleaning import Step, clean, parse_steps
-from loopscope.tasks.example import Row
-from loopscope.tasks.item import Item, canonical
-from loopscope.tasks.protocol import Kind
-from loopscope.tasks.wording import Wording, check_size
+from loopscope.errors import LoopscopeError
+from loopscope.plain_files import read_text
+from loopscope.tasks.encoding import Kind, Row
+from loopscope.tasks.items import Item, canonical
+
+MOST_CHARACTERS = 1_000_000
+"""Characters of a question as worded, its context counted once an option. A character may be a token, and a token takes
+some hundred bytes while it is encoded."""
+
+_CONVERSIONS: dict[str | None, Callable[[str], str]] = {None: str, "t": str.strip, "c": str.capitalize}
+
+
+class _Part(NamedTuple):
+    literal: str
+    name: str | None
+    conversion: str | None
+
+
+class Wording:
+    """A parsed template string.
+
+    Attributes:
+        text: as written.
+        names: the fields that it names.
+    """
+
+    def __init__(self, text: str, where: str = "template") -> None:
+        self.text = text
+        self._parts = tuple(_parse(text, where))
+        self.names = frozenset(part.name for part in self._parts if part.name is not None)
+
+    def fill(self, values: Mapping[str, str], where: str) -> str:
+        """The text with every place filled; braces in the values are text."""
+        pieces: list[str] = []
+        size = 0
+        for literal, name, conversion in self._parts:
+            pieces.append(literal)
+            if name is not None:
+                if name not in values:
+                    known = ", ".join(sorted(values)) or "none"
+                    raise LoopscopeError(
+                        f"{where}: field {name!r} is missing, which the template names; there is: {known}"
+                    )
+                pieces.append(_CONVERSIONS[conversion](values[name]))
+                size += len(pieces[-1])
+                check_size(size, where)
+        return "".join(pieces)
+
+
+def check_size(characters: int, where: str) -> None:
+    """Refuse a text, or a question's texts together, that would take gigabytes to encode."""
+    if characters > MOST_CHARACTERS:
+        raise LoopscopeError(
+            f"{where}: {characters} characters as worded, with the context once an option; a question has at most "
+            f"{MOST_CHARACTERS}: shorten it or leave the row out"
+        )
+
+
+def _parse(text: str, where: str) -> list[_Part]:
+    parts = []
+    try:
+        for literal, name, specification, conversion in string.Formatter().parse(text):
+            if name is not None and (specification or not name.isidentifier()):
+                raise LoopscopeError(f"{where}: {{{name}}} in {text!r} must be a plain field name like {{question}}")
+            if conversion not in _CONVERSIONS:
+                raise LoopscopeError(f"{where}: !{conversion} in {text!r} is not known; there are !t and !c")
+            parts.append(_Part(literal, name, conversion))
+    except ValueError as error:
+        raise LoopscopeError(
+            f"{where}: {text!r} is not a template ({error}); write {{{{ and }}}} for braces"
+        ) from error
+    return parts
+
+
+MOST_MATCHED = 20_000
+"""Characters of a text that a pattern is applied to: replacing every match can take quadratic time."""
+MOST_PATTERN = 1_000
+"""Characters of a pattern, and of what replaces its matches."""
+
+
+class Step(NamedTuple):
+    """One clean-up step: `trim`, `replace` a literal text, or replace every match of a `pattern`."""
+
+    action: Literal["trim", "replace", "pattern"]
+    what: str = ""
+    by: str = ""
+
+
+def clean(text: str, steps: tuple[Step, ...], where: str = "text") -> str:
+    """`text` after all steps; `where` is the place to show in an error."""
+    for step in steps:
+        if step.action == "trim":
+            text = text.strip()
+        elif step.action == "replace":
+            check_size(len(text) + text.count(step.what) * (len(step.by) - len(step.what)), where)
+            text = text.replace(step.what, step.by)
+        else:
+            if len(text) > MOST_MATCHED:
+                raise LoopscopeError(
+                    f"{where}: a text of {len(text)} characters for the clean-up pattern {step.what!r}, which takes at "
+                    f"most {MOST_MATCHED}; clean the file itself, or leave the row out"
+                )
+            text = _replacer(step.what, step.by)(text)
+    return text
+
+
+@lru_cache
+def _replacer(pattern: str, by: str) -> Callable[[str], str]:
+    """What replaces every match; Arrow's ValueError, at the first text, for a pattern or replacement that is none."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+    function, options = pc.get_function("replace_substring_regex"), pc.ReplaceSubstringOptions(pattern, by)
+
+    def replace(text: str) -> str:
+        replaced: str = function.call([pa.scalar(text, pa.string())], options).as_py()
+        return replaced
+
+    return replace
+
+
+def parse_steps(listed: Any, where: str) -> tuple[Step, ...]:
+    """The steps of a template's `clean` list."""
+    if not isinstance(listed, list):
+        raise LoopscopeError(f"{where}: 'clean' must be a list of steps like {{ trim = true }}")
+    return tuple(_step(entry, where) for entry in listed)
+
+
+def _step(entry: Any, where: str) -> Step:
+    if entry == {"trim": True}:
+        return Step("trim")
+    for action in ("replace", "pattern"):
+        if isinstance(entry, dict) and entry.keys() == {action, "with"}:
+            what, by = entry[action], entry["with"]
+            if isinstance(what, str) and what and isinstance(by, str):
+                if action == "replace":
+                    return Step("replace", what, by)
+                _check_pattern(what, by, where)
+                return Step("pattern", what, by)
+    raise LoopscopeError(
+        f"{where}: clean step {str(entry)[:200]} is not known; there are {{ trim = true }}, "
+        '{ replace = "x", with = "y" } and { pattern = "regular expression", with = "y" }'
+    )
+
+
+def _check_pattern(pattern: str, by: str, where: str) -> None:
+    if max(len(pattern), len(by)) > MOST_PATTERN:
+        raise LoopscopeError(f"{where}: the pattern {pattern[:40]!r}… or its 'with' exceeds {MOST_PATTERN} characters")
+    try:
+        _replacer(pattern, by)("")
+    except ValueError as error:
+        raise LoopscopeError(f"{where}: {pattern!r} with {by!r} is no RE2 pattern and replacement ({error})") from error
+
 
 _LETTERS = string.ascii_uppercase
 MOST_TEMPLATE_BYTES = 2**16

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from loopscope._errors import LoopscopeError, command_line_words
+from loopscope.errors import LoopscopeError, command_line_words
 
 
 def main(arguments: list[str] | None = None) -> int:

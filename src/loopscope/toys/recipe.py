@@ -11,8 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from loopscope._errors import LoopscopeError
-from loopscope.toys.tokenizer import END_ID, VOCABULARY
+from loopscope.errors import LoopscopeError
+
+VOCABULARY = 512
+
+
+END_ID = 0
+
 
 Family = Literal["ouro", "huginn"]
 

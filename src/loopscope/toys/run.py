@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loopscope._errors import LoopscopeError, setting
-from loopscope.models.load import load_model
-from loopscope.models.placement import find_device
-from loopscope.toys.evaluate import greedy_accuracy
+from loopscope.errors import LoopscopeError, setting
+from loopscope.models.load import find_device, load_model
+from loopscope.toys.export import greedy_accuracy
 from loopscope.toys.recipe import get_recipe
 from loopscope.toys.state import write_atomically
 from loopscope.toys.train import Budget, train

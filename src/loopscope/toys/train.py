@@ -20,19 +20,17 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
-from loopscope.models.huginn import Huginn
-from loopscope.models.ouro import Ouro
-from loopscope.models.placement import find_device
-from loopscope.tasks.arithmetic.rng import key
+from loopscope.errors import LoopscopeError
+from loopscope.models.families.huginn import Huginn
+from loopscope.models.families.ouro import Ouro
+from loopscope.models.load import find_device
+from loopscope.tasks.arithmetic.problem import key
 from loopscope.toys.build import Toy, compile_blocks, new_model, optimisers
-from loopscope.toys.data import Place, Rows, stream
+from loopscope.toys.data import Place, Rows, build_tokenizer, stream
 from loopscope.toys.export import export
 from loopscope.toys.objective import Loss, Supervised, draw_recurrence, draw_state, huginn_loss, ouro_loss, supervise
 from loopscope.toys.recipe import Recipe
-from loopscope.toys.schedule import rate_factor
-from loopscope.toys.state import STATE, load_state, save_state
-from loopscope.toys.tokenizer import build_tokenizer
+from loopscope.toys.state import STATE, load_state, rate_factor, save_state
 
 Report = Callable[[str], None]
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.path import beneficial_lower_bound, curvature_deviation
 from loopscope.readout import affine_path
 from loopscope.readout.affine.envelope import cell_bounds

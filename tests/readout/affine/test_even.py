@@ -10,7 +10,7 @@ import flint
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.affine import reference
 from loopscope.readout.affine.endpoint import endpoint_distributions
 from loopscope.readout.affine.even import even_survey, in_parallel, workers

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout import affine_path, affine_path_from_states, nonlinear_path, option_path
 
 ALPHA = torch.tensor([0.0, 0.37, 1.0, 1e-9], dtype=torch.float64)

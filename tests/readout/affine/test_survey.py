@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout import affine_path
 
 CURVATURE = (0.0, 0.25, 0.5, 0.75, 1.0)

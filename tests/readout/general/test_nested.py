@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout import chord_curvature
 from loopscope.readout.general.nested import nested_derivatives
 

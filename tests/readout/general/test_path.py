@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from loopscope.models import Batch
-from loopscope.models.huginn import Huginn, HuginnConfig
+from loopscope.models.families.huginn import Huginn, HuginnConfig
 from loopscope.readout import (
     affine_path,
     autograd_coefficients,

@@ -8,7 +8,7 @@ import mpmath
 import pytest
 import torch
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout import nonlinear_path
 from loopscope.readout.general import token_derivatives as module
 from loopscope.readout.general.taylor import Series

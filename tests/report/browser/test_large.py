@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from loopscope.store import Run
+from loopscope.store import StoredRun
 
 QUESTIONS = 10_042
 FILE_LIMIT = 40_000_000
@@ -82,7 +82,7 @@ def test_details_are_decoded_when_opened(visit, large):
     page.get_by_role("button", name="Quarter").click()
     shown = page.locator(".option .token").evaluate_all("(all) => all.map((token) => Number(token.dataset.gain))")
     row = int(re.search(r"completions-(\d+)", page.url)[1])
-    stored = Run(large.parent / "run").tokens.filter(pl.col("row") == row).sort("option", "token").collect()
+    stored = StoredRun(large.parent / "run").tokens.filter(pl.col("row") == row).sort("option", "token").collect()
     # Eight bits: half a step of a 127th of each token's largest gain.
     grid = stored["grid_gain"].to_list()
     for gain, path in zip(shown, grid, strict=True):

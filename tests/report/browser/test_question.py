@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from loopscope.path import GRID
-from loopscope.store import Run
+from loopscope.store import StoredRun
 
 ADDRESS = "#/question?run=first&task=riddles/test&id=riddles-{row}&t={t}"
 
@@ -19,7 +19,7 @@ def phi(page):
 
 
 def stored(report, row, transition):
-    frame = Run(report.parent / "first").records
+    frame = StoredRun(report.parent / "first").records
     return frame.filter(pl.col("row") == row, pl.col("transition") == transition).row(0, named=True)
 
 
@@ -56,7 +56,7 @@ def test_the_utility_is_the_current_one_plus_the_gain(visit, report):
 
 
 def token_rows(report, run, row, transition):
-    frame = Run(report.parent / run).tokens.collect()
+    frame = StoredRun(report.parent / run).tokens.collect()
     return frame.filter(pl.col("row") == row, pl.col("transition") == transition)
 
 
@@ -86,7 +86,7 @@ def test_options_show_their_scores_at_both_ends(visit, report):
     options = page.locator(".option")
     assert options.count() == 4
     assert page.locator(".option.right").get_attribute("aria-label") == "Option C, the right one"
-    frame = Run(report.parent / "second").depths
+    frame = StoredRun(report.parent / "second").depths
     scores = frame.filter(pl.col("row") == 6, pl.col("depth").is_in([2, 3])).sort("depth")["option_scores"].to_list()
     text = options.nth(1).locator(".scores").inner_text().replace("−", "-").replace("✓", "")
     before, after = text.replace("nats per token", "").split("→")

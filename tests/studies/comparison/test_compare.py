@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
-from loopscope.studies.comparison import compare, setting_differences
-from loopscope.studies.comparison.verdicts import Verdict
+from loopscope.studies.comparison import Verdict, compare, setting_differences
 from loopscope.studies.paper import cells, tables
 from loopscope.studies.records import Records
 from loopscope.studies.registry import TABLES, Study
@@ -168,7 +167,7 @@ def test_another_protocol_gets_no_verdict(tmp_path, synthetic, monkeypatch, how)
 
 
 def test_the_papers_wording_is_the_one_that_ships():
-    from loopscope.studies.paper.load import templates
+    from loopscope.studies.paper.published import templates
     from loopscope.tasks.template import builtin_template
 
     assert templates() == {task: builtin_template(task).hash for task in templates()}

@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.path import Outcome
 from loopscope.stats import Bootstrap
 from loopscope.store import sha256_file
-from loopscope.studies.figures.examples import lower_median_failure
+from loopscope.studies.figures.concept import lower_median_failure
 from loopscope.studies.figures.style import OUTCOME_COLOURS, OUTCOME_MARKERS, PURPLE, symlog_threshold, symlog_ticks
 from loopscope.studies.records import Records
 from loopscope.studies.registry import FIGURES
@@ -65,7 +65,7 @@ def test_a_failed_write_leaves_nothing_half_written(lively, tmp_path):
     """A file-size limit below the figure's size is a full disk on a small scale."""
     program = (
         "import resource, signal, sys; from pathlib import Path;"
-        "from loopscope._errors import LoopscopeError;"
+        "from loopscope.errors import LoopscopeError;"
         "from loopscope.studies import figure;"
         "made = figure('concept', sys.argv[1]);"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000));"

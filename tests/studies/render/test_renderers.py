@@ -5,8 +5,8 @@ import pytest
 from loopscope.stats import Estimate, Interval
 from loopscope.studies.render.dialect import LatexDialect, PlainDialect, escape
 from loopscope.studies.result import COUNT, fixed, percent, scientific
-from loopscope.studies.tables.contraction import contraction
 from loopscope.studies.tables.diagnostics import diagnostics
+from loopscope.studies.tables.interventions import contraction
 from loopscope.studies.tables.mechanism import mechanism
 
 ESTIMATE = Estimate(0.4918, 364, Interval(0.4429, 0.541))

@@ -1,6 +1,6 @@
 import pytest
 
-from loopscope.studies.tables.contraction import contraction
+from loopscope.studies.tables.interventions import contraction
 
 
 def test_hand_computed_row(hand, row_of):

@@ -97,12 +97,12 @@ def test_studies_of_concave_paths_say_so_beside_other_readouts(records, syntheti
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_run_without_records_is_not_told_to_measure_more(tmp_path, synthetic, name):
-    from loopscope.store import Run, open_or_create
+    from loopscope.store import StoredRun, open_or_create
     from loopscope.studies.records import Records
 
     task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})
     open_or_create(tmp_path / "begun", synthetic.manifest([task])).close()
-    result = TABLES[name].table(Records([Run(tmp_path / "begun")]), QUICK)
+    result = TABLES[name].table(Records([StoredRun(tmp_path / "begun")]), QUICK)
     assert "hold no records yet" in result.notes[-1]
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loopscope.studies.tables.exact_kl import exact_kl
+from loopscope.studies.tables.mechanism import exact_kl
 
 
 def test_hand_computed_row(hand, row_of):

@@ -1,4 +1,4 @@
-from loopscope.studies.tables.failure_shares import failure_shares
+from loopscope.studies.tables.mechanism import failure_shares
 
 
 def test_hand_computed_row(hand, row_of):

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from loopscope.studies.tables.bound_selected import bound_selected
-from loopscope.studies.tables.interventions import interventions
-from loopscope.studies.tables.quadratic_intervention import quadratic_intervention
+from loopscope.studies.tables.bounds import bound_selected
+from loopscope.studies.tables.interventions import interventions, quadratic_intervention
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from loopscope.studies.tables.oracles import oracles
+from loopscope.studies.tables.geometry import oracles
 
 
 def test_hand_computed_row(hand, row_of):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loopscope.studies.tables.path_curvature import path_curvature
+from loopscope.studies.tables.geometry import path_curvature
 
 
 def test_hand_computed_row(hand, row_of):

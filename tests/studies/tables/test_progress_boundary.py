@@ -1,4 +1,4 @@
-from loopscope.studies.tables.progress_boundary import progress_boundary
+from loopscope.studies.tables.geometry import progress_boundary
 
 
 def test_hand_computed_row(hand, row_of):

@@ -5,11 +5,9 @@ import re
 
 import pytest
 
-from loopscope.tasks.arithmetic.generate import problem
-from loopscope.tasks.arithmetic.problem import LITERAL, apply
+from loopscope.tasks.arithmetic.problem import LITERAL, SPLITS, apply, split_of, wording
 from loopscope.tasks.arithmetic.solution import answer_of
-from loopscope.tasks.arithmetic.story import FEWEST, LARGEST, MOST
-from loopscope.tasks.arithmetic.wording import SPLITS, split_of, wording
+from loopscope.tasks.arithmetic.story import FEWEST, LARGEST, MOST, problem
 from loopscope.tasks.arithmetic.words import DAYS, GOODS, GROUPS, PROJECTS, PURCHASES, TIMES, WHERE
 
 

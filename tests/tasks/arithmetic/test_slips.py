@@ -3,7 +3,7 @@
 from collections import Counter
 
 from loopscope.tasks.arithmetic.problem import LITERAL, Step
-from loopscope.tasks.arithmetic.slips import replay, slips
+from loopscope.tasks.arithmetic.solution import replay, slips
 from loopscope.tasks.arithmetic.task import ArithmeticChoice
 
 # (5 + 9) * 3 - 2

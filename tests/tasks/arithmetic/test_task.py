@@ -2,8 +2,8 @@
 
 import pytest
 
-from loopscope._errors import LoopscopeError
-from loopscope.tasks.arithmetic.generate import problem
+from loopscope.errors import LoopscopeError
+from loopscope.tasks.arithmetic.story import problem
 from loopscope.tasks.arithmetic.task import Arithmetic, ArithmeticChoice
 
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.affine.endpoint import EndpointDistributions, EndpointSweep
 from loopscope.readout.affine.moments import derivatives_from_moments, merge_moments
 from loopscope.readout.affine.power_sums import EvenNodes, EvenResult, EvenSums, LogMass, power_sums

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.affine.choose import WHOLE_ROWS
 from loopscope.readout.affine.fused.path import fused_path
 from loopscope.readout.affine.path import AffinePath

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.affine import reference
 from loopscope.readout.affine.autograd import autograd_sweep
 from loopscope.readout.affine.choose import EVEN_WAYS, WAYS, WHOLE_ROWS, Asked, check_impl, choose, is_even

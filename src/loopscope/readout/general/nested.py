@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import jvp
 from torch.overrides import TorchFunctionMode
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.affine.autograd import differentiable_attention
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.affine.autograd import autograd_coefficients
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.checks import (

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.kernels.choice import Implementation, takes_kernel
 from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.affine.sources import blocks

@@ -22,10 +22,10 @@ from loopscope.studies.figures.style import (
     symlog_ticks,
 )
 from loopscope.studies.records import Records
-from loopscope.studies.render.json import row_dict
+from loopscope.studies.render.data import row_dict
 from loopscope.studies.selection import select
-from loopscope.studies.tables.contraction import ContractionRow
-from loopscope.studies.tables.contraction import contraction as contraction_table
+from loopscope.studies.tables.interventions import ContractionRow
+from loopscope.studies.tables.interventions import contraction as contraction_table
 
 TITLE = "Quarter-step recovery"
 

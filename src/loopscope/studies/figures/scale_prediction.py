@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from loopscope.path import quadratic_value
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import Level
-from loopscope.studies.figures.examples import Example, lower_median_failure, optimum_estimate
+from loopscope.studies.figures.concept import Example, lower_median_failure, optimum_estimate
 from loopscope.studies.figures.style import (
     BLACK,
     GREY,

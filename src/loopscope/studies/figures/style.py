@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 
-from loopscope._errors import LoopscopeError
 from loopscope._version import __version__
+from loopscope.errors import LoopscopeError
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.store import sha256_bytes
 from loopscope.store.atomic import clear_write_errors, publish, write_partial

@@ -1,7 +1,16 @@
 """The paper's published numbers as data: every table, and the results that only its text gives."""
 
-from loopscope.studies.paper.cells import PaperCell, PaperRow, PaperTable, Printed, Setting
-from loopscope.studies.paper.load import cells, measurements, number_count, tables
+from loopscope.studies.paper.published import (
+    PaperCell,
+    PaperRow,
+    PaperTable,
+    Printed,
+    Setting,
+    cells,
+    measurements,
+    number_count,
+    tables,
+)
 
 __all__ = [
     "PaperCell",

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
-from loopscope.studies.paper.cells import PaperRow, PaperTable, Printed
-from loopscope.studies.paper.load import claims, tables
+from loopscope.studies.paper.published import PaperRow, PaperTable, Printed, claims, tables
 
 
 class Scope(StrEnum):

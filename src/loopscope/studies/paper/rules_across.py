@@ -21,7 +21,7 @@ from loopscope.studies.paper.arithmetic import (
     table,
     text,
 )
-from loopscope.studies.paper.cells import PaperRow
+from loopscope.studies.paper.published import PaperRow
 from loopscope.studies.paper.rules_tables import is_affine
 
 MATRIX = "tab:mechanism-matrix"

@@ -15,8 +15,7 @@ from loopscope.studies.paper.arithmetic import (
     table,
     text,
 )
-from loopscope.studies.paper.cells import PaperRow
-from loopscope.studies.paper.load import tables
+from loopscope.studies.paper.published import PaperRow, tables
 
 HUNDRED = exactly(100)
 AFFINE_TASKS = ("math500", "gsm8k")

@@ -14,8 +14,7 @@ from loopscope.studies.paper.arithmetic import (
     row,
     table,
 )
-from loopscope.studies.paper.cells import PaperRow
-from loopscope.studies.paper.load import claims, models
+from loopscope.studies.paper.published import PaperRow, claims, models
 
 HUNDRED = exactly(100)
 

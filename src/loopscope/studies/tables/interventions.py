@@ -1,13 +1,24 @@
-"""Scale selection at a glance: Table "tab:interventions-main", Section 4.4.
+"""Quarter-step recovery of finite-step failures: the numbers of Figure "fig:contraction", Section 4.4.
+
+Immediate utility under quadratic scale selection: Table "tab:quadratic-intervention", Appendix E.6.
+
+Interventions are the computed BF16 states: the interpolated state is rounded before it is read out, and gains are
+relative to the common current state. Mean gains use all questions, recovery the original finite-step failures.
+
+Scale selection at a glance: Table "tab:interventions-main", Section 4.4.
 
 The quadratic rule over all questions (BF16 intervention states) and the curvature-bound rule over the finite-step
 failures (FP64), each against the quarter step.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
-from loopscope.stats import Bootstrap, Estimate
-from loopscope.studies.records import Records, Updates
+from loopscope.path import EFFECT_MARGIN
+from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.store import Level
+from loopscope.studies.records import Floats, Records, Updates
 from loopscope.studies.result import (
     COUNT,
     MODEL,
@@ -20,9 +31,137 @@ from loopscope.studies.result import (
     column,
     fixed,
     label,
+    percent,
 )
-from loopscope.studies.selection import notes_on
-from loopscope.studies.tables import bound_selected, quadratic_intervention
+from loopscope.studies.selection import notes_on, select
+from loopscope.studies.tables import bounds
+
+
+@dataclass(frozen=True)
+class ContractionRow(Row):
+    """The finite-step failures of one condition at a quarter of their displacement."""
+
+    recovered: int
+    failures: int
+    recovery: Estimate
+    mean_gain: Estimate
+    """Over all failures, recovered or not."""
+    recovered_beyond_margin: int
+    """Gains above 1e-4."""
+
+
+COLUMNS = (
+    MODEL,
+    TASK,
+    UPDATE,
+    Column(("recovered", "failures"), "Recovered", (COUNT, COUNT), template="{}/{}"),
+    column("recovery", "Recovery (%)\n[95% CI]", percent(1, interval=True)),
+    column("mean_gain", "Mean gain (1e-3)\n[95% CI]", fixed(3, 1e3, sign=True, interval=True)),
+    column("recovered_beyond_margin", "Beyond\nthe margin", COUNT),
+)
+
+
+def contraction(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ContractionRow]:
+    """One row per condition; intervals resample its failures."""
+    chosen = select(records, "grid_gain", level=Level.GRID)
+    return TableResult(
+        study="contraction",
+        label="tab:contraction",
+        title="Quarter-step recovery",
+        caption=(
+            "Finite-step failures with positive gain at one quarter of the proposed displacement, and mean gain over "
+            "the same failures, unrecovered ones included. Intervals resample the selected failures."
+        ),
+        rows=tuple(_row(updates, bootstrap or Bootstrap()) for updates in chosen.kept),
+        panels=(Panel(COLUMNS),),
+        notes=chosen.notes,
+    )
+
+
+def _row(updates: Updates, bootstrap: Bootstrap) -> ContractionRow:
+    gain = updates.quarter_gain[updates.finite_step]
+    estimates = bootstrap.estimate({"recovery": Mean(gain > 0), "mean_gain": Mean(gain)})
+    return ContractionRow(
+        updates.condition,
+        "",
+        recovered=int((gain > 0).sum()),
+        failures=gain.size,
+        recovered_beyond_margin=int((gain > EFFECT_MARGIN).sum()),
+        **estimates,
+    )
+
+
+ACTIONS = {"quarter": "Quarter step", "quadratic": "Quadratic rule", "difference": "Quadratic − quarter"}
+NEEDED = ("bf16_quarter_gain", "bf16_quadratic_gain")
+
+
+@dataclass(frozen=True)
+class InterventionRow(Row):
+    """One action (the key) in one condition; the last row is the paired difference."""
+
+    mean_gain: Estimate
+    recovered: int
+    failures: int
+    recovery: Estimate
+    """Recovered share of the failures; resampled among them."""
+
+
+COLUMNS_quadratic_intervention = (
+    MODEL,
+    TASK,
+    UPDATE,
+    label("key", "Action"),
+    column("mean_gain", "Mean gain\n[95% CI]", fixed(3, 1e3, sign=True, interval=True)),
+    Column(("recovered", "failures"), "Recovered", (COUNT, COUNT), template="{} / {}"),
+    column("recovery", "Recovery (%)", percent(2, interval=True)),
+)
+
+
+def quadratic_intervention(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[InterventionRow]:
+    """Three rows per condition."""
+    chosen = select(records, *NEEDED, level=Level.GRID)
+    return TableResult(
+        study="quadratic-intervention",
+        label="tab:quadratic-intervention",
+        title="Immediate utility under quadratic scale selection",
+        caption=(
+            "Mean gains relative to the current state use all questions and are in units of 0.001, with paired 95% "
+            "question-bootstrap intervals. Recovery counts use the original finite-step failures. The last row of a "
+            "condition reports the paired utility advantage and net recovery differences. Outcomes use the computed "
+            "BF16 intervention states."
+        ),
+        rows=tuple(row for updates in chosen.kept for row in rows_of(updates, bootstrap or Bootstrap())),
+        panels=(Panel(COLUMNS_quadratic_intervention),),
+        notes=chosen.notes,
+        key_names=ACTIONS,
+    )
+
+
+def rows_of(updates: Updates, bootstrap: Bootstrap) -> list[InterventionRow]:
+    """Quarter, quadratic and their difference."""
+    quarter, quadratic = (updates.floats(name) for name in NEEDED)
+    means = bootstrap.estimate(
+        {"quarter": Mean(quarter), "quadratic": Mean(quadratic), "difference": Mean(quadratic - quarter)}
+    )
+    failures = updates.finite_step
+    recovered: dict[str, Floats] = {
+        "quarter": (quarter[failures] > 0).astype(float),
+        "quadratic": (quadratic[failures] > 0).astype(float),
+    }
+    recovered["difference"] = recovered["quadratic"] - recovered["quarter"]
+    rates = bootstrap.estimate({action: Mean(values) for action, values in recovered.items()})
+    return [
+        InterventionRow(
+            updates.condition,
+            action,
+            mean_gain=means[action],
+            recovered=int(recovered[action].sum()),
+            failures=int(failures.sum()),
+            recovery=rates[action],
+        )
+        for action in ACTIONS
+    ]
+
 
 RULES = {"quadratic": "Quadratic", "bound": "Bound"}
 POPULATIONS = {"quadratic": "All questions", "bound": "Failures"}
@@ -46,7 +185,7 @@ class RuleRow(Row):
     """Failures whose state the bound rule keeps, because their FP64 slope is not positive."""
 
 
-COLUMNS = (
+COLUMNS_interventions = (
     MODEL,
     TASK,
     UPDATE,
@@ -70,9 +209,7 @@ def interventions(records: Records, bootstrap: Bootstrap | None = None) -> Table
     rows = tuple(row for updates in records.updates for row in _rows(updates, settings))
     notes = notes_on(row.condition for row in rows)
     notes += tuple(
-        bound_selected.kept_note(row.condition, "failures", row.without_scale, row.n)
-        for row in rows
-        if row.without_scale
+        bounds.kept_note(row.condition, "failures", row.without_scale, row.n) for row in rows if row.without_scale
     )
     if not rows:
         notes += (records.nothing("no condition has interventions: measure with --level grid"),)
@@ -85,7 +222,7 @@ def interventions(records: Records, bootstrap: Bootstrap | None = None) -> Table
             "populations are listed separately. Brackets give paired 95% intervals. Bound selection uses FP64."
         ),
         rows=rows,
-        panels=(Panel(COLUMNS),),
+        panels=(Panel(COLUMNS_interventions),),
         notes=notes,
         key_names=RULES,
     )
@@ -93,8 +230,8 @@ def interventions(records: Records, bootstrap: Bootstrap | None = None) -> Table
 
 def _rows(updates: Updates, bootstrap: Bootstrap) -> list[RuleRow]:
     rows = []
-    if updates.has(*quadratic_intervention.NEEDED):
-        by_action = {row.key: row for row in quadratic_intervention.rows_of(updates, bootstrap)}
+    if updates.has(*NEEDED):
+        by_action = {row.key: row for row in rows_of(updates, bootstrap)}
         rows.append(
             RuleRow(
                 updates.condition,
@@ -109,7 +246,7 @@ def _rows(updates: Updates, bootstrap: Bootstrap) -> list[RuleRow]:
             )
         )
     if updates.condition.concave and updates.has("fp64_L_D", "fp64_quarter_gain"):
-        failures = next(row for row in bound_selected.rows_of(updates, bootstrap) if row.key == "failures")
+        failures = next(row for row in bounds.rows_of(updates, bootstrap) if row.key == "failures")
         rows.append(
             RuleRow(
                 updates.condition,

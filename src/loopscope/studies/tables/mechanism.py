@@ -1,14 +1,36 @@
-"""Finite-step failures and endpoint prediction: Table "tab:mechanism-matrix", Section 4.2."""
+"""Finite-step failures and endpoint prediction: Table "tab:mechanism-matrix", Section 4.2.
+
+Finite-step failure shares and margin counts: Table "tab:mechanism-intervals", Appendix E.2.
+
+Numerical check of the exact endpoint correction ΔU = A − C: Table "tab:exact-kl", Appendix E.2.
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from loopscope.path import endpoint_prediction
+from loopscope.path import Outcome, endpoint_prediction, exceeds_margin
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio, Spearman
+from loopscope.stats import bootstrap as estimate
+from loopscope.store import Level
 from loopscope.studies.records import Records, Updates
-from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed, percent
-from loopscope.studies.selection import layout_notes, select
+from loopscope.studies.result import (
+    COUNT,
+    MODEL,
+    TASK,
+    UPDATE,
+    Column,
+    Panel,
+    Row,
+    TableResult,
+    column,
+    fixed,
+    percent,
+    scientific,
+)
+from loopscope.studies.selection import CONCAVE_PATHS, layout_notes, select
 
 
 @dataclass(frozen=True)
@@ -85,4 +107,111 @@ def _row(updates: Updates, bootstrap: Bootstrap) -> MechanismRow:
         finite_step=int(updates.finite_step.sum()),
         harmful=int(updates.harmful.sum()),
         **estimates,
+    )
+
+
+@dataclass(frozen=True)
+class FailureShareRow(Row):
+    """One condition."""
+
+    share: Estimate
+    """Finite-step failures among harmful updates."""
+    beyond_margin: int
+    """Failures with both A > 1e-4 and −ΔU > 1e-4."""
+    neutral: int
+    """Updates with ΔU = 0 exactly."""
+    layout_sensitive: int
+    """Updates whose outcome another batch layout could have made another."""
+
+
+COLUMNS_failure_shares = (
+    MODEL,
+    TASK,
+    UPDATE,
+    column(
+        "share",
+        "Failure share (%)\nwith 95% CI",
+        percent(2, interval=True),
+        latex=r"\makecell{Failure share (\%)\\with 95\% CI}",
+    ),
+    column("beyond_margin", "Failures beyond\nthe margin", COUNT),
+    column("neutral", "Neutral\nupdates", COUNT),
+)
+
+
+def failure_shares(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[FailureShareRow]:
+    """One row per condition."""
+    chosen = select(records, "slope", "gain")
+    return TableResult(
+        study="failure-shares",
+        label="tab:mechanism-intervals",
+        title="Finite-step failure shares and margin counts",
+        caption=(
+            "Shares are relative to harmful updates; both counts are recomputed in every question resample. "
+            "Margin counts require both the slope and the loss to exceed 0.0001."
+        ),
+        rows=tuple(_failure_shares_row(updates, bootstrap) for updates in chosen.kept),
+        panels=(Panel(COLUMNS_failure_shares),),
+        notes=chosen.notes + layout_notes(chosen.kept),
+    )
+
+
+def _failure_shares_row(updates: Updates, bootstrap: Bootstrap | None) -> FailureShareRow:
+    return FailureShareRow(
+        updates.condition,
+        "",
+        share=estimate(Ratio(updates.finite_step, updates.harmful), bootstrap),
+        beyond_margin=int(exceeds_margin(updates.slope, updates.gain).sum()),
+        neutral=int((updates.outcome == Outcome.NEUTRAL).sum()),
+        layout_sensitive=int(updates.layout_sensitive.sum()),
+    )
+
+
+@dataclass(frozen=True)
+class ExactKLRow(Row):
+    """One condition with an affine reference-token readout."""
+
+    max_residual: float | None
+    """max |ΔU − (A − C)|, C computed from endpoint logits and independently of A."""
+    satisfied: int
+    """Finite-step failures with 0 < A < C numerically."""
+    failures: int
+
+
+COLUMNS_exact_kl = (
+    MODEL,
+    TASK,
+    UPDATE,
+    column("max_residual", "Maximum residual", scientific(3)),
+    Column(("satisfied", "failures"), "Inequality satisfied", (COUNT, COUNT), template="{}/{}"),
+)
+
+
+def exact_kl(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ExactKLRow]:
+    """One row per condition whose path is concave; maxima and counts have no intervals."""
+    chosen = select(records, "kl_correction", "kl_residual", level=Level.GRID, about=CONCAVE_PATHS)
+    return TableResult(
+        study="exact-kl",
+        label="tab:exact-kl",
+        title="Numerical check of the exact endpoint correction",
+        caption=(
+            "The residual compares the full-step gain with the slope minus the KL correction, which is computed "
+            "independently from endpoint logits. The last column counts finite-step failures whose slope is positive "
+            "and below that correction numerically."
+        ),
+        rows=tuple(_exact_kl_row(updates) for updates in chosen.kept),
+        panels=(Panel(COLUMNS_exact_kl),),
+        notes=chosen.notes,
+    )
+
+
+def _exact_kl_row(updates: Updates) -> ExactKLRow:
+    correction = updates.floats("kl_correction")
+    ordered = (updates.slope > 0) & (updates.slope < correction)
+    return ExactKLRow(
+        updates.condition,
+        "",
+        max_residual=float(np.abs(updates.floats("kl_residual")).max()),
+        satisfied=int((updates.finite_step & ordered).sum()),
+        failures=int(updates.finite_step.sum()),
     )

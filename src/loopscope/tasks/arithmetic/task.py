@@ -11,16 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from loopscope._errors import LoopscopeError
-from loopscope.tasks.arithmetic.generate import SEED, problem
-from loopscope.tasks.arithmetic.problem import Problem
-from loopscope.tasks.arithmetic.rng import Chooser, key
-from loopscope.tasks.arithmetic.slips import wrong_answers
-from loopscope.tasks.arithmetic.solution import ANSWER
-from loopscope.tasks.arithmetic.wording import SPLITS
-from loopscope.tasks.encoding import Encoder, encode_row
-from loopscope.tasks.example import Example, Row, Scalar
-from loopscope.tasks.protocol import Kind
+from loopscope.errors import LoopscopeError
+from loopscope.tasks.arithmetic.problem import SPLITS, Chooser, Problem, key
+from loopscope.tasks.arithmetic.solution import ANSWER, wrong_answers
+from loopscope.tasks.arithmetic.story import SEED, problem
+from loopscope.tasks.encoding import Encoder, Example, Kind, Row, Scalar, encode_row
 
 SIZES = {"train": 100_000, "validation": 2_000, "test": 5_000}
 """How many rows a split has when no limit is given; the generator itself does not end."""

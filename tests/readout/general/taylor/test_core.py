@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.readout.general.taylor import Series
 
 G = torch.Generator().manual_seed(7)

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from loopscope.models.activation import gated_silu_joined
-from loopscope.models.rope import Rotary, rotate_own
+from loopscope.models.layers.norms import gated_silu_joined
+from loopscope.models.layers.rope import Rotary, rotate_own
 from loopscope.readout.general.taylor import Series
 
 G = torch.Generator().manual_seed(7)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from loopscope._errors import LoopscopeError
+from loopscope.errors import LoopscopeError
 from loopscope.kernels.choice import Implementation, takes_kernel
 
 Handler = Callable[..., Any]

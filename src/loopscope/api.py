@@ -1,0 +1,161 @@
+"""What a user calls: `measure` a model on tasks; the `Run` that comes of it has the paper's tables and figures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from loopscope.arguments import choice, fraction, optional_text, switch, text, whole
+from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.plan import DataRequest, ModelRequest, Request
+from loopscope.measuring.progress import STYLES, Style
+from loopscope.measuring.run import Notify, run_request
+from loopscope.measuring.settings import (
+    MOST_QUESTIONS,
+    MOST_WORKERS,
+    READOUT_DTYPES,
+    BatchPolicy,
+    LongPolicy,
+    Numbers,
+    Settings,
+    limits,
+    rows,
+    task_list,
+)
+from loopscope.run import Run
+from loopscope.store.tables import Level
+
+if TYPE_CHECKING:
+    import torch
+
+Text = str | os.PathLike[str]
+ENGINES = ("local", "ray")
+LARGEST_SEED = 2**63 - 1
+
+
+def measure(
+    model: Text,
+    tasks: Text | Iterable[Text],
+    *,
+    output: Text,
+    transitions: Numbers = (),
+    depths: Numbers = (),
+    level: Level | str = Level.GRID,
+    tokens: bool = False,
+    paths: bool = False,
+    limit: int | str | Mapping[str, int] | None = None,
+    ids: Numbers | Mapping[str, Numbers] | None = None,
+    template: Text | None = None,
+    data_dir: Text | None = None,
+    batch_size: str | int = "auto",
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype | None = None,
+    readout_dtype: str | torch.dtype = "float32",
+    long: LongPolicy = "error",
+    share_context: bool = False,
+    unit_size: int = 64,
+    scalar_checks: int = 16,
+    exit_threshold: float | None = None,
+    random_weights: bool = False,
+    seed: int = 0,
+    tokenizer: Text | None = None,
+    revision: str | None = None,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    progress_style: Style = "none",
+    command_line: Sequence[str] = (),
+    notify: Notify | None = None,
+) -> Run:
+    """Measure tasks with a looped model and return the finished run; the same call resumes an interrupted one.
+
+    Args:
+        model: a specification of `load_model`, such as "toy-ouro" or "ByteDance/Ouro-1.4B".
+        tasks: specifications of `load_task`, such as "gsm8k:test" or "mine=data/my.jsonl": one, or a list of them.
+        output: the run directory.
+        transitions: each t of an update t → t+1 to analyse: a number, a list, or text such as "1-4,8".
+        depths: depths at which the utility is stored, besides both ends of every transition.
+        level: "quick", "grid" or "full"; see `loopscope.store.Level`.
+        tokens: store a row for every reference token.
+        paths: store the nodes of the FP64 analysis.
+        limit: at most so many rows of each task, or of some tasks by name.
+        ids: these source rows of each task only, or of some tasks by name.
+        template: a template file instead of the tasks' own.
+        data_dir: folder with local copies of the benchmarks.
+        batch_size: questions in a batch, "auto" (a budget of tokens, halved when memory runs out) or "paper".
+        device: "cpu", "cuda", "auto".
+        dtype: dtype of weights and states; None is what `load_model` takes.
+        readout_dtype: arithmetic of the readout, "float32" or "float64".
+        long: what to do with sequences longer than the model allows.
+        share_context: run what the options of a question have in common once, instead of once an option.
+        unit_size: questions measured and stored at a time.
+        scalar_checks: questions of each task on which Q is computed a second way.
+        exit_threshold: the exit gate's CDF threshold; None takes the checkpoint's.
+        random_weights: build the model without its checkpoint; the run is marked as random.
+        seed: what random weights are drawn from.
+        tokenizer: another checkpoint folder or name to take the tokenizer from.
+        revision: a revision of a hub model.
+        engine: "local" or "ray".
+        workers: model replicas of the Ray engine.
+        address: address of an existing Ray cluster.
+        progress_style: "auto", "bar", "plain" or "none".
+        command_line: recorded in the manifest.
+        notify: called with one line for whatever a user should know: resumed, finished already, mended, halved.
+
+    Raises:
+        LoopscopeError: one line for whatever is wrong; what was measured before stays.
+    """
+    choice("progress_style", progress_style, STYLES)
+    if notify is not None and not callable(notify):
+        raise LoopscopeError(f"{setting('notify', notify)} cannot be called: give a function that takes one line")
+    if notify is not None and not callable(notify):
+        raise LoopscopeError(f"{setting('notify', notify)} cannot be called: give a function that takes one line")
+    if choice("engine", engine, ENGINES) == "local":
+        for name, value in (("workers", workers), ("address", address)):
+            if value is not None:
+                raise LoopscopeError(
+                    f"{setting(name, value)} is for {setting('engine', 'ray')}: add that or leave it out"
+                )
+    if workers is not None:
+        workers = whole("workers", workers, 1, MOST_WORKERS)
+    settings = Settings.of(
+        transitions,
+        depths,
+        level,
+        tokens=switch("tokens", tokens),
+        paths=switch("paths", paths),
+        batch=BatchPolicy.parse(batch_size),
+        unit_size=whole("unit_size", unit_size, 1, MOST_QUESTIONS),
+        readout_dtype=choice("readout_dtype", _named(readout_dtype), READOUT_DTYPES),
+        scalar_checks=whole("scalar_checks", scalar_checks, 0, MOST_QUESTIONS),
+        exit_threshold=fraction("exit_threshold", exit_threshold),
+        long=choice("long", long, get_args(LongPolicy)),
+        share_context=switch("share_context", share_context),
+    )
+    request = Request(
+        ModelRequest(
+            text("model", model),
+            text("device", _named(device)),
+            optional_text("dtype", _named(dtype)),
+            optional_text("revision", revision),
+            switch("random_weights", random_weights),
+            whole("seed", seed, -LARGEST_SEED, LARGEST_SEED),
+            optional_text("tokenizer", tokenizer),
+        ),
+        DataRequest(
+            task_list(tasks),
+            optional_text("data_dir", data_dir),
+            optional_text("template", template),
+            limits(limit),
+            rows(ids),
+        ),
+        settings,
+    )
+    directory = text("output", output)
+    return Run(run_request(request, directory, engine, workers, address, progress_style, command_line, notify))
+
+
+def _named(given: Any) -> Any:
+    """A device or dtype of torch by its name."""
+    return str(given).removeprefix("torch.") if type(given).__module__ == "torch" else given

@@ -1,0 +1,288 @@
+"""`--config FILE`: flags of a command from a YAML mapping.
+
+Values are read as the text that stands there and checked as flags are: YAML's own reading would turn `1:30` into 90,
+`010` into 8 and `true` into 1 where a number is wanted.
+
+Flags that several commands share; each can also be set by LOOPSCOPE_FLAG_NAME.
+
+The typer application: one function a command, each importing what it needs when it is called.
+
+`--flag-name` and `--flag_name` both work; every flag can be set by `LOOPSCOPE_FLAG_NAME` or in a YAML file
+given with `--config`. A user's mistake is one line and exit code 2; bugs keep their traceback. Ctrl-C, SIGTERM
+and SIGHUP end a command in the same way, with the codes 130, 143 and 129.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loopscope.errors import LoopscopeError, command_line_words, shown
+from loopscope.plain_files import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+MOST_BYTES = 1_000_000
+"""The largest file of flags."""
+
+_NOTHING = ("", "~", "null", "Null", "NULL")
+
+
+def read_flags(path: str, known: Iterable[str]) -> dict[str, str]:
+    """Defaults for a command: keys are flag names with `-` or `_`; an unknown key is an error that names the known."""
+    names = set(known) - {"config"}
+    flags: dict[str, str] = {}
+    for key, value in _pairs(_composed(path), path):
+        name = _scalar(key, path).lstrip("-").replace("-", "_")
+        if name not in names:
+            raise LoopscopeError(
+                f"--config {path} sets unknown flag {shown(name)}; known flags: {', '.join(sorted(names))}"
+            )
+        if name in flags:
+            raise LoopscopeError(f"--config {path} sets {name} twice: set it once")
+        flags[name] = _value(value, path)
+    return {name: value for name, value in flags.items() if value not in _NOTHING}
+
+
+def _composed(path: str) -> Any:
+    """The file's nodes: composing follows no alias and makes no object."""
+    import yaml
+
+    text = read_text(path, "--config", MOST_BYTES)
+    try:
+        return yaml.compose(text, yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        raise LoopscopeError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise _no_flags(path) from None
+
+
+def _pairs(node: Any, path: str) -> list[tuple[Any, Any]]:
+    if node is None:
+        return []
+    if node.id != "mapping":
+        raise _no_flags(path)
+    return list(node.value)
+
+
+def _value(node: Any, path: str) -> str:
+    """The text of a flag: a scalar, a list of scalars, or names with scalars such as `limit: {gsm8k: 100}`."""
+    if node.id == "sequence":
+        return ",".join(_scalar(item, path) for item in node.value)
+    if node.id == "mapping":
+        return ",".join(f"{_scalar(key, path)}={_scalar(value, path)}" for key, value in node.value)
+    return _scalar(node, path)
+
+
+def _scalar(node: Any, path: str) -> str:
+    if node.id != "scalar":
+        raise _no_flags(path)
+    return str(node.value)
+
+
+def _no_flags(path: str) -> LoopscopeError:
+    return LoopscopeError(
+        f"--config {path} must be a mapping of flags to values or lists of values, e.g. `limit: 100` or `depths: [1]`"
+    )
+
+
+def flag(name: str, help: str, **rest: Any) -> Any:
+    """A typer option with its environment variable."""
+    variable = "LOOPSCOPE_" + name.removeprefix("--").replace("-", "_").upper()
+    return typer.Option(name, help=help, envvar=variable, show_envvar=False, **rest)
+
+
+Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories.", show_default=False)]
+Name = Annotated[str | None, flag("--name", "Only this one; `loopscope studies` lists them.")]
+TableFormat = Annotated[str, flag("--format", "text, markdown, latex, csv or json.")]
+Json = Annotated[bool, flag("--json", "One JSON array instead of text.")]
+Device = Annotated[str, flag("--device", "cpu, cuda, cuda:1, mps or auto.")]
+
+__all__ = ["ConfigFlag", "Device", "Json", "Name", "Runs", "TableFormat", "flag"]
+
+
+# Newer typer carries its own copy of click, older typer uses the package: both agree on typer.BadParameter's ancestors.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+_ClickException: type[Exception] = _UsageError.__bases__[0]
+_INTERRUPTED = 130
+_LONGEST_LINE = 1_000
+"""Characters of an error's line; a longer one (a name of thousands of characters) loses its middle."""
+_OF_THE_FILE_SYSTEM = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENXIO, errno.ESTALE),
+}
+"""What a disk, a path or a permission can do wrong; every other OSError is a bug and keeps its traceback."""
+_SECONDS_TO_END = 5.0
+"""How long after a signal further ones are not heeded."""
+
+app = typer.Typer(
+    name="loopscope",
+    help="See what each extra loop does inside a looped language model.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _load_config(context: typer.Context, path: str | None) -> str | None:
+    """Flags from a YAML mapping become the command's defaults; the command line and the environment win."""
+    if path is None:
+        return None
+
+    known = [parameter.name for parameter in context.command.params if parameter.name]
+    context.default_map = {**(context.default_map or {}), **read_flags(path, known)}
+    return path
+
+
+ConfigFlag = Annotated[
+    str | None,
+    typer.Option("--config", callback=_load_config, is_eager=True, help="YAML file with flags, e.g. `limit: 100`."),
+]
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from loopscope._version import __version__
+
+        typer.echo(f"loopscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Flags of the program itself."""
+    context.with_resource(command_line_words())
+
+
+def normalise_flags(arguments: Sequence[str]) -> list[str]:
+    """`--flag_name` is `--flag-name`; values and everything after a bare `--` stay as they are."""
+    result: list[str] = []
+    for index, argument in enumerate(arguments):
+        if argument == "--":
+            return result + list(arguments[index:])
+        if argument.startswith("--"):
+            name, equals, value = argument.partition("=")
+            argument = name.replace("_", "-") + equals + value
+        result.append(argument)
+    return result
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave the process with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # An output that cannot hold "→" gets its escape.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.exit(exit_code(normalise_flags(given) or ["--help"]))
+
+
+def exit_code(arguments: list[str]) -> int:
+    """What the process answers: 0, 2 for the user's mistakes, 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+    with _signals_as_ctrl_c() as received:
+        code = _code(arguments)
+        if code != _INTERRUPTED:
+            return code
+        name = f" by {signal.Signals(received[0]).name}" if received else ""
+        _say(f"interrupted{name}; the same command continues where this one stopped")
+        return 128 + received[0] if received else code
+
+
+@contextmanager
+def _signals_as_ctrl_c() -> Iterator[list[int]]:
+    """SIGTERM and SIGHUP interrupt as Ctrl-C does; gives the list of those that came.
+
+    What the process was told to ignore (`nohup`) or to treat in another way stays so.
+    """
+    received: list[int] = []
+    times: list[float] = []
+
+    def interrupt(number: int, _: object) -> None:
+        times.append(time.monotonic())
+        received.append(number)
+        # A session that ends sends several: the later ones must not disturb how the first one ends the command.
+        if times[-1] - times[0] < _SECONDS_TO_END and len(times) > 1:
+            return
+        raise KeyboardInterrupt
+
+    caught = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        caught = []
+    caught = [number for number in caught if signal.getsignal(number) is signal.SIG_DFL]
+    for number in caught:
+        signal.signal(number, interrupt)
+    try:
+        yield received
+    finally:
+        for number in caught if not received else ():  # after a signal the process is about to end
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _code(arguments: list[str]) -> int:
+    try:
+        _refuse_undecodable(arguments)
+        result: Any = app(args=arguments, prog_name="loopscope", standalone_mode=False)
+        sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
+    except LoopscopeError as error:
+        return _complain(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except _ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = f" (see `{context.command_path} --help`)" if context else ""
+        return _complain(error.format_message() + where)  # type: ignore[attr-defined]
+    except BrokenPipeError:
+        _drop_output()  # the reader (`| head`) has what it wanted
+        return 0
+    except OSError as error:
+        if error.errno not in _OF_THE_FILE_SYSTEM:
+            raise
+        if error.filename is not None:
+            return _complain(f"cannot read or write {os.fsdecode(error.filename)}: {error.strerror}")
+        _drop_output()
+        return _complain(f"cannot write the output: {error.strerror}")
+    return result if isinstance(result, int) else 0  # newer typer answers Ctrl-C itself: 130, without a word
+
+
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Every name goes into JSON, HTML or Parquet somewhere, and none of them can hold such bytes."""
+    variables = [f"{name}={value}" for name, value in os.environ.items() if name.startswith("LOOPSCOPE_")]
+    for given in (*arguments, *variables):
+        if any("\ud800" <= character <= "\udfff" for character in given):
+            raise LoopscopeError(f"{given[:200]!a} is not UTF-8; give names in UTF-8, or rename the file")
+
+
+def _drop_output() -> None:
+    """Point stdout away so that the interpreter's last flush stays silent."""
+    with suppress(OSError, ValueError):  # ValueError: captured by a test, without a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(message: str) -> int:
+    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(message.split()))
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
+    _say(line)
+    return 2
+
+
+def _say(line: str) -> None:
+    """On stderr, if anybody is still there: a terminal that was closed takes no more text."""
+    with suppress(OSError):
+        print(f"loopscope: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,175 @@
+"""`loopscope models`: families, sizes, commits, state boundaries, one line each. Reads tables only: no torch.
+
+`loopscope tasks`: what can be measured, one line each. Reads tables only: no data, no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def list_models(*, as_json: bool = False, console: Console | None = None) -> None:
+    """Print every model there is a name for.
+
+    Args:
+        as_json: one JSON array on stdout instead of tables, for other programs.
+        console: where to print; stdout when left out.
+    """
+    rows = model_rows()
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+
+    from loopscope.models.families.detect import FAMILIES
+
+    console = console or Console()
+
+    def line(text: str, style: str | None = None) -> None:
+        # Wrapped nowhere: a name that is cut or broken cannot be copied, nor found with grep.
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    for family in FAMILIES.values():
+        members = [row for row in rows if row["family"] == family.name]
+        line(f"{family.name}: {family.title}", style="bold")
+        line(f"  state: {family.boundary}")
+        for row in members:
+            size = _size(row["parameters"])
+            line(f"  {row['name']:<42} {size:>6} {row['trained_depth'] or '?':>3} loops  {_where(row)}")
+        if family.name == "loop":
+            line("  loop:MODEL:FIRST-LAST, e.g. loop:org/name:10-20, of any Llama, Mistral or Qwen checkpoint")
+    own = [row for row in rows if row["kind"] == "entry point"]
+    if own:
+        line("your own", style="bold")
+    for row in own:
+        line(f"  {row['name']:<42} {row['location']}")
+    line("A folder, or ORGANISATION/NAME@REVISION on the hub, is a model's name, too.")
+
+
+def model_rows() -> list[dict[str, Any]]:
+    """What is listed, as plain values: embedded models, published checkpoints, the user's own."""
+    from loopscope.models.families.detect import FAMILIES
+    from loopscope.models.registry import PUBLISHED, RUN_DTYPE, user_models
+
+    published = [
+        {
+            "name": entry.name,
+            "family": entry.family,
+            "kind": "hub",
+            "location": entry.repo_id,
+            "revision": entry.revision,
+            "parameters": entry.parameters,
+            "trained_depth": entry.trained_depth,
+            "dtype": RUN_DTYPE,
+            "stored_dtype": entry.stored_dtype,
+            "boundary": FAMILIES[entry.family].boundary,
+        }
+        for entry in PUBLISHED
+    ]
+    own = [
+        {
+            "name": name,
+            "family": "your own",
+            "kind": "entry point",
+            "location": point.value,
+            "revision": None,
+            "parameters": None,
+            "trained_depth": None,
+            "dtype": None,
+            "stored_dtype": None,
+            "boundary": None,
+        }
+        for name, point in sorted(user_models().items())
+    ]
+    return [*_embedded_rows(), *published, *own]
+
+
+def _embedded_rows() -> list[dict[str, Any]]:
+    from loopscope.models.checkpoint.folder import open_checkpoint
+    from loopscope.models.families.detect import FAMILIES, detect_family
+    from loopscope.models.registry import embedded_models
+
+    rows = []
+    for name, folder in embedded_models().items():
+        checkpoint = open_checkpoint(folder)
+        # Told by the configuration alone, since looking at tensor names would load torch.
+        family = detect_family(checkpoint.config, None)
+        tied = checkpoint.config.get("tie_embeddings") or checkpoint.config.get("tie_word_embeddings")
+        uncounted = {"freqs_cis", "lm_head.weight"} if tied else {"freqs_cis"}
+        rows.append(
+            {
+                "name": name,
+                "family": family,
+                "kind": "embedded",
+                "location": "inside the package",
+                "revision": None,
+                "parameters": sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
+                "trained_depth": checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
+                "dtype": None,
+                "stored_dtype": None,
+                "boundary": FAMILIES[family].boundary,
+            }
+        )
+    return rows
+
+
+def _size(parameters: int) -> str:
+    for unit, scale in (("B", 1e9), ("M", 1e6)):
+        if parameters >= 0.5 * scale:
+            return f"{parameters / scale:.2f}{unit}"
+    return f"{parameters / 1e3:.0f}K"
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    if row["kind"] != "hub":
+        return str(row["location"])
+    # The rest of the hub name is the model's name.
+    return f"{row['location'].partition('/')[0]} @{row['revision'][:8] if row['revision'] else 'newest'}"
+
+
+KINDS = {
+    "solution": "reference solutions, scored token by token",
+    "options": "options, scored together on their length-normalised log-likelihoods",
+}
+
+
+def list_tasks(*, as_json: bool = False, console: Console | None = None) -> None:
+    """Print every task there is.
+
+    Args:
+        as_json: one JSON array on stdout instead of text, for other programs.
+        console: where to print; stdout when left out.
+    """
+    rows = task_rows()
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+
+    console = console or Console()
+
+    def line(text: str, style: str | None = None) -> None:
+        # Wrapped nowhere: a name that is cut or broken cannot be copied, nor found with grep.
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    for kind, title in KINDS.items():
+        line(title, style="bold")
+        for row in rows:
+            if row["kind"] == kind:
+                parts = [f"{name} {count}" for name, count in row["splits"].items()] + list(row["subsets"])
+                line(f"  {row['name']:<15} {row['summary']} ({', '.join(parts)}; {row['source']})")
+    line("Choose a part with NAME:SPLIT, e.g. gsm8k:train256; the first part is meant when none is named.")
+    line("A file of your own is named by its path: my.jsonl, or NAME=my.jsonl.gz.")
+
+
+def task_rows() -> list[dict[str, Any]]:
+    """What is listed, as plain values."""
+    from loopscope.tasks.registry import list_tasks as known_tasks
+
+    return [dataclasses.asdict(task) for task in known_tasks()]

@@ -1,0 +1,118 @@
+"""`loopscope tables RUN… [--name NAME] [--format text|markdown|latex|csv|json]`.
+
+`loopscope figures RUN… [--name NAME] [--format pdf|png|svg] --output DIR`.
+
+`loopscope compare RUN…`: the paper's numbers beside the runs' own.
+
+`loopscope studies`: the tables and figures there are, one line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from loopscope.errors import LoopscopeError
+
+FORMATS = ("text", "markdown", "latex", "csv", "json")
+
+
+def tables(runs: Sequence[str], name: str | None = None, format: str = "text") -> str:
+    """One table by name, or every table that the runs can fill, ready to print.
+
+    Args:
+        runs: run directories.
+        name: a table from `loopscope studies`; None for all.
+        format: how to write it.
+    """
+    from loopscope.studies.registry import TABLES, find, open_records
+
+    if format not in FORMATS:
+        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}")
+    studies = list(TABLES.values()) if name is None else [find(name, TABLES)]
+    records = open_records(list(runs))
+    results = [study.table(records) for study in studies]
+    if not records.updates:
+        raise LoopscopeError("these runs hold no records yet: the measuring command given again continues them")
+    if name is not None and not results[0].rows:
+        reason = results[0].notes[-1] if results[0].notes else f"nothing in these runs (needs {studies[0].needs})"
+        raise LoopscopeError(f"{studies[0].name}: {reason}")
+    filled = [result for result in results if result.rows]
+    if format == "json" and name is None:
+        import json
+
+        from loopscope.studies.render.data import as_dict
+
+        return json.dumps([as_dict(result) for result in filled], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    written = [getattr(result, f"to_{format}")().rstrip("\n") for result in filled]
+    empty = [result.study for result in results if not result.rows]
+    if empty and format == "text":
+        written.append(f"nothing in these runs for: {', '.join(empty)} (`loopscope studies` says what each needs)")
+    return "\n\n".join(written) + "\n"
+
+
+def figures(runs: Sequence[str], output: str, name: str | None = None, format: str = "pdf") -> Iterator[Path]:
+    """Write one figure, or all of them, into a folder; yields each file when it is written.
+
+    Beside every figure stands a JSON with the ids it shows and the hashes of what it was made from.
+
+    Args:
+        runs: run directories.
+        output: the folder; it is made where it does not exist.
+        name: a figure from `loopscope studies`; None for all.
+        format: `pdf`, `png` or `svg`.
+    """
+    from loopscope.studies.registry import FIGURE_FORMATS, FIGURES, find, open_records
+
+    if format not in FIGURE_FORMATS:
+        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FIGURE_FORMATS)}")
+    chosen = list(FIGURES.values()) if name is None else [find(name, FIGURES)]
+    folder = Path(output)
+    if folder.exists() and not folder.is_dir():
+        raise LoopscopeError(f"{folder} is a file: give a folder for --output")
+    records = open_records(list(runs))
+    for study in chosen:
+        result = study.figure(records)
+        if name is not None and not result.shown:
+            raise LoopscopeError(f"{study.name}: {result.caption}")
+        if result.shown:
+            yield result.save(folder / f"{study.name}.{format}")
+
+
+def compare(runs: Sequence[str], name: str | None = None, format: str = "text") -> str:
+    """Every published cell with a counterpart in the runs, its difference and a verdict.
+
+    Args:
+        runs: run directories.
+        name: only the cells of this table; None for all.
+        format: `text` groups by published row; the others write one line per cell.
+    """
+    from loopscope.studies.comparison import compare as join
+    from loopscope.studies.registry import TABLES, find, open_records
+
+    if format not in FORMATS:
+        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}")
+    study = None if name is None else find(name, TABLES).name
+    comparison = join(open_records(list(runs)), study=study)
+    if format == "text":
+        return comparison.to_text() + "\n"
+    written: str = getattr(comparison.table(), f"to_{format}")()
+    return written
+
+
+def studies() -> str:
+    """Name, what it shows, what a run must hold for it, and where it is in the paper."""
+    from loopscope.studies.registry import FIGURES, TABLES
+
+    parts = []
+    for title, group in (("Tables", TABLES), ("Figures", FIGURES)):
+        width = max(map(len, group))
+        needs = max(len(study.needs) for study in group.values())
+        summaries = max(len(study.summary) for study in group.values())
+        lines = [
+            f"  {study.name:<{width}}  {study.summary:<{summaries}}  {study.needs:<{needs}}  {study.paper}"
+            for study in group.values()
+        ]
+        parts.append("\n".join([title, *lines]))
+    legend = "The third column is the level of measurement (or the option of `measure`) that a study needs."
+    return "\n\n".join([*parts, legend]) + "\n"

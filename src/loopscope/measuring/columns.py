@@ -1,0 +1,152 @@
+"""Between host and device without waiting: index tensors go up in one copy, results come down in one a dtype.
+
+On a GPU a blocking copy waits for everything that was asked of the device before. Numbers therefore travel through
+pinned memory, and the host only waits when it needs them, a batch later. On a CPU nothing is copied at all.
+
+Measured columns on their way to the store: by name, one entry a row.
+
+While a batch is on its way through a model, a column may be a tensor on the device or a `Later`; `Arrival` brings them
+to the host, all at once, when the batch is through.
+
+Columns that describe a question and not what a model made of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loopscope.models.batch import Batch
+
+
+def upload(arrays: Sequence[Any], device: torch.device) -> list[Tensor]:
+    """Integer arrays as int64 tensors on the device, by one copy."""
+    whole = [np.asarray(numbers, dtype=np.int64) for numbers in arrays]
+    flat = torch.from_numpy(np.concatenate([numbers.reshape(-1) for numbers in whole]))
+    if device.type == "cuda":
+        flat = flat.pin_memory()
+    parts = torch.split(flat.to(device, non_blocking=True), [numbers.size for numbers in whole])
+    return [part.reshape(numbers.shape) for part, numbers in zip(parts, whole, strict=True)]
+
+
+def pinned(batch: Batch, device: torch.device) -> Batch:
+    """The same batch in memory from which `Batch.to` does not wait for the device."""
+    if device.type != "cuda":
+        return batch
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    held: dict[str, Any] = {name: value.pin_memory() for name, value in fields.items() if isinstance(value, Tensor)}
+    return dataclasses.replace(batch, **held)
+
+
+class Landing:
+    """Tensors of one device on their way to the host."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._shapes = [tensor.shape for tensor in tensors]
+        self._order: dict[torch.dtype, list[int]] = {}
+        for index, tensor in enumerate(tensors):
+            self._order.setdefault(tensor.dtype, []).append(index)
+        self._landed = {
+            dtype: _start(torch.cat([tensors[index].detach().reshape(-1) for index in indices]))
+            for dtype, indices in self._order.items()
+        }
+        on_gpu = [tensor.device for tensor in tensors if tensor.is_cuda]
+        self._arrived = torch.cuda.current_stream(on_gpu[0]).record_event() if on_gpu else None
+
+    def arrays(self) -> list[np.ndarray[Any, Any]]:
+        """The tensors as arrays, in order, as soon as they are here."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        found: dict[int, np.ndarray[Any, Any]] = {}
+        for dtype, indices in self._order.items():
+            sizes = [self._shapes[index].numel() for index in indices]
+            for index, part in zip(indices, torch.split(self._landed[dtype], sizes), strict=True):
+                found[index] = part.numpy().reshape(self._shapes[index])
+        return [found[index] for index in range(len(self._shapes))]
+
+
+def _start(flat: Tensor) -> Tensor:
+    if not flat.is_cuda:
+        return flat
+    host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+    return host.copy_(flat, non_blocking=True)
+
+
+Columns: TypeAlias = dict[str, Any]
+"""NumPy arrays (masked where null) or lists, all of one length; tensors and `Later` while a batch is on its way."""
+
+
+class Later:
+    """A column that is worked out on the host, from the columns before it and from tensors of any length."""
+
+    def __init__(self, function: Callable[..., Any], *tensors: Tensor) -> None:
+        self.function, self.tensors = function, tensors
+
+
+class Arrival:
+    """Columns whose tensors have been sent to the host.
+
+    >>> import torch
+    >>> sent = Arrival([{"a": torch.arange(2), "b": Later(lambda columns, c: columns["a"] + c, torch.ones(2))}])
+    >>> {name: values.tolist() for name, values in sent.columns()[0].items()}
+    {'a': [0, 1], 'b': [1.0, 2.0]}
+    """
+
+    def __init__(self, parts: Sequence[Columns]) -> None:
+        self._parts = parts
+        self._landing = Landing([tensor for part in parts for value in part.values() for tensor in _tensors(value)])
+
+    def is_finite(self) -> bool:
+        """Whether every number is finite, as soon as they are here."""
+        return all(np.isfinite(values).all() for values in self._landing.arrays() if values.dtype.kind == "f")
+
+    def columns(self) -> list[Columns]:
+        """The same with arrays and lists only, as soon as the numbers are here."""
+        arrays = iter(self._landing.arrays())
+        found: list[Columns] = []
+        for part in self._parts:
+            columns: Columns = {}
+            for name, value in part.items():
+                own = [next(arrays) for _ in _tensors(value)]
+                columns[name] = value.function(columns, *own) if isinstance(value, Later) else (own or [value])[0]
+            found.append(columns)
+        return found
+
+
+def _tensors(value: Any) -> tuple[Tensor, ...]:
+    if isinstance(value, Later):
+        return value.tensors
+    return (value,) if isinstance(value, Tensor) else ()
+
+
+def array(values: Tensor) -> np.ndarray[Any, Any]:
+    """A result on the host; waits for the device."""
+    return values.detach().cpu().numpy()
+
+
+def stacked(parts: Sequence[Columns]) -> Columns:
+    """The rows of several parts, one after the other; a column that a part lacks is null there.
+
+    >>> stacked([{"a": [1], "b": [2]}, {"a": [3]}])
+    {'a': [1, 3], 'b': [2, None]}
+    """
+    names = list(dict.fromkeys(name for part in parts for name in part))
+    return {name: _joined([part.get(name, [None] * length(part)) for part in parts]) for name in names}
+
+
+def length(columns: Columns) -> int:
+    """How many rows the columns hold."""
+    return len(next(iter(columns.values()))) if columns else 0
+
+
+def _joined(parts: list[Any]) -> Any:
+    if all(isinstance(part, np.ndarray) for part in parts):
+        masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
+        join: Any = np.ma.concatenate if masked else np.concatenate
+        return join(parts)
+    return [value for part in parts for value in (part.tolist() if isinstance(part, np.ndarray) else part)]

@@ -1,0 +1,390 @@
+"""A call of `measure` as data: what to load, which rows, how to measure.
+
+Where each reference token stands in the text that it came from, by the tokenizer's own offsets.
+
+What the driver of a run must know of a model that may live in another process.
+
+From a request to a plan: which rows are measured, how they are encoded, and the manifest that identifies the run.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from loopscope._version import __version__
+from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.batches import Question, Span
+from loopscope.measuring.settings import Ids, Limits, LongPolicy, Settings, canonical
+from loopscope.models.batch import common_prefix
+from loopscope.models.identity import ModelCard, model_identity
+from loopscope.models.initial_state import InitialState
+from loopscope.models.load import card_of
+from loopscope.models.protocol import LoopedModel
+from loopscope.store.hashing import code_sha256, ids_sha256
+from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
+from loopscope.tasks.encoding import Encoder, Example, Row, Split, encode_row, fit_length, survey_lengths
+from loopscope.tasks.load import LoadedTask, load_task
+
+if TYPE_CHECKING:
+    from loopscope.models.protocol import LoopedModel
+    from loopscope.models.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Which model and tokenizer to load, and where to.
+
+    Attributes:
+        spec: a specification of `load_model`.
+        device: "cpu", "cuda", "auto".
+        dtype: of weights and states; None is what `load_model` takes.
+        revision: of a hub model.
+        random_weights: build the model without its checkpoint.
+        seed: of the random weights.
+        tokenizer: another checkpoint to take the tokenizer from.
+    """
+
+    spec: str
+    device: str = "auto"
+    dtype: str | None = None
+    revision: str | None = None
+    random_weights: bool = False
+    seed: int = 0
+    tokenizer: str | None = None
+
+    def load(self) -> LoopedModel:
+        """The model."""
+        from loopscope.models.load import load_model
+
+        return load_model(
+            self.spec,
+            device=self.device,
+            dtype=self.dtype,
+            revision=self.revision,
+            random_weights=self.random_weights,
+            seed=self.seed,
+        )
+
+    def load_tokenizer(self) -> Tokenizer:
+        """Its tokenizer, or the one that the user named."""
+        from loopscope.models.tokenizer import load_tokenizer
+
+        if self.tokenizer is not None:
+            return load_tokenizer(self.tokenizer)
+        return load_tokenizer(self.spec, revision=self.revision)
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """Which rows of which tasks.
+
+    Attributes:
+        tasks: specifications of `load_task`.
+        data_dir: folder with local copies of the benchmarks.
+        template: a template file instead of the tasks' own.
+        limit: at most so many rows, for all tasks or by a task's own name.
+        ids: these source rows only, for all tasks or by a task's own name.
+    """
+
+    tasks: tuple[str, ...]
+    data_dir: str | None = None
+    template: str | None = None
+    limit: Limits = None
+    ids: Ids = None
+
+    def load(self) -> list[LoadedTask]:
+        """The tasks in order, each task and split once."""
+        if not self.tasks:
+            raise LoopscopeError(f"no task given: name one or more, e.g. {setting('tasks', 'arithmetic,gsm8k')}")
+        self._refuse_strangers()
+        loaded = [self._load(spec) for spec in self.tasks]
+        seen: dict[tuple[str, str], str] = {}
+        for task in loaded:
+            other = seen.setdefault((task.name, task.split), task.spec)
+            if other is not task.spec:
+                raise LoopscopeError(
+                    f"{other} and {task.spec} are rows of the same split:"
+                    f" measure them into two {setting('output')} folders"
+                )
+        return loaded
+
+    def limit_of(self, task: LoadedTask) -> int | None:
+        """The limit that applies to a task."""
+        return self._limit(task.name)
+
+    def _limit(self, name: str) -> int | None:
+        return self.limit.get(name) if isinstance(self.limit, Mapping) else self.limit
+
+    def _load(self, spec: str) -> LoadedTask:
+        name = canonical(spec)
+        ids = self.ids.get(name) if isinstance(self.ids, Mapping) else self.ids
+        return load_task(spec, data_dir=self.data_dir, limit=self._limit(name), ids=ids, template=self.template)
+
+    def _refuse_strangers(self) -> None:
+        known = {canonical(spec) for spec in self.tasks}
+        for name, given in (("limit", self.limit), ("ids", self.ids)):
+            strange = [task for task in given if task not in known] if isinstance(given, Mapping) else []
+            if strange:
+                raise LoopscopeError(
+                    f"{setting(name)} names {strange[0]}, which is not among the tasks {', '.join(self.tasks)}"
+                )
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that a pass is asked for."""
+
+    model: ModelRequest
+    data: DataRequest
+    settings: Settings
+
+    def as_event(self) -> dict[str, Any]:
+        """What the log keeps of the call, from which `replay` finds the sources again."""
+        ids = self.data.ids
+        return {
+            "model": self.model.spec,
+            "device": self.model.device,
+            "revision": self.model.revision,
+            "seed": self.model.seed,
+            "tokenizer": _absolute(self.model.tokenizer),
+            "tasks": list(self.data.tasks),
+            "data_dir": _absolute(self.data.data_dir),
+            "template": _absolute(self.data.template),
+            "limit": dict(self.data.limit) if isinstance(self.data.limit, Mapping) else self.data.limit,
+            "ids": {name: list(rows) for name, rows in ids.items()} if isinstance(ids, Mapping) else ids,
+            "folder": str(Path.cwd()),
+        }
+
+
+def _absolute(path: str | None) -> str | None:
+    """A path that still holds in another folder; what is no path (a hub name) stays as it is."""
+    return os.path.abspath(path) if path is not None and Path(path).exists() else path
+
+
+def token_spans(tokenizer: Any, row: Row, example: Example, split: Split) -> tuple[tuple[Span, ...], ...] | None:
+    """For each sequence the characters of its reference or option text that each scored token covers.
+
+    A token that begins before the text (a blank that belongs to the context) begins at 0. Tokens that share one
+    character, as the bytes of an emoji do, share its place. None for a tokenizer without offsets.
+    """
+    backend = getattr(tokenizer, "backend", None)
+    if backend is None:
+        return None
+    found = []
+    for text, sequence in zip(row.continuations, example.sequences, strict=True):
+        lead = row.context if split == "joint" else ""
+        offsets = backend.encode(lead + text, add_special_tokens=False).offsets[-len(sequence.targets) :]
+        found.append(tuple(Span(max(start - len(lead), 0), max(end - len(lead), 0)) for start, end in offsets))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A loaded model without its weights.
+
+    Attributes:
+        info: what the manifest says of it.
+        vocabulary_size: token ids that it can embed.
+        max_positions: the longest sequence, if there is a limit.
+        states_dtype: arithmetic of the states.
+        device_type: "cpu", "cuda".
+        device_name: the device as its maker calls it.
+        seeds: of what is drawn at random, by name: random weights, an initial state.
+        shares_context: whether it runs options that share a row.
+    """
+
+    info: ModelInfo
+    vocabulary_size: int
+    max_positions: int | None
+    states_dtype: str
+    device_type: str
+    device_name: str
+    seeds: dict[str, int]
+    shares_context: bool
+
+
+def facts_of(model: LoopedModel) -> ModelFacts:
+    """The facts of a model that `load_model` returned."""
+    card = card_of(model)
+    info = ModelInfo(
+        spec=card.spec,
+        name=card.name,
+        family=card.family,
+        revision=card.revision,
+        weights=_weights(model, card),
+        config_sha256=card.sha256.get("config.json"),
+        dtype=card.dtype,
+        affine_readout=model.head is not None,
+        boundary=card.boundary,
+        trained_depth=card.trained_depth,
+        random_weights=card.random,
+        toy=card.kind == "embedded",
+    )
+    return ModelFacts(
+        info,
+        model.vocabulary_size,
+        getattr(model, "max_positions", None),
+        str(model.dtype).removeprefix("torch."),
+        model.device.type,
+        _device_name(model.device),
+        _seeds(model, card),
+        bool(getattr(model, "shares_context", False)),
+    )
+
+
+def _weights(model: LoopedModel, card: ModelCard) -> dict[str, str]:
+    """The hashes of the files that the weights were read from; of the model in memory where there are none."""
+    files = {name: digest for name, digest in card.sha256.items() if name.endswith(".safetensors")}
+    return files if files or card.random else model_identity(model)
+
+
+def _seeds(model: LoopedModel, card: ModelCard) -> dict[str, int]:
+    drawn = getattr(model, "initial_state", None)
+    seeds = {"initial_state": drawn.seed} if isinstance(drawn, InitialState) else {}
+    return seeds | ({"random_weights": card.seed} if card.random and card.seed is not None else {})
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})"
+
+
+_LIBRARIES = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors")
+
+
+@dataclass(frozen=True)
+class PlannedTask:
+    """A task whose rows are chosen: text only, so that a run's memory does not grow with its encoding.
+
+    Attributes:
+        task: where the rows come from, without them.
+        rows: those that are measured, in order; `row` of the tables counts them.
+        skipped: identifiers left out by the length policy.
+        limit: the limit that was given for the task.
+    """
+
+    task: LoadedTask
+    rows: tuple[Row, ...]
+    skipped: tuple[str, ...]
+    limit: int | None
+
+
+class QuestionEncoder:
+    """Rows to questions: the task's wording and split, the tokenizer, the length policy.
+
+    `spans` asks for the tokens' places in the text, `share` for what the options of a question have in common.
+    """
+
+    def __init__(
+        self, tokenizer: Encoder, allowed: int | None, policy: LongPolicy, *, spans: bool = False, share: bool = False
+    ) -> None:
+        self._tokenizer, self._allowed, self._policy = tokenizer, allowed, policy
+        self._spans, self._share = spans, share
+
+    def questions(self, task: LoadedTask, rows: Sequence[Row], first: int) -> list[Question]:
+        """Rows of a task, encoded and fitted; `first` is the place of the first of them in the run."""
+        return [self._question(task, row, first + index) for index, row in enumerate(rows)]
+
+    def _question(self, task: LoadedTask, row: Row, place: int) -> Question:
+        example = self._encode(task, row)
+        fitted = example if self._allowed is None else fit_length(example, self._allowed, self._policy)
+        assert fitted is not None, "skipped rows are not planned"
+        spans = token_spans(self._tokenizer, row, fitted, task.encoding) if self._spans else None
+        shared = common_prefix([sequence.token_ids for sequence in fitted.sequences]) if self._share else 0
+        return Question(place, fitted, row, spans, shared)
+
+    def _encode(self, task: LoadedTask, row: Row) -> Example:
+        try:
+            return encode_row(self._tokenizer, row, task.encoding)
+        except LoopscopeError as error:
+            raise LoopscopeError(f"{task.spec}, question {row.id}: {error}") from error
+
+    def plan(self, task: LoadedTask, limit: int | None) -> PlannedTask:
+        """Look at every row once: what does not fit is refused, cut later or left out, as the policy says."""
+        allowed = sys.maxsize if self._allowed is None else self._allowed
+
+        def examples() -> Iterator[Example]:
+            return (self._encode(task, row) for row in task.rows)
+
+        survey = survey_lengths(examples(), allowed)
+        try:
+            survey.check(self._policy)
+        except LoopscopeError as error:
+            raise LoopscopeError(f"{task.spec}: {error}; {setting('long')} chooses the policy") from error
+        skipped = {long.id for long in survey.too_long} if self._policy == "skip" else set()
+        kept = tuple(row for row in task.rows if row.id not in skipped)
+        if not kept:
+            raise LoopscopeError(f"{task.spec}: no question is left; {survey.describe()}")
+        left_out = tuple(row.id for row in task.rows if row.id in skipped)
+        return PlannedTask(task.without_rows(), kept, left_out, limit)
+
+
+def check_sharing(settings: Settings, facts: ModelFacts) -> None:
+    """Refuse to pack options into a row for a model that would read it as one text."""
+    if settings.share_context and not facts.shares_context:
+        raise LoopscopeError(
+            f"{facts.info.name} does not say that it runs options side by side (`shares_context`):"
+            f" leave out {setting('share_context', True)}"
+        )
+
+
+def build_manifest(
+    facts: ModelFacts,
+    tokenizer_sha256: str,
+    planned: Sequence[PlannedTask],
+    settings: Settings,
+    command_line: Sequence[str],
+) -> Manifest:
+    """What identifies the run: everything that decides a number, with the hashes of what was read."""
+    batch = settings.batch
+    return Manifest(
+        loopscope_version=__version__,
+        code_sha256=code_sha256(),
+        model=facts.info,
+        tokenizer_sha256=tokenizer_sha256,
+        tasks=tuple(_task_info(task) for task in planned),
+        transitions=settings.transitions,
+        depths=settings.depths,
+        level=settings.level,
+        tokens=settings.tokens,
+        paths=settings.paths,
+        dtypes=Dtypes(states=facts.states_dtype, readout=settings.readout_dtype),
+        device=facts.device_name,
+        libraries={"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
+        seeds=facts.seeds,
+        batch=BatchInfo(policy=batch.name, size=batch.size, token_budget=batch.budget),
+        unit_size=settings.unit_size,
+        settings={
+            "scalar_checks": settings.scalar_checks,
+            "exit_threshold": settings.exit_threshold,
+            "long": settings.long,
+            # Only where it was chosen: a run from before there was a choice then still replays.
+            **({"share_context": True} if settings.share_context else {}),
+        },
+        command_line=tuple(command_line),
+    )
+
+
+def _task_info(planned: PlannedTask) -> TaskInfo:
+    task = planned.task
+    return TaskInfo(
+        name=task.name,
+        split=task.split,
+        subset=task.subset,
+        kind=task.kind,
+        rows=len(planned.rows),
+        rows_available=task.source_rows,
+        limit=planned.limit,
+        ids_sha256=ids_sha256(row.id for row in planned.rows),
+        data_sha256=task.data_hash,
+        template_sha256=task.template_hash,
+        skipped=planned.skipped,
+    )

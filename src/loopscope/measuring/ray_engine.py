@@ -1,0 +1,332 @@
+"""Ends a Ray that was started for one pass when the pass has ended, however it ended.
+
+A driver that is killed cannot end what it started, and Ray's agents live on for a minute. So a small process of its own
+waits for the driver's end (its standard input closes) and then kills what is left of the Ray: the processes that carry
+the pass's mark in their environment, which they inherit from each other, and those that call themselves `ray::…`, which
+wipes the environment that others see, and have a file of the Ray's session open. Runs as a script, with the standard
+library alone.
+
+The Ray engine: one model replica a GPU or CPU worker, units as tasks, lost workers replaced.
+
+Workers measure and hand their tables back; the driver alone writes, so a run directory needs no locking across
+machines and its records are those of the local engine. The driver loads no weights: a worker tells it what it must
+know of the model. A unit whose worker died is given to another one. While it waits, the driver asks every second
+whether Ray is still there: Ray itself would wait for a minute, then end the process, or wait for ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loopscope.errors import LoopscopeError, answers_command_line, command_line_words, setting
+from loopscope.measuring.engines import FindTask, LocalEngine, Step
+from loopscope.measuring.plan import ModelFacts, PlannedTask, Request
+from loopscope.measuring.worker import MeasuredBatch
+from loopscope.store.layout import WorkUnit
+from loopscope.tasks.encoding import Row
+from loopscope.tasks.load import LoadedTask
+
+MARK = "LOOPSCOPE_RAY_GUARD"
+_PROCESSES = Path("/proc")
+_SECONDS_TO_SWEEP = 10.0
+
+
+class RayGuard:
+    """The process that waits. Does nothing where there is no /proc, which tells the environment of a process."""
+
+    def __init__(self, mark: str) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if (_PROCESSES / "self" / "environ").exists():
+            # A session of its own: what ends the driver's whole process group must not end the guard.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, mark], stdin=subprocess.PIPE, start_new_session=True
+            )
+
+    def watch(self, session: str) -> None:
+        """Tell the folder of the Ray's session."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(session.encode())
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """End whatever is left, now."""
+        if self._process is not None:
+            self._process.communicate()
+
+
+@contextmanager
+def guarded() -> Iterator[RayGuard]:
+    """Every process that is started within this block is ended with this one, or when the guard is closed."""
+    mark = uuid.uuid4().hex
+    guard = RayGuard(mark)
+    os.environ[MARK] = mark
+    try:
+        yield guard
+    except BaseException:
+        guard.close()
+        raise
+    finally:
+        del os.environ[MARK]
+
+
+def of_session(mark: str, session: str) -> list[int]:
+    """The processes of a Ray that was started under this mark, with this folder; "" where it is not known."""
+    found = []
+    for entry in _PROCESSES.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # another user's, or gone meanwhile
+                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0") or (
+                    session
+                    and (entry / "cmdline").read_bytes().startswith(b"ray::")
+                    and any(os.readlink(file).startswith(session + "/") for file in (entry / "fd").iterdir())
+                ):
+                    found.append(int(entry.name))
+    return found
+
+
+def sweep(mark: str, session: str) -> None:
+    """Kill all of them, and those that they start meanwhile."""
+    deadline = time.monotonic() + _SECONDS_TO_SWEEP
+    while (found := of_session(mark, session)) and time.monotonic() < deadline:
+        for process in found:
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    sweep(sys.argv[1], os.fsdecode(sys.stdin.buffer.read()))
+
+
+_SECONDS_TO_ANSWER = 10.0
+_SECONDS_BETWEEN_CHECKS = 1.0
+_ATTEMPTS = 4
+"""How many workers may die over one unit before the run gives up on it."""
+
+
+class ReplicaWorker:
+    """Runs inside a Ray worker: loads the model once, then measures the units it is given."""
+
+    def __init__(self, request: Request, threads: int, for_command_line: bool) -> None:
+        self._request, self._threads, self._for_command_line = request, threads, for_command_line
+
+    @cached_property
+    def _engine(self) -> LocalEngine:
+        # Not when the worker is made: what fails there reaches the driver as a dead worker, not as its error.
+        # Threads as many as the driver's: the order in which a product is summed depends on them.
+        torch.set_num_threads(self._threads)
+        return LocalEngine(self._request)
+
+    def facts(self) -> ModelFacts:
+        """What the driver must know of the model."""
+        with command_line_words(self._for_command_line):
+            return self._engine.facts()
+
+    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> Iterator[Step]:
+        """One unit, whose rows are these, after its batches."""
+        with command_line_words(self._for_command_line):
+            yield from self._engine.measure(unit, task, rows)
+
+
+@dataclass
+class _Job:
+    unit: WorkUnit
+    attempt: int = 1
+    questions: int = 0
+    positions: int = 0
+
+
+class RayEngine:
+    """Units on a local Ray or an existing cluster."""
+
+    def __init__(self, request: Request, workers: int | None, address: str | None) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install 'loopscope[ray]'") from error
+        self._ray: Any = ray
+        self._request = request
+        self._idle: list[Any] = []
+        self._dead = False
+        self._started = not ray.is_initialized()
+        self._guard = connect(ray, address, workers) if self._started else None
+        try:
+            self._servers = _servers(ray)
+            on_gpu = _wants_gpu(ray, request.model.device)
+        except BaseException:
+            self.close()
+            raise
+        self._count = workers or _default_workers(ray, on_gpu=on_gpu)
+        needed = {"num_gpus": 1} if on_gpu else {"num_cpus": 1}
+        self._actor: Any = self._ray.remote(**needed)(ReplicaWorker)
+
+    def facts(self) -> ModelFacts:
+        """Those that the first worker tells."""
+        worker = self._hire()
+        facts: ModelFacts = self._get(worker.facts.remote())
+        self._idle.append(worker)
+        return facts
+
+    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
+        """Each unit as a worker finishes it, and its batches before it."""
+        ray = self._ray
+        waiting = deque(_Job(unit) for unit in units)
+        wanted = min(self._count, len(waiting))
+        self._idle += [self._hire() for _ in range(wanted - len(self._idle))]
+        busy: dict[Any, tuple[Any, _Job]] = {}
+        while waiting or busy:
+            while self._idle and waiting:
+                worker, job = self._idle.pop(), waiting.popleft()
+                planned = find(job.unit)
+                measure = worker.measure.options(num_returns="streaming")
+                busy[measure.remote(job.unit, planned.task, _rows_of(job.unit, planned))] = (worker, job)
+            steps = self._first(busy)
+            worker, job = busy[steps]
+            try:
+                step: Step = self._get(next(steps))
+            except ray.exceptions.RayActorError as error:
+                del busy[steps]
+                if job.attempt >= _ATTEMPTS:
+                    raise LoopscopeError(
+                        f"{job.attempt} workers died over {job.unit.task} rows {job.unit.start}-{job.unit.stop - 1}:"
+                        f" Ray's logs say why (often memory: try fewer {setting('workers')} or a smaller"
+                        f" {setting('batch_size')})"
+                    ) from error
+                yield MeasuredBatch(-job.questions, -job.positions)
+                waiting.appendleft(_Job(job.unit, job.attempt + 1))
+                self._idle.append(self._hire())
+                continue
+            if isinstance(step, MeasuredBatch):
+                job.questions += step.questions
+                job.positions += step.positions
+                yield step
+                continue
+            del busy[steps]
+            self._idle.append(worker)
+            lost = [f"unit {job.unit.name} measured again: its worker died"] if job.attempt > 1 else []
+            yield step._replace(notices=[*lost, *step.notices])
+
+    def close(self) -> None:
+        """End the workers, and Ray itself where this engine started it."""
+        if not self._dead:
+            for worker in self._idle:
+                self._ray.kill(worker)
+        self._idle.clear()
+        if self._started:
+            self._ray.shutdown()
+        if self._guard is not None:
+            self._guard.close()
+
+    def _hire(self) -> Any:
+        self._require_alive()
+        return self._actor.remote(self._request, torch.get_num_threads(), answers_command_line())
+
+    def _first(self, awaited: Iterable[Any]) -> Any:
+        """Whichever is ready first; Ray is asked every second whether it is still there."""
+        while True:
+            ready, _ = self._ray.wait(list(awaited), num_returns=1, timeout=_SECONDS_BETWEEN_CHECKS)
+            if ready:
+                return ready[0]
+            self._require_alive()
+
+    def _require_alive(self) -> None:
+        for host, port in self._servers:
+            try:
+                socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER).close()
+            except OSError as error:
+                self._dead = True
+                raise LoopscopeError(
+                    f"Ray has ended ({host}:{port} does not answer: {error.strerror or error}): what is stored stays,"
+                    " and the same command continues when Ray is back"
+                ) from None
+
+    def _get(self, reference: Any) -> Any:
+        """A result; what was a user's mistake over there is one here, too."""
+        try:
+            return self._ray.get(self._first([reference]))
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, LoopscopeError) else error from None
+
+
+def _rows_of(unit: WorkUnit, planned: PlannedTask) -> list[Row]:
+    """The rows of one unit, in a form that travels: a read-only mapping does not."""
+    return [dataclasses.replace(row, metadata=dict(row.metadata)) for row in planned.rows[unit.start : unit.stop]]
+
+
+def connect(ray: Any, address: str | None, workers: int | None) -> RayGuard | None:
+    """Join the cluster at `address` or that of `RAY_ADDRESS`; without either, start a guarded Ray on this machine."""
+    address = address or os.environ.get("RAY_ADDRESS")
+    try:
+        if address:
+            _require_reachable(address)
+            with _own_signals():
+                ray.init(address=address, log_to_driver=False)
+            return None
+        cores = max(workers or 0, os.cpu_count() or 1)
+        with _own_signals(), guarded() as guard:
+            started = ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
+            guard.watch(os.path.realpath(started.address_info["session_dir"]))
+        return guard
+    except (OSError, ValueError, RuntimeError) as error:
+        where = f"the Ray cluster at {address}" if address else "a local Ray"
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise LoopscopeError(f"cannot reach {where} ({reason}): is it running? see `ray status`") from error
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray answers SIGTERM by ending the process at once: put back what the process does itself."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _servers(ray: Any) -> list[tuple[str, int]]:
+    """Where Ray's control service and this machine's scheduler listen; through Ray's client neither can be asked."""
+    if ray.util.client.ray.is_connected():
+        return []
+    context = ray.get_runtime_context()
+    host, _, port = context.gcs_address.rpartition(":")
+    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    return [(host, int(port)), (own["NodeManagerAddress"], int(own["NodeManagerPort"]))]
+
+
+def _require_reachable(address: str) -> None:
+    """Ask the port itself: Ray answers an address where nobody listens by ending the process."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+
+
+def _wants_gpu(ray: Any, device: str) -> bool:
+    """Whether a replica needs a GPU; "auto" takes them where the cluster has some."""
+    gpus = ray.cluster_resources().get("GPU", 0)
+    if device.startswith("cuda") and not gpus:
+        raise LoopscopeError(
+            f"the Ray cluster has no GPU: use {setting('device', 'cpu')}, or add machines that have one"
+        )
+    return bool(gpus) and device.startswith(("cuda", "auto"))
+
+
+def _default_workers(ray: Any, *, on_gpu: bool) -> int:
+    return max(1, int(ray.cluster_resources().get("GPU" if on_gpu else "CPU", 1)))

@@ -1,0 +1,329 @@
+"""Two tables of the same rows, compared column by column: what is equal to rounding, and what is not.
+
+Measuring a sample of a run again: what `loopscope verify` compares with the records.
+
+One batch of one work unit of every task, chosen by the run itself, is measured from the same sources with the same
+settings and in the same layout. Where device, code and libraries are those of the run, every column must agree; where
+they are not, the utilities and coefficients must, as far as the arithmetic lets them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from loopscope.errors import LoopscopeError
+from loopscope.measuring.batches import Question, plan_batches
+from loopscope.measuring.columns import length
+from loopscope.measuring.layout import example_columns
+from loopscope.measuring.plan import DataRequest, ModelFacts, ModelRequest, QuestionEncoder, Request, facts_of
+from loopscope.measuring.run import Prepared, prepare
+from loopscope.measuring.settings import BatchPolicy, Settings, limits, rows
+from loopscope.measuring.trip import Trip
+from loopscope.models.protocol import LoopedModel
+from loopscope.store.arrow import to_arrow
+from loopscope.store.checks import constants
+from loopscope.store.layout import WorkUnit
+from loopscope.store.manifest import Manifest, TaskInfo
+from loopscope.store.opening import Difference, differences
+from loopscope.store.run import StoredRun
+from loopscope.store.tables import Column, Table
+from loopscope.store.verification import Finding
+
+_CORE = frozenset(
+    {
+        "utility", "option_scores", "option_logliks", "utility_before", "utility_after", "gain", "slope", "quadratic",
+        "grid_gain", "fp64_slope", "fp64_quadratic", "fp64_gain", "fp64_quarter_gain",
+    }
+)  # fmt: skip
+"""Numbers that follow smoothly from the states; a bracket or a class may jump by a rounding error."""
+_JUMPING = frozenset(
+    {
+        "batch", "batch_width", "outcome", "chosen_option", "scalar_check_passed", "fp64_optimum_kind",
+        "fp64_evaluations", "gate_continuing", "exit_depth", "exit_depth_fp64", "continues",
+    }
+)  # fmt: skip
+"""What is not a real number and yet may be another one on another device or in another layout."""
+_ROUNDING = {"float64": 1e-9, "float32": 1e-4}
+"""How far apart two devices or layouts may be, relative to 1 + |value|, by the coarser of the two arithmetics."""
+_COARSE = 5e-2
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far apart two measurements may be.
+
+    Attributes:
+        same: within this, relative to 1 + |value|, where everything is as it was.
+        other: within this where device, code, libraries or layout are not.
+        circumstances: whether everything is as it was.
+    """
+
+    same: float
+    other: float
+    circumstances: bool
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, same_circumstances: bool) -> Tolerance:
+        """What the arithmetic of a run lets one ask for."""
+        arithmetic = {manifest.dtypes.states, manifest.dtypes.readout}
+        rough = _COARSE if arithmetic & {"bfloat16", "float16"} else max(_ROUNDING[name] for name in arithmetic)
+        # Even then another number of threads may add up in another order.
+        return cls(min(rough, 1e-6), rough, same_circumstances)
+
+    def relaxed(self) -> Tolerance:
+        """The same for another batch layout."""
+        return dataclasses.replace(self, circumstances=False)
+
+    def applies_to(self, column: Column) -> bool:
+        """Whether a column can be compared at all."""
+        if self.circumstances:
+            return True
+        return column.name in _CORE if column.type.is_float else column.name not in _JUMPING
+
+
+def compare(table: Table, stored: Any, measured: Any, tolerance: Tolerance) -> list[str]:
+    """One line for each column whose cells do not agree; both tables stand in key order."""
+    if len(stored) != len(measured):
+        return [f"row: {len(measured)} rows instead of {len(stored)}"]
+    found = []
+    for column in table.columns:
+        if not tolerance.applies_to(column):
+            continue
+        line = _difference(column, stored.column(column.name), measured.column(column.name), tolerance)
+        if line is not None:
+            found.append(f"{column.name}: {line}")
+    return found
+
+
+def _difference(column: Column, stored: Any, measured: Any, tolerance: Tolerance) -> str | None:
+    if stored.equals(measured):
+        return None
+    if not column.type.is_float:
+        old, new = stored.to_pylist(), measured.to_pylist()
+        first = next(index for index, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1])
+        return f"{new[first]!r} instead of {old[first]!r}"
+    if not pc.is_null(stored).equals(pc.is_null(measured)):
+        return "other cells are empty"
+    old, new = _flat(column, stored), _flat(column, measured)
+    if old.shape != new.shape:
+        return "lists of another length"
+    allowed = tolerance.same if tolerance.circumstances else tolerance.other
+    gap = np.abs(new - old) / (1.0 + np.abs(old))
+    worst = int(gap.argmax())
+    return None if gap[worst] <= allowed else f"{new[worst]!r} instead of {old[worst]!r}"
+
+
+def _flat(column: Column, values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    values = values.drop_null()
+    if column.type.is_list:
+        values = pc.list_flatten(values)
+    flat: np.ndarray[Any, np.dtype[np.float64]] = values.to_numpy().astype(np.float64)
+    return flat
+
+
+_CIRCUMSTANCES = (
+    "loopscope_version",
+    "code_sha256",
+    "device",
+    "libraries",
+    "model.spec",
+    "model.name",
+    "model.revision",
+)
+"""What may differ from the run; then rounding may differ, too. So may weights of which an older run says nothing."""
+_STRANGE = "not the sources of the run"
+
+
+def replay(
+    run: StoredRun,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    model: str | None = None,
+) -> list[Finding]:
+    """Measure a sample of every task again and report what came out otherwise.
+
+    Args:
+        run: the run, whose records are sound.
+        data_dir: where the benchmarks are; left out, where they were.
+        device: where to measure; left out, where the run was measured.
+        model: where the model is; left out, where it was.
+    """
+    try:
+        return list(_replay(run, request_of(run, data_dir, device, model)))
+    except LoopscopeError as error:
+        return [Finding("replay", str(run.path), f"cannot be measured again: {error}")]
+
+
+def _replay(run: StoredRun, request: Request) -> Iterator[Finding]:
+    sources = Sources.of(run, request)
+    if sources.refused:
+        yield from (Finding("replay", str(run.path), f"{_STRANGE}: {entry}") for entry in sources.refused)
+        return
+    tolerance = Tolerance.of(run.manifest, same_circumstances=not sources.differences)
+    settings = request.settings
+    encoder = sources.encoder(spans=settings.tokens, share=settings.share_context)
+    for unit in _sample(run):
+        yield from _replay_unit(run, unit, sources.prepared, sources.model, encoder, settings, tolerance)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Model, tokenizer and rows of a run, loaded again.
+
+    Attributes:
+        differences: what is not as it was.
+        refused: those of them that may not differ.
+    """
+
+    request: Request
+    model: LoopedModel
+    facts: ModelFacts
+    prepared: Prepared
+    differences: list[Difference]
+    refused: list[Difference]
+
+    @classmethod
+    def of(cls, run: StoredRun, request: Request) -> Sources:
+        """Load what a request of `request_of` names."""
+        loaded = request.data.load()
+        model = request.model.load()
+        facts = facts_of(model)
+        prepared = prepare(request, loaded, facts)
+        # The batches are those of the run, whatever this device would have been given.
+        rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch})
+        found = differences(run.manifest, rebuilt)
+        unknown = ("model.weights.",) if not run.manifest.model.weights else ()
+        refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES + unknown)]
+        return cls(request, model, facts, prepared, found, refused)
+
+    def check(self) -> None:
+        """Refuse other sources than those of the run."""
+        if self.refused:
+            raise LoopscopeError(f"{_STRANGE}: {self.refused[0]}")
+
+    def encoder(self, *, spans: bool, share: bool) -> QuestionEncoder:
+        """Rows to questions."""
+        tokenizer = self.request.model.load_tokenizer()
+        return QuestionEncoder(
+            tokenizer, self.facts.max_positions, self.request.settings.long, spans=spans, share=share
+        )
+
+
+def _replay_unit(
+    run: StoredRun,
+    unit: WorkUnit,
+    prepared: Prepared,
+    model: LoopedModel,
+    encoder: QuestionEncoder,
+    settings: Settings,
+    tolerance: Tolerance,
+) -> Iterator[Finding]:
+    planned = prepared.task_of(unit)
+    questions = encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
+    # The last batch has the shortest questions, so a sample is cheap.
+    number, batch = list(enumerate(plan_batches(questions, settings.batch)))[-1]
+    tables = {**Trip(model, settings, batch).run(), "examples": example_columns(batch)}
+    if settings.transitions:
+        tables["questions"]["batch"] = [number] * length(tables["questions"])
+    rows = sorted(question.row for question in batch)
+    fixed = constants(run.manifest, unit)
+    halved = _was_halved(run, unit, batch)
+    for table in run.manifest.tables():
+        stored = _stored_rows(run, unit, table.name, rows)
+        measured = to_arrow(table, tables[table.name], fixed)
+        for difference in compare(table, stored, measured, tolerance.relaxed() if halved else tolerance):
+            yield Finding("replay", f"unit {unit.name}", f"{table.name}.{difference}")
+
+
+def _was_halved(run: StoredRun, unit: WorkUnit, batch: Sequence[Question]) -> bool:
+    """Whether the run measured these questions in smaller batches, because memory did not suffice."""
+    if not run.manifest.transitions:
+        return False
+    stored = _stored_rows(run, unit, "questions", sorted(question.row for question in batch))
+    widths, numbers = set(stored.column("batch_width").to_pylist()), set(stored.column("batch").to_pylist())
+    return widths != {max(question.width for question in batch)} or len(numbers) > 1
+
+
+def _stored_rows(run: StoredRun, unit: WorkUnit, table: str, rows: Iterable[int]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    data = run.read_shard(table, unit)
+    return data.filter(pc.is_in(data.column("row"), pa.array(list(rows), pa.int32())))
+
+
+def _sample(run: StoredRun) -> list[WorkUnit]:
+    """One unit of every task, the same for the same run."""
+    chance = random.Random(run.manifest.digest)
+    return [
+        chance.choice([unit for unit in run.units if (unit.task, unit.split) == (task.name, task.split)])
+        for task in run.manifest.tasks
+    ]
+
+
+def request_of(
+    run: StoredRun, data_dir: str | os.PathLike[str] | None, device: str | None, model: str | None
+) -> Request:
+    """The call that made the run, from its manifest and, for where its sources were, from its log."""
+    manifest = run.manifest
+    called: Mapping[str, Any] = next((e for e in reversed(run.events) if e.get("event") == "call"), {})
+    return Request(
+        ModelRequest(
+            model or _found(called.get("folder"), manifest.model.spec),
+            device or ("cuda" if _on_gpu(manifest) else "cpu"),
+            manifest.dtypes.states,
+            called.get("revision") if model is None else None,
+            manifest.model.random_weights,
+            manifest.seeds.get("random_weights", 0),
+            called.get("tokenizer"),
+        ),
+        DataRequest(
+            tuple(_found(called.get("folder"), spec) for spec in called.get("tasks") or map(_spec, manifest.tasks)),
+            os.fspath(data_dir) if data_dir is not None else called.get("data_dir"),
+            called.get("template"),
+            limits(called["limit"] if "limit" in called else {t.name: t.limit for t in manifest.tasks if t.limit}),
+            rows(called.get("ids")),
+        ),
+        _settings(manifest),
+    )
+
+
+def _settings(manifest: Manifest) -> Settings:
+    batch = manifest.batch
+    return Settings(
+        manifest.transitions,
+        manifest.depths,
+        manifest.level,
+        tokens=manifest.tokens,
+        paths=manifest.paths,
+        batch=BatchPolicy(batch.policy, batch.size, batch.token_budget),  # type: ignore[arg-type]
+        unit_size=manifest.unit_size,
+        readout_dtype=manifest.dtypes.readout,
+        **manifest.settings,  # type: ignore[arg-type]
+    )
+
+
+def _spec(task: TaskInfo) -> str:
+    return f"{task.name}:{task.subset or task.split}"
+
+
+def _found(folder: str | None, spec: str) -> str:
+    """A path as the run's own call meant it, from its own folder; any other specification as it is."""
+    name, equals, path = spec.rpartition("=")
+    if folder is None or Path(path).is_absolute() or not (Path(folder) / path).exists():
+        return spec
+    return f"{name}{equals}{Path(folder) / path}"
+
+
+def _on_gpu(manifest: Manifest) -> bool:
+    return not manifest.device.startswith("cpu")

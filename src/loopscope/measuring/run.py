@@ -1,0 +1,137 @@
+"""`loopscope measure`: one pass over a model and its tasks, into a run directory; the same call again resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loopscope.errors import setting
+from loopscope.measuring.engines import Engine, LocalEngine, MeasuredUnit, OneBehind
+from loopscope.measuring.plan import (
+    ModelFacts,
+    PlannedTask,
+    QuestionEncoder,
+    Request,
+    build_manifest,
+    check_sharing,
+)
+from loopscope.measuring.progress import Style, progress
+from loopscope.measuring.timing import part
+from loopscope.measuring.worker import MeasuredBatch
+from loopscope.store.layout import WorkUnit
+from loopscope.store.manifest import Manifest
+from loopscope.store.writer import RunWriter, open_or_create
+from loopscope.tasks.load import LoadedTask
+
+if TYPE_CHECKING:
+    pass
+
+Notify = Callable[[str], None]
+
+
+def run_request(
+    request: Request,
+    output: str,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    progress_style: Style = "none",
+    command_line: Sequence[str] = (),
+    notify: Notify | None = None,
+) -> Path:
+    """Measure what a request asks for into a run directory, or go on where it stopped; returns the directory."""
+    notify = notify or _ignore
+    loaded = request.data.load()
+    chosen = _engine(request, engine, workers, address)
+    try:
+        prepared = prepare(request, loaded, chosen.facts(), command_line)
+        if request.settings.share_context and not any(task.kind == "options" for task in loaded):
+            notify(f"{setting('share_context', True)} changes nothing here: no task has options")
+        with open_or_create(output, prepared.manifest) as writer:
+            writer.log("call", engine=engine, workers=workers, **request.as_event())
+            try:
+                run_pending(chosen, prepared, writer, progress_style, notify)
+            except KeyboardInterrupt:
+                notify(f"{output}: {_stored(writer)} of {_total(writer)} questions are stored")
+                raise
+            return writer.finish().path
+    finally:
+        chosen.close()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A pass made ready: nothing was written yet."""
+
+    manifest: Manifest
+    tasks: tuple[PlannedTask, ...]
+
+    def task_of(self, unit: WorkUnit) -> PlannedTask:
+        """The task that a unit belongs to."""
+        return next(t for t in self.tasks if (t.task.name, t.task.split) == (unit.task, unit.split))
+
+
+def prepare(
+    request: Request, loaded: Sequence[LoadedTask], facts: ModelFacts, command_line: Sequence[str] = ()
+) -> Prepared:
+    """Choose the rows that fit and say what identifies the run."""
+    settings = request.settings.on(facts.device_type)
+    check_sharing(settings, facts)
+    tokenizer = request.model.load_tokenizer()
+    tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
+    encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long)
+    planned = tuple(encoder.plan(task, request.data.limit_of(task)) for task in loaded)
+    return Prepared(build_manifest(facts, tokenizer.sha256, planned, settings, command_line), planned)
+
+
+def _engine(request: Request, name: str, workers: int | None, address: str | None) -> Engine:
+    if name == "local":
+        return LocalEngine(request)
+    from loopscope.measuring.ray_engine import RayEngine
+
+    return RayEngine(request, workers, address)
+
+
+def run_pending(
+    engine: Engine, prepared: Prepared, writer: RunWriter, style: Style = "none", notify: Notify | None = None
+) -> None:
+    """Measure and store every unit that is not there yet."""
+    notify = notify or _ignore
+    pending = writer.pending()
+    total, done = _total(writer), _stored(writer)
+    for line in writer.discarded:
+        notify(f"{writer.path}: {line}; measuring it again")
+    if writer.status == "finished":
+        notify(f"{writer.path} is finished: nothing to measure")
+    elif done:
+        notify(f"{writer.path}: resuming, {done} of {total} questions are there")
+    with progress(style, prepared.manifest.model.name, total, done) as shown, OneBehind() as behind:
+
+        def store(measured: MeasuredUnit) -> None:
+            unit, tables = measured.unit, measured.tables
+            with part("commit"):
+                for line in measured.notices:
+                    writer.log("notice", unit=unit.index, message=line)
+                writer.commit(unit, tables)
+
+        for step in engine.run(pending, prepared.task_of):
+            if isinstance(step, MeasuredBatch):
+                shown.advance(step.questions, step.positions)
+                continue
+            for line in step.notices:
+                notify(line)
+            behind.do(store, step)
+
+
+def _total(writer: RunWriter) -> int:
+    return sum(unit.size for unit in writer.units)
+
+
+def _stored(writer: RunWriter) -> int:
+    return _total(writer) - sum(unit.size for unit in writer.pending())
+
+
+def _ignore(line: str) -> None:
+    """Whoever gave no `notify` reads the run's log."""

@@ -1,0 +1,96 @@
+"""Q a second way on the first questions of a task (Appendix "Execution and differentiation").
+
+The scalar second derivative of U along the normalised chord over all valid positions, by automatic differentiation
+through the same readout: it passes if it agrees with Q to 1e-6 absolute or 1e-4 relative. Questions do not interact,
+so one second derivative serves several of them, each along its own chord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loopscope.measuring.columns import Columns, Later
+from loopscope.measuring.layout import Layout
+from loopscope.measuring.reading import LOGITS
+from loopscope.models.protocol import LoopedModel
+from loopscope.readout.affine.autograd import chord_curvatures
+from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.options import grouped_option_utility
+
+ABSOLUTE, RELATIVE = 1e-6, 1e-4
+_LOGITS = {"cpu": LOGITS // 4}
+"""Logits at a time, where not `LOGITS`: both derivatives keep some ten float64 arrays of that size."""
+
+
+def scalar_quadratics(
+    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
+) -> Tensor:
+    """Q = φ''(0)/2 of every question of a layout, by the scalar second derivative along its chord, float64 [B]."""
+    targets_N1 = layout.targets_N.unsqueeze(1)
+    sequences = torch.arange(len(layout.counts), device=layout.sequence_N.device)
+    mean_RN = (sequences.unsqueeze(1) == layout.sequence_N).double() / layout.tokens_R.unsqueeze(1)
+
+    def utility(state_RSD: Tensor) -> Tensor:
+        z_NV = model.readout(state_RSD, layout.positions_N2, dtype).double()
+        scores_R = mean_RN @ torch.log_softmax(z_NV, -1).gather(1, targets_N1)[:, 0]
+        return scores_R if layout.options is None else grouped_option_utility(scores_R, layout.options)
+
+    state = h_RSD.to(dtype)
+    valid = layout.batch.attention_mask.unsqueeze(-1)
+    displacement = torch.where(valid, h_plus_RSD.to(dtype) - state, torch.zeros_like(state))
+    with full_precision_products():
+        return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))
+
+
+def agrees(quadratic: float, scalar: float) -> bool:
+    """The paper's disjunctive criterion."""
+    gap = abs(quadratic - scalar)
+    return gap <= ABSOLUTE or gap <= RELATIVE * abs(scalar)
+
+
+def scalar_check_columns(
+    model: LoopedModel,
+    h_RSD: Tensor,
+    h_plus_RSD: Tensor,
+    layout: Layout,
+    dtype: torch.dtype,
+    checked_B: Sequence[bool],
+) -> Columns:
+    """The second calculation of Q where it is asked for, null elsewhere; beside the column `quadratic`."""
+    chosen = [index for index, checked in enumerate(checked_B) if checked]
+    found = [
+        scalar_quadratics(model, h_RSD[some.rows], h_plus_RSD[some.rows], some.layout, dtype)
+        for some in (layout.some(group) for group in _groups(model, layout, chosen))
+    ]
+    scalars = torch.cat(found) if found else h_RSD.new_zeros(0, dtype=torch.float64)
+
+    def spread(columns: Columns, values: np.ndarray[Any, Any]) -> list[float | None]:
+        held = dict(zip(chosen, values.tolist(), strict=True))
+        return [held.get(index) for index in range(len(checked_B))]
+
+    def passed(columns: Columns) -> list[bool | None]:
+        pairs = zip(columns["quadratic"].tolist(), columns["scalar_quadratic"], strict=True)
+        return [None if scalar is None else agrees(quadratic, scalar) for quadratic, scalar in pairs]
+
+    return {"scalar_quadratic": Later(spread, scalars), "scalar_check_passed": Later(passed)}
+
+
+def _groups(model: LoopedModel, layout: Layout, chosen: Sequence[int]) -> Iterator[list[int]]:
+    """So many questions at a time that what is differentiated fits; one, where the readout is more than a head."""
+    most = _LOGITS.get(model.device.type, LOGITS) // model.vocabulary_size if model.head is not None else 0
+    group: list[int] = []
+    tokens = 0
+    for index in chosen:
+        count = layout.questions[index].example.prediction_count
+        if group and tokens + count > most:
+            yield group
+            group, tokens = [], 0
+        group.append(index)
+        tokens += count
+    if group:
+        yield group

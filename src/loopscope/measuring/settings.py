@@ -1,0 +1,271 @@
+"""What callers give, as the plain values that a pass works with: one check for Python, flags, environment and YAML.
+
+Text is read as on the command line, so that `transitions="1-4"` means what `--transitions 1-4` does; a caller in Python
+may also give the numbers themselves. What has two meanings is refused.
+
+What a pass is asked to do, checked before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from loopscope.arguments import choice as choice
+from loopscope.arguments import fraction as fraction
+from loopscope.arguments import index, parse_number, parse_ranges
+from loopscope.arguments import optional_text as optional_text
+from loopscope.arguments import switch as switch
+from loopscope.arguments import text as text
+from loopscope.arguments import whole as whole
+from loopscope.errors import LoopscopeError, setting, shown
+from loopscope.store.tables import Level
+from loopscope.tasks.benchmarks import find_benchmark
+from loopscope.tasks.selection import LARGEST_ROW, MOST_ROWS, parse_ids
+
+DEEPEST = 10_000
+"""The deepest loop that can be asked for."""
+MOST_QUESTIONS = 1_000_000_000
+"""The largest number of questions that a limit, a unit or a batch can name."""
+MOST_WORKERS = 10_000
+"""The most model replicas that can be asked for."""
+
+Numbers = int | str | Iterable[int]
+Limits = int | Mapping[str, int] | None
+Ids = tuple[int, ...] | Mapping[str, tuple[int, ...]] | None
+
+
+def depth_list(name: str, given: Numbers) -> tuple[int, ...]:
+    """Depths in increasing order, each once.
+
+    >>> depths("depths", "1-4, 8"), depths("depths", 4), depths("depths", range(3))
+    ((1, 2, 3, 4, 8), (4,), (0, 1, 2))
+    """
+    if isinstance(given, str):
+        found = parse_ranges(given, name, largest=DEEPEST, most=DEEPEST + 1) if given else ()
+    else:
+        found = _numbers(name, given, DEEPEST, DEEPEST + 1)
+    return tuple(sorted(set(found)))
+
+
+def rows(given: Numbers | Mapping[str, Numbers] | None) -> Ids:
+    """Source rows, for all tasks or by the name of a task.
+
+    >>> rows("0,5,10-12"), rows(5), rows({"gsm8k": range(2)})
+    ((0, 5, 10, 11, 12), (5,), {'gsm8k': (0, 1)})
+    """
+    if given is None or given == "":
+        return None
+    if isinstance(given, Mapping):
+        return {name: _rows(numbers) for name, numbers in _by_task("ids", given).items()}
+    return _rows(given)
+
+
+def _rows(given: Numbers) -> tuple[int, ...]:
+    return parse_ids(given) if isinstance(given, str) else _numbers("ids", given, LARGEST_ROW, MOST_ROWS)
+
+
+def limits(given: int | str | Mapping[str, int] | None) -> Limits:
+    """The most questions, for all tasks or by the name of a task.
+
+    >>> limits("100"), limits("gsm8k=100, piqa=50"), limits(3)
+    (100, {'gsm8k': 100, 'piqa': 50}, 3)
+    """
+    if given is None or given == "":
+        return None
+    if isinstance(given, str):
+        given = _limits_in(given)
+    if isinstance(given, Mapping):
+        return {name: whole("limit", most, 1, MOST_QUESTIONS) for name, most in _by_task("limit", given).items()}
+    return whole("limit", given, 1, MOST_QUESTIONS)
+
+
+def _limits_in(text: str) -> int | dict[str, int]:
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, number = (piece.strip() for piece in part.rpartition("="))
+        most = parse_number(number)
+        if most is None or bool(name) is not bool(equals):
+            raise LoopscopeError(
+                f"{setting('limit', text)}: {shown(part)} is not a number of questions up to {MOST_QUESTIONS:,}:"
+                " write 100 or gsm8k=100"
+            )
+        if name in found:
+            raise LoopscopeError(f"{setting('limit', text)} gives two numbers for {name or 'all tasks'}: give one")
+        found[name] = most
+    if "" in found and len(found) > 1:
+        raise LoopscopeError(f"{setting('limit', text)}: give one number for all tasks, or one for each by name")
+    return found.get("", found)
+
+
+def _by_task(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under the tasks' own names, of which each stands there once."""
+    found: dict[str, Any] = {}
+    for task, value in given.items():
+        if not isinstance(task, str):
+            raise LoopscopeError(f"{setting(name, given)}: {shown(task)} is not the name of a task")
+        if canonical(task) in found:
+            raise LoopscopeError(f"{setting(name)} names {canonical(task)} twice: name each task once")
+        found[canonical(task)] = value
+    return found
+
+
+def canonical(spec: str) -> str:
+    """The name of the task that a specification means, as its records will call it.
+
+    >>> canonical("ARC-Challenge:test"), canonical("mine=data/my.jsonl"), canonical("data/my.jsonl")
+    ('arc_challenge', 'mine', 'my')
+    """
+    name = spec.partition("=")[0] if "=" in spec else Path(spec.partition(":")[0]).name.partition(".")[0]
+    benchmark = find_benchmark(name)
+    return name if benchmark is None else benchmark.name
+
+
+def task_list(given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Tasks: one, several as text with commas, or several as a list.
+
+    >>> task_list("gsm8k:train256, arithmetic"), task_list(["mine=data/a,b.jsonl"])
+    (('gsm8k:train256', 'arithmetic'), ('mine=data/a,b.jsonl',))
+    """
+    if isinstance(given, str):
+        return tuple(text("tasks", name.strip()) for name in given.split(",") if name.strip())
+    if isinstance(given, os.PathLike):
+        return (text("tasks", given),)
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise LoopscopeError(f"{setting('tasks', given)} is not a task: give names or files, e.g. 'arithmetic'")
+    return tuple(text("tasks", task) for task in given)
+
+
+def _numbers(name: str, given: int | Iterable[int], largest: int, most: int) -> tuple[int, ...]:
+    """Whole numbers from 0, at most `most` of them, however many a caller's iterable has."""
+    single = index(given)
+    listed = [single] if single is not None else given
+    if isinstance(listed, bytes | Mapping) or not isinstance(listed, Iterable):
+        raise LoopscopeError(f"{setting(name, given)} is not a number or a list of numbers: give e.g. [1, 2]")
+    found = tuple(whole(name, number, 0, largest) for number in islice(listed, most + 1))
+    if len(found) > most:
+        raise LoopscopeError(f"{setting(name)} names more than {most:,} numbers: name fewer, each once")
+    return found
+
+
+LongPolicy = Literal["error", "skip", "truncate-left"]
+
+READOUT_DTYPES = ("float32", "float64")
+_BUDGETS = {"cuda": 65536}
+_CPU_BUDGET = 4096
+
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    """How the questions of a work unit are put into batches.
+
+    Attributes:
+        name: "tokens" (by length, up to a budget of padded tokens), "questions" (source order, a fixed number),
+            or "paper" (source order, two questions, natural padding).
+        size: questions in a batch; None for "tokens".
+        budget: padded tokens in a batch; None unless "tokens".
+    """
+
+    name: Literal["tokens", "questions", "paper"]
+    size: int | None = None
+    budget: int | None = None
+
+    @classmethod
+    def parse(cls, given: str | int) -> BatchPolicy:
+        """`auto`, `paper` or a number of questions.
+
+        >>> BatchPolicy.parse("8")
+        BatchPolicy(name='questions', size=8, budget=None)
+        """
+        if given == "auto":
+            return cls("tokens", budget=_CPU_BUDGET)
+        if given == "paper":
+            return cls("paper", size=2)
+        size = parse_number(given) if isinstance(given, str) else given
+        if size is None:
+            raise LoopscopeError(
+                f"{setting('batch_size', given)} is not a number of questions: give one up to {MOST_QUESTIONS:,},"
+                " `auto` or `paper`"
+            )
+        return cls("questions", size=whole("batch_size", size, 1, MOST_QUESTIONS))
+
+    def on(self, device_type: str) -> BatchPolicy:
+        """The same policy with the token budget that suits a kind of device."""
+        if self.budget is None:
+            return self
+        return dataclasses.replace(self, budget=_BUDGETS.get(device_type, _CPU_BUDGET))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The numbers of a run depend on this, the model and the data, and on nothing else.
+
+    Attributes:
+        transitions: each t of an update t → t+1 that is analysed.
+        depths: where the utility is stored; both ends of every transition are among them.
+        level: how much is computed for every update.
+        tokens: whether every reference token gets a row of its own.
+        paths: whether the 257 nodes of the FP64 analysis are stored.
+        batch: how questions are put into batches.
+        unit_size: questions in a work unit.
+        readout_dtype: arithmetic of the readout, the paper's FP32 by default.
+        scalar_checks: questions of each task on which Q is computed a second way.
+        exit_threshold: CDF threshold of the exit gate; None takes the checkpoint's own.
+        long: what happens to sequences longer than the model allows.
+        share_context: whether what the options of a question have in common runs once.
+    """
+
+    transitions: tuple[int, ...]
+    depths: tuple[int, ...]
+    level: Level = Level.GRID
+    tokens: bool = False
+    paths: bool = False
+    batch: BatchPolicy = BatchPolicy("tokens", budget=_CPU_BUDGET)
+    unit_size: int = 64
+    readout_dtype: str = "float32"
+    scalar_checks: int = 16
+    exit_threshold: float | None = None
+    long: LongPolicy = "error"
+    share_context: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.depths:
+            raise LoopscopeError(f"nothing to measure: give {setting('transitions')}, {setting('depths')} or both")
+        if self.tokens and not self.transitions:
+            raise LoopscopeError(
+                f"{setting('tokens', True)} stores updates token by token: name some with {setting('transitions')}"
+            )
+        if self.paths and self.level is not Level.FULL:
+            raise LoopscopeError(f"{setting('paths', True)} stores the FP64 analysis: add {setting('level', 'full')}")
+        if self.batch.name == "paper" and self.unit_size % 2:
+            raise LoopscopeError(
+                f"{setting('batch_size', 'paper')} pairs questions in source order:"
+                f" {setting('unit_size', self.unit_size)} must be even"
+            )
+        if self.batch.name == "paper" and self.share_context:
+            raise LoopscopeError(
+                f"{setting('batch_size', 'paper')} runs every option with its whole context, as the paper does:"
+                f" leave out {setting('share_context', True)}, or choose another {setting('batch_size')}"
+            )
+
+    @classmethod
+    def of(cls, transitions: Numbers, depths: Numbers, level: Level | str, **rest: object) -> Settings:
+        """Settings with the ends of every transition added to the depths."""
+        updates = depth_list("transitions", transitions)
+        stored = {*depth_list("depths", depths), *updates, *(t + 1 for t in updates)}
+        chosen = Level(choice("level", level, list(Level)))
+        return cls(updates, tuple(sorted(stored)), chosen, **rest)  # type: ignore[arg-type]
+
+    def on(self, device_type: str) -> Settings:
+        """The same settings with batches that suit a kind of device."""
+        return dataclasses.replace(self, batch=self.batch.on(device_type))
+
+    @property
+    def deepest(self) -> int:
+        """How many loops one trip takes."""
+        return self.depths[-1]

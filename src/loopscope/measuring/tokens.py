@@ -1,0 +1,180 @@
+"""What the model's own exit gate would have done at each position (Appendix "Token-Level Audit").
+
+Shapes: R sequences, S positions, N reference tokens, T loops of the budget.
+
+Every reference token as an update of its own (Appendix "Token-Level Audit of Early Recurrent Updates").
+
+Utility is the log probability of one token; A, Q, ΔU, the quarter step and the quadratic step are along that
+position's own displacement where the readout is affine, and along the whole sequence's otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loopscope.measuring.columns import Columns, Later
+from loopscope.measuring.layout import Layout
+from loopscope.measuring.quantities import outcome, predicted_scale
+from loopscope.measuring.settings import Settings
+from loopscope.models.families.ouro import exit_distribution
+from loopscope.path import CONTRACTION
+from loopscope.path.grids import GRID
+from loopscope.readout.composed import RememberedPath
+from loopscope.store.tables import Level
+
+
+@runtime_checkable
+class Gated(Protocol):
+    """A model with an exit gate over the depths of its trained budget."""
+
+    trained_depth: int
+
+    @property
+    def exit_threshold(self) -> float:
+        """The checkpoint's own CDF threshold."""
+        ...
+
+    def gate_logits(self, state: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """The gate's logits [R, S] at a state."""
+        ...
+
+
+@dataclass
+class GateTrace:
+    """The gate's logits at depths 1..T, collected on the way down.
+
+    Published arithmetic is that of the states and covers every position. The FP64 reconstruction runs the same policy
+    on FP64 logits, at the `positions` [N, 2] whose decisions are stored; None where none are.
+    """
+
+    model: Gated
+    threshold: float
+    positions: Tensor | None
+    published: list[Tensor] = field(default_factory=list)
+    rebuilt: list[Tensor] = field(default_factory=list)
+
+    def see(self, depth: int, state_RSD: Tensor) -> None:
+        """Take note of a state; depths beyond the budget are none of the gate's business."""
+        if not 1 <= depth <= self.model.trained_depth:
+            return
+        self.published.append(self.model.gate_logits(state_RSD))
+        if self.positions is not None:
+            row, place = self.positions.unbind(1)
+            self.rebuilt.append(self.model.gate_logits(state_RSD[row, place][None], torch.float64)[0])
+
+    def decide(self) -> GateDecision | None:
+        """The policy's decisions, once the whole budget was seen."""
+        if len(self.published) < self.model.trained_depth:
+            return None
+        published = exit_distribution(self.published)
+        exit_depth_RS = published.exit_depth(self.threshold)
+        if self.positions is None:
+            return GateDecision(exit_depth_RS, None)
+        row, place = self.positions.unbind(1)
+        rebuilt_N = exit_distribution(self.rebuilt).exit_depth(self.threshold)
+        tokens = TokenDecisions(published.cdf[row, place].double(), exit_depth_RS[row, place], rebuilt_N)
+        return GateDecision(exit_depth_RS, tokens)
+
+
+@dataclass(frozen=True)
+class TokenDecisions:
+    """Where every reference token's prediction position exits, [N], and the published CDF there, [N, T]."""
+
+    cdf_NT: Tensor
+    exit_depth_N: Tensor
+    exit_depth_fp64_N: Tensor
+
+    def continues(self, transition: int) -> Tensor:
+        """Whether the policy takes the update t → t+1, [N]."""
+        return self.exit_depth_N > transition
+
+    def cdf_through(self, transition: int) -> Tensor:
+        """Exit CDF through depth t, [N]; 0 before the first loop, 1 beyond the budget."""
+        budget = self.cdf_NT.shape[-1]
+        if transition == 0:
+            return torch.zeros_like(self.cdf_NT[..., 0])
+        return self.cdf_NT[..., min(transition, budget) - 1]
+
+
+@dataclass(frozen=True)
+class GateDecision:
+    """Where every position exits, [R, S], and more about the reference tokens' where they are stored."""
+
+    exit_depth_RS: Tensor
+    tokens: TokenDecisions | None
+
+    def continues(self, transition: int) -> Tensor:
+        """Whether the policy takes the update t → t+1, [R, S]."""
+        return self.exit_depth_RS > transition
+
+
+def gate_trace(model: object, threshold: float | None, positions: Tensor | None) -> GateTrace | None:
+    """A trace for a model that has a gate; None for others."""
+    if not isinstance(model, Gated):
+        return None
+    return GateTrace(model, model.exit_threshold if threshold is None else threshold, positions)
+
+
+def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> Columns:
+    """The columns of `tokens` for one update, one row a reference token."""
+    _, slope, curvature = path.at_scales([0.0], 2)[..., 0]
+    quarter, gain = path.at_scales([CONTRACTION, 1.0], 0)[0].unbind(1)
+    quadratic = 0.5 * curvature
+    scale = predicted_scale(slope, quadratic)
+    columns: Columns = {
+        **_identity(layout),
+        "utility_before": path.initial_N,
+        "gain": gain,
+        "slope": slope,
+        "quadratic": quadratic,
+        "outcome": Later(outcome),
+        "quadratic_scale": scale,
+        "quarter_gain": quarter,
+        "quadratic_gain": path.at_own(scale, 0)[0],
+    }
+    if settings.level is not Level.QUICK:
+        columns["grid_gain"] = path.at_scales(list(GRID), 0)[0].float()
+    return columns
+
+
+def _identity(layout: Layout) -> Columns:
+    """Which token of which option of which question each row is, and where it stands in the text."""
+    rows, ids, options, tokens, positions = [], [], [], [], []
+    starts: list[int | None] = []
+    ends: list[int | None] = []
+    for question in layout.questions:
+        for option, sequence in enumerate(question.example.sequences):
+            count = len(sequence.positions)
+            rows.append(np.full(count, question.row))
+            ids += [question.example.id] * count
+            options.append(np.full(count, option))
+            tokens.append(np.arange(count))
+            positions.append(np.asarray(sequence.positions))
+            spans = None if question.spans is None else question.spans[option]
+            starts += [None] * count if spans is None else [span.start for span in spans]
+            ends += [None] * count if spans is None else [span.end for span in spans]
+    return {
+        "row": np.concatenate(rows),
+        "example_id": np.asarray(ids, dtype=object),
+        "option": np.concatenate(options),
+        "token": np.concatenate(tokens),
+        "position": np.concatenate(positions),
+        "token_id": layout.targets_N,
+        "text_start": starts,
+        "text_end": ends,
+    }
+
+
+def gate_columns(decisions: TokenDecisions, transition: int) -> Columns:
+    """What the exit gate decided at each reference token's prediction position."""
+    return {
+        "exit_cdf": decisions.cdf_through(transition),
+        "exit_depth": decisions.exit_depth_N,
+        "exit_depth_fp64": decisions.exit_depth_fp64_N,
+        "continues": decisions.continues(transition),
+    }

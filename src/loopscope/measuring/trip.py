@@ -1,0 +1,244 @@
+"""One trip of a batch to the deepest loop: two states alive at a time, everything read on the way.
+
+Depth by depth the utility is read, and for every requested update t → t+1 everything that its level asks for.
+`launch` asks the device for all of it without waiting once (level full, whose searches are the host's, aside); what
+it returns is finished on the host when the numbers are there, by which time the next batch can be on its way.
+
+Shapes: R sequences, S positions, D hidden width, B questions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.batches import Question, collate
+from loopscope.measuring.columns import Arrival, Columns, Later, array, pinned, stacked
+from loopscope.measuring.fp64 import analyse
+from loopscope.measuring.layout import Layout, identity_columns, length_columns
+from loopscope.measuring.quantities import update_columns
+from loopscope.measuring.reading import Reader, Reading, Readings
+from loopscope.measuring.scalar_check import scalar_check_columns
+from loopscope.measuring.settings import Settings
+from loopscope.measuring.timing import part
+from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
+from loopscope.measuring.update import Scales, UpdatePaths, affine_paths, nonlinear_paths
+from loopscope.models.protocol import LoopedModel
+from loopscope.store.tables import Level
+
+Tables = dict[str, Columns]
+
+
+class Trip:
+    """A batch on its way through the loops of a model."""
+
+    def __init__(
+        self, model: LoopedModel, settings: Settings, questions: Sequence[Question], *, careful: bool = False
+    ) -> None:
+        self._model, self._settings, self._careful = model, settings, careful
+        self._dtype: torch.dtype = getattr(torch, settings.readout_dtype)
+        packing, device = collate(questions), model.device
+        own = packing.sequences is packing.batch
+        batch = pinned(packing.batch, device)
+        sequences = batch if own else pinned(packing.sequences, device)
+        self._packing = dataclasses.replace(packing, batch=batch, sequences=sequences).to(device)
+        self._layout = Layout.of(questions, self._packing.sequences, device)
+        self._reader = None if model.head is None else Reader(model.head, self._layout, self._dtype, careful)
+        # A core has nothing to gain from two states at a time, the kernels of a GPU have.
+        pairs = None if device.type == "cpu" else self._reader
+        self._readings = Readings(model, self._layout, self._dtype, pairs)
+        self._finite: dict[int, Tensor] = {}
+
+    def run(self) -> Tables:
+        """The rows of the batch in every table but `examples`."""
+        return self.launch().finish()
+
+    @torch.no_grad()
+    def launch(self) -> PendingTrip:
+        """Ask the device for everything."""
+        try:
+            return self._launch()
+        except LoopscopeError:
+            # Whatever was refused, a state that is not finite is what the user must hear of.
+            self._require_finite({}, *map(array, self._finite.values()))
+            raise
+
+    def _launch(self) -> PendingTrip:
+        settings, model, readings = self._settings, self._model, self._readings
+        gate = self._gate()
+        deepest = settings.deepest
+        if settings.tokens and gate is not None:
+            deepest = max(deepest, model.trained_depth)
+        updates: dict[int, Tables] = {}
+        device = model.device
+        with part("forward", device):
+            context = model.embed(self._packing.batch)
+        running = context.state
+        state = before = None
+        for depth in range(deepest + 1):
+            with part("forward", device):
+                running = running if depth == 0 else model.step(running, context)
+            state, before = self._packing.separate(running), state
+            if depth in settings.depths:
+                with part("finite", device):
+                    self._finite[depth] = self._finite_sequences(state)
+            if depth - 1 in settings.transitions:
+                assert before is not None, "a transition starts at depth 0 or later"
+                updates[depth - 1] = self._update(depth - 1, before, state)
+            if gate is not None:
+                with part("gate", device):
+                    gate.see(depth, state)
+            if depth in settings.depths and not self._is_surveyed(depth):
+                with part("depths", device):
+                    readings.read(depth, state)
+        with part("depths", device):
+            readings.settle()
+        decision = None if gate is None else gate.decide()
+        for transition, tables in updates.items():
+            self._decided(tables, transition, decision)
+        depths = [self._depth(depth, reading) for depth, reading in sorted(readings.found.items())]
+        finite = Later(self._require_finite, *self._finite.values())
+        return PendingTrip(finite, depths, list(updates.values()), None if self._careful else self._carefully)
+
+    def _carefully(self) -> Tables:
+        """The same trip again, waiting for the device wherever its kernels may give up a token."""
+        return Trip(self._model, self._settings, self._layout.questions, careful=True).run()
+
+    def _is_surveyed(self, depth: int) -> bool:
+        """Whether the survey of an update that starts or ends at a depth says what would be read there."""
+        transitions = self._settings.transitions
+        return self._model.head is not None and (depth in transitions or depth - 1 in transitions)
+
+    def _gate(self) -> GateTrace | None:
+        settings = self._settings
+        if not (settings.tokens or (settings.level is not Level.QUICK and settings.transitions)):
+            return None
+        stored = self._layout.positions_N2 if settings.tokens else None
+        return gate_trace(self._model, settings.exit_threshold, stored)
+
+    def _finite_sequences(self, state_RSD: Tensor) -> Tensor:
+        """Whether every valid position of a sequence is finite: its sum is, in an arithmetic that cannot overflow."""
+        total_RS = state_RSD.sum(2, dtype=torch.float64)
+        return (total_RS.isfinite() | ~self._layout.batch.attention_mask).all(1)
+
+    def _require_finite(self, _: Columns, *finite_R: np.ndarray[Any, Any]) -> None:
+        """Name the question whose state overflowed, instead of letting a NaN travel on."""
+        owner = [question for question in self._layout.questions for _ in range(question.sequences)]
+        for depth, finite in zip(self._finite, finite_R, strict=True):
+            if not finite.all():
+                raise LoopscopeError(
+                    f"{self._model.name} has no finite state for question {owner[int(finite.argmin())].example.id}"
+                    f" at depth {depth}: try {setting('dtype', 'float32')}, fewer loops, or leave the question out"
+                )
+
+    def _paths(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> UpdatePaths:
+        """The paths of an update; the readings of its ends are noted where it says what they are."""
+        settings, model, layout, found = self._settings, self._model, self._layout, self._readings.found
+        if self._reader is None:
+            return nonlinear_paths(model, h_RSD, h_plus_RSD, layout, self._dtype, settings.level, found[transition])
+        paths = affine_paths(self._reader, h_RSD, h_plus_RSD, Scales.of(settings.level, tokens=settings.tokens))
+        found[transition] = paths.before
+        if transition + 1 not in settings.transitions:
+            found[transition + 1] = paths.after(layout)
+        return paths
+
+    def _update(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> Tables:
+        settings, model, layout = self._settings, self._model, self._layout
+        paths = self._paths(transition, h_RSD, h_plus_RSD)
+        questions: Columns = {
+            **identity_columns(layout),
+            **length_columns(layout),
+            **update_columns(model, h_RSD, h_plus_RSD, layout, settings, paths, self._reader),
+        }
+        tables: Tables = {"questions": questions}
+        if settings.level is not Level.QUICK:
+            checked = [question.row < settings.scalar_checks for question in layout.questions]
+            with part("scalar checks", h_RSD.device):
+                questions.update(scalar_check_columns(model, h_RSD, h_plus_RSD, layout, self._dtype, checked))
+        if settings.tokens:
+            with part("tokens", h_RSD.device):
+                tables["tokens"] = token_columns(paths.tokens, layout, settings)
+        if settings.level is Level.FULL:
+            del paths
+            analysis = analyse(model, h_RSD, h_plus_RSD, layout)
+            questions.update(analysis.questions)
+            if settings.paths:
+                tables["paths"] = {"row": questions["row"], "example_id": questions["example_id"], **analysis.nodes}
+        return tables
+
+    def _decided(self, tables: Tables, transition: int, decision: GateDecision | None) -> None:
+        """What is only known at the end of the trip: the transition's number and the gate's decision."""
+        for columns in tables.values():
+            columns["transition"] = np.full(len(columns["row"]), transition)
+        if decision is None:
+            return
+        continuing_R = (decision.continues(transition) & self._layout.batch.attention_mask).sum(1)
+        if self._settings.level is not Level.QUICK:
+            counted_B = self._layout.question_sum(continuing_R.double())
+            tables["questions"]["gate_continuing"] = counted_B.to(torch.int32)
+        if decision.tokens is not None:
+            tables["tokens"].update(gate_columns(decision.tokens, transition))
+
+    def _depth(self, depth: int, found: Reading) -> Columns:
+        layout = self._layout
+        columns: Columns = {
+            **identity_columns(layout),
+            "depth": np.full(len(layout.questions), depth),
+            "utility": found.utility_B,
+        }
+        if layout.is_options:
+            bounds = np.cumsum([question.sequences for question in layout.questions])[:-1]
+
+            def by_question(_: Columns, values_R: np.ndarray[Any, Any]) -> list[list[float]]:
+                return [share.tolist() for share in np.split(values_R, bounds)]
+
+            columns["option_scores"] = Later(by_question, found.scores_R)
+            columns["option_logliks"] = Later(by_question, found.sums_R)
+            columns["chosen_option"] = Later(_chosen_options)
+        return columns
+
+
+def _chosen_options(columns: Columns) -> list[int]:
+    return [int(np.argmax(scores)) for scores in columns["option_scores"]]
+
+
+class PendingTrip:
+    """A batch whose numbers are on their way to the host.
+
+    Attributes:
+        repeated: after `finish`, whether the batch had to be measured again.
+    """
+
+    def __init__(
+        self,
+        finite: Later,
+        depths: Sequence[Columns],
+        updates: Sequence[Tables],
+        again: Callable[[], Tables] | None = None,
+    ) -> None:
+        self._again, self.repeated = again, False
+        self._depths = len(depths)
+        self._names = [list(tables) for tables in updates]
+        self._finite = Arrival([{"finite": finite}])
+        self._arrival = Arrival([*depths, *(columns for tables in updates for columns in tables.values())])
+
+    def finish(self) -> Tables:
+        """The rows of the batch in every table but `examples`, as soon as they are here."""
+        # First of all whether the states were finite at all: if not, no other calculation will help.
+        self._finite.columns()
+        if self._again is not None and not self._arrival.is_finite():
+            self.repeated = True
+            return self._again()
+        landed = self._arrival.columns()
+        tables: dict[str, list[Columns]] = {"depths": landed[: self._depths], "questions": []}
+        columns = iter(landed[self._depths :])
+        for names in self._names:
+            for name in names:
+                tables.setdefault(name, []).append(next(columns))
+        return {name: stacked(parts) for name, parts in tables.items()}

@@ -1,0 +1,1 @@
+"""The model families, one file each; `detect` tells which of them a checkpoint belongs to."""

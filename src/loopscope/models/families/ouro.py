@@ -1,0 +1,289 @@
+"""Ouro's exit gate: how likely each loop is to be the last, and where a threshold stops.
+
+    λ_t = sigmoid(gate(H_t)),   p_t = λ_t · Π_{j<t} (1 − λ_j)   (the last p takes the remainder),
+    c_t = p_1 + … + p_t,        exit depth = the first t with c_t ≥ threshold, else the last.
+
+The arithmetic is that of the logits given. The published policy runs in the model's dtype; in BF16 the
+cumulative sum can round up to 1 before the last loop, so that "threshold 1" is not "the last loop". The same
+decisions in float64 come from float64 logits (`Ouro.gate_logits(state, torch.float64)`).
+
+Shapes: T loops, B rows, S positions, V vocabulary.
+
+Ouro: the whole stack of layers is the loop.
+
+    H_0 = embedding,   H_{t+1} = norm(layers(H_t)),   logits_t = lm_head(H_t)
+
+The normed state is what feeds the next loop and what the head reads: it is the state boundary, and logits are
+affine in it. Every layer norms both the input and the output of its two branches. An exit gate reads the same
+state (`exit_gate`). There is no cap on the number of loops.
+
+Shapes: B rows, S positions, D hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from loopscope.errors import LoopscopeError, shown
+from loopscope.models.base import LoopedModule, select
+from loopscope.models.batch import Batch
+from loopscope.models.checkpoint.folder import MOST_LOOPS, ConfigFields
+from loopscope.models.layers.attention import KeyValueCache, Queries, Surroundings, cached_surroundings, surroundings
+from loopscope.models.layers.blocks import run_blocks
+from loopscope.models.layers.linear import (
+    AttentionSizes,
+    Embedding,
+    Linear,
+    SeparateAttention,
+    SeparateFeedForward,
+    linear,
+)
+from loopscope.models.layers.norms import RMSNorm, Stream, add_branch
+from loopscope.models.layers.rope import Rotary, read_rotary
+from loopscope.models.protocol import AffineHead, Context
+
+
+class ExitDistribution(NamedTuple):
+    """Over the depths 1..T of one budget, [..., T] each.
+
+    Attributes:
+        stop: λ_t, the chance to stop at t having come so far.
+        pdf: p_t, the chance that t is the exit.
+        cdf: c_t, the chance that the exit is at t or earlier.
+    """
+
+    stop: Tensor
+    pdf: Tensor
+    cdf: Tensor
+
+    def exit_depth(self, threshold: float) -> Tensor:
+        """The first depth (1..T) whose cdf reaches the threshold, else T; int64 of shape [...]."""
+        reached = self.cdf >= threshold
+        first = reached.to(torch.int64).argmax(dim=-1)
+        last = torch.full_like(first, self.cdf.shape[-1] - 1)
+        return torch.where(reached.any(dim=-1), first, last) + 1
+
+
+def exit_distribution(gate_logits: Sequence[Tensor]) -> ExitDistribution:
+    """From the gate's logits at depths 1..T, each [...], in their own dtype.
+
+    >>> gates = exit_distribution([torch.zeros(1)] * 3)
+    >>> gates.pdf.tolist(), gates.exit_depth(0.6).tolist()
+    ([[0.5, 0.25, 0.25]], [2])
+    """
+    if not gate_logits:
+        raise LoopscopeError("an exit distribution needs the gate at one depth at least")
+    stop = [torch.sigmoid(logits) for logits in gate_logits]
+    remaining = torch.ones_like(stop[0])
+    pdf = []
+    for chance in stop[:-1]:
+        pdf.append(chance * remaining)
+        remaining = remaining * (1.0 - chance)
+    pdf.append(remaining)
+    stacked = torch.stack(pdf, dim=-1)
+    return ExitDistribution(torch.stack(stop, dim=-1), stacked, torch.cumsum(stacked, dim=-1))
+
+
+def state_at_exit(states: Sequence[Tensor], depth: Tensor) -> Tensor:
+    """The states [B, S, D] at each position's own exit depth (1..T), from the states at depths 1..T."""
+    stacked = torch.stack(list(states), dim=-2)
+    index = (depth - 1)[..., None, None].expand(*depth.shape, 1, stacked.shape[-1])
+    return stacked.gather(-2, index)[..., 0, :]
+
+
+def weighted_logits(logits: Sequence[Tensor], pdf: Tensor) -> Tensor:
+    """The exit-weighted mixture Σ_t p_t · logits_t, [..., V]."""
+    total = torch.zeros_like(logits[0])
+    for t, at_depth in enumerate(logits):
+        total = total + at_depth * pdf[..., t : t + 1].to(at_depth.dtype)
+    return total
+
+
+@dataclass(frozen=True)
+class OuroConfig:
+    """The sizes of one Ouro checkpoint."""
+
+    vocabulary_size: int
+    hidden_size: int
+    inner_size: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_width: int
+    norm_eps: float
+    rotary: Rotary
+    max_positions: int
+    trained_depth: int
+    exit_threshold: float
+    tied: bool
+    eos_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> OuroConfig:
+        """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
+        fields = ConfigFields(json, "Ouro")
+        hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+        layers, vocabulary = fields.size("num_hidden_layers"), fields.size("vocab_size")
+        head_width = fields.head_width(hidden, heads)
+        fields.only("hidden_act", "silu")
+        fields.only("attention_bias", False)
+        check_full_attention(fields, layers)
+        return cls(
+            vocabulary_size=vocabulary,
+            hidden_size=hidden,
+            inner_size=fields.size("intermediate_size"),
+            layers=layers,
+            heads=heads,
+            key_value_heads=fields.grouped_heads(heads),
+            head_width=head_width,
+            norm_eps=fields.number("rms_norm_eps", 1e-6, most=1.0),
+            rotary=read_rotary(fields, head_width, rounded=True),
+            max_positions=fields.size("max_position_embeddings", 65536),
+            trained_depth=fields.size("total_ut_steps", 4, MOST_LOOPS),
+            exit_threshold=fields.number("early_exit_threshold", 1.0, most=1.0),
+            tied=fields.flag("tie_word_embeddings", False),
+            eos_ids=fields.token_ids("eos_token_id", vocabulary),
+        )
+
+
+def check_full_attention(fields: ConfigFields, layers: int) -> None:
+    """Refuses sliding windows, however the file asks for them."""
+    kinds = fields.json.get("layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != layers:
+            raise fields.fault(f"layer_types must name one kind for each of the {layers} layers")
+        other = sorted({str(kind) for kind in kinds} - {"full_attention"})
+        if other:
+            raise fields.fault(f"layer_types {shown(other[0])} is not supported, only 'full_attention'")
+    if fields.flag("use_sliding_window", kinds is None) and fields.has("sliding_window"):
+        raise fields.fault(f"sliding_window {shown(fields.json['sliding_window'])} is not supported, only null")
+
+
+class OuroLayer(nn.Module):
+    """x += norm(attention(norm(x))); x += norm(feed_forward(norm(x)))."""
+
+    def __init__(self, config: OuroConfig) -> None:
+        super().__init__()
+        self.self_attn = SeparateAttention(
+            AttentionSizes(config.hidden_size, config.heads, config.key_value_heads, config.head_width)
+        )
+        self.mlp = SeparateFeedForward(config.hidden_size, config.inner_size)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.input_layernorm_2 = RMSNorm(config.hidden_size, config.norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, config.norm_eps)
+
+    @property
+    def first_norm(self) -> RMSNorm:
+        """The norm ahead of the attention."""
+        return self.input_layernorm
+
+    def forward(
+        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
+    ) -> Stream:
+        """The stream after both branches."""
+        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
+        mixed = self.self_attn(stream.normed, around, slot, queries)
+        middle = self.post_attention_layernorm
+        stream = add_branch(state, mixed, branch_norm=self.input_layernorm_2, next_norm=middle, plain=plain)
+        branch, norm = self.mlp(stream.normed, plain), self.post_attention_layernorm_2
+        return add_branch(stream.state, branch, branch_norm=norm, next_norm=next_norm, plain=plain)
+
+
+class OuroStack(nn.Module):
+    """Embedding, layers, output norm and exit gate, under the checkpoint's names."""
+
+    def __init__(self, config: OuroConfig) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(config.vocabulary_size, config.hidden_size)
+        self.layers = nn.ModuleList(OuroLayer(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.early_exit_gate = Linear(config.hidden_size, 1)
+
+
+class Ouro(LoopedModule):
+    """Ouro at any size; padding on either side."""
+
+    family = "ouro"
+    name = "ouro"
+    shares_context = True
+    boundary = "the shared stack's output after its norm, just before the language-model head"
+
+    def __init__(self, config: OuroConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.hidden_size = config.hidden_size
+        self.vocabulary_size = config.vocabulary_size
+        self.max_positions = config.max_positions
+        self.eos_ids = config.eos_ids
+        self.trained_depth = config.trained_depth
+        self.model = OuroStack(config)
+        self.lm_head = Linear(config.hidden_size, config.vocabulary_size, bias=False)
+        self.tie()
+
+    def tied_tensors(self) -> dict[str, str]:
+        """The head shares the embedding where the configuration ties them."""
+        return {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tied else {}
+
+    def ignorable_tensors(self) -> set[str]:
+        """Rotary frequencies, which some tools store."""
+        layers = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(self.config.layers)}
+        return {"model.rotary_emb.inv_freq"} | layers
+
+    @property
+    def exit_threshold(self) -> float:
+        """The CDF at which the checkpoint's own policy stops (`early_exit_threshold`); see `exit_gate`."""
+        return self.config.exit_threshold
+
+    @property
+    def head(self) -> AffineHead:
+        """The logits are state · weightᵀ."""
+        return AffineHead(self.lm_head.weight)
+
+    def embed(self, batch: Batch) -> Context:
+        """H_0 is the token embedding."""
+        self._check(batch)
+        batch = batch.to(self.device)
+        around = surroundings(batch, self.config.rotary, self.dtype)
+        return Context(self._initial(batch), batch, extra=around)
+
+    def embed_cached(self, batch: Batch, cache: KeyValueCache) -> Context:
+        """H_0 of new positions (`batch.position_ids`) that continue what the cache holds."""
+        batch = batch.to(self.device)
+        assert batch.position_ids is not None
+        around = cached_surroundings(batch.position_ids, cache, self.config.rotary, self.dtype)
+        return Context(self._initial(batch), batch, extra=around)
+
+    def _initial(self, batch: Batch) -> Tensor:
+        if batch.initial_state is not None:
+            return batch.initial_state.to(self.dtype)
+        embedded: Tensor = self.model.embed_tokens(batch.input_ids)
+        return embedded
+
+    def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
+        """One loop: all layers, then the norm. `loop` (from 0) chooses the cache slots, if there is a cache."""
+        first = loop * self.config.layers
+        slots = range(first, first + self.config.layers)
+        return run_blocks(state, self.model.layers, context.extra, slots, self.model.norm).normed
+
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """lm_head(state), affine."""
+        chosen = select(state, positions)
+        head = self._in_dtype(self.lm_head, dtype)
+        return linear(chosen if dtype is None else chosen.to(dtype), head.weight)  # type: ignore[arg-type]
+
+    def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
+        """The head keeps no keys: the ordinary readout."""
+        return self.readout(state, positions)
+
+    def gate_logits(self, state: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """The exit gate before its sigmoid, [B, S]; see `exit_gate`."""
+        gate = self.model.early_exit_gate
+        if dtype is None:
+            return linear(state, gate.weight, gate.bias)[..., 0]
+        return linear(state.to(dtype), gate.weight.to(dtype), gate.bias.to(dtype))[..., 0]

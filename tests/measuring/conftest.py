@@ -1,0 +1,157 @@
+"""Shared by the tests of the pass: small checkpoints in the official layout, and calls of `measure` with few words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from loopscope.api import measure
+from loopscope.models.load import load_model
+from loopscope.models.registry import EMBEDDED
+from loopscope.store import StoredRun
+
+# StoredRun by another process, not collected.
+collect_ignore = ["killed_pass.py", "peak_of_pass.py", "short_of_memory.py"]
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+Pass = Callable[..., StoredRun]
+
+OURO = {
+    "architectures": ["OuroForCausalLM"],
+    "model_type": "ouro",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e4,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "total_ut_steps": 4,
+    "early_exit_threshold": 0.7,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "torch_dtype": "float32",
+}
+HUGINN = {
+    "architectures": ["RavenForCausalLM"],
+    "model_type": "huginn_raven",
+    "n_layers": 3,
+    "n_layers_in_prelude": 1,
+    "n_layers_in_recurrent_block": 1,
+    "n_layers_in_coda": 1,
+    "n_embd": 32,
+    "n_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 64,
+    "bias": False,
+    "injection_type": "linear",
+    "state_init": "like-init",
+    "qk_bias": True,
+    "tie_embeddings": True,
+    "norm_eps": 1e-6,
+    "rope_base": 10000,
+    "block_size": 2048,
+    "mean_recurrence": 4,
+    "init_values": {"std": 0.11, "embed_scale": 5.66},
+    "torch_dtype": "float32",
+}
+
+
+def make_checkpoint(folder: Path, family: str, tokenizer: Path, vocabulary: int) -> str:
+    """A folder in the layout of the published checkpoints with weights drawn from a seed; its path."""
+    folder.mkdir(parents=True)
+    config = dict(OURO if family == "ouro" else HUGINN, vocab_size=vocabulary)
+    if family == "huginn":
+        config["padded_vocab_size"] = vocabulary
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copy(tokenizer / "tokenizer.json", folder / "tokenizer.json")
+    model: Any = load_model(folder, random_weights=True, seed=3)
+    tied = model.tied_tensors()
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name not in tied}
+    if family == "ouro":
+        # A head that says something, and a gate that does not treat every position alike.
+        tensors["lm_head.weight"] *= 3.0
+        gate = torch.Generator().manual_seed(4)
+        tensors["model.early_exit_gate.weight"].normal_(0.0, 0.3, generator=gate)
+    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """`checkpoint("ouro")`: a small checkpoint with the embedded models' tokenizer, float32."""
+    made: dict[str, str] = {}
+
+    def get(family: str) -> str:
+        if family not in made:
+            folder = tmp_path_factory.mktemp("checkpoints") / f"tiny-{family}"
+            made[family] = make_checkpoint(folder, family, EMBEDDED / "toy-ouro", 512)
+        return made[family]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def published_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The same with Ouro's own tokenizer and vocabulary."""
+    made: dict[str, str] = {}
+
+    def get(family: str) -> str:
+        if family not in made:
+            folder = tmp_path_factory.mktemp("checkpoints") / f"wide-{family}"
+            made[family] = make_checkpoint(folder, family, shared("tokenizers/ouro"), 49152)
+        return made[family]
+
+    return get
+
+
+def shared(name: str) -> Path:
+    """A folder beside the repository."""
+    if not (SHARED / name).is_dir():
+        pytest.skip(f"needs the folder shared/{name} beside the repository")
+    return SHARED / name
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Complete copies of the benchmarks."""
+    return shared("data")
+
+
+@pytest.fixture
+def measured(checkpoint: Callable[[str], str], tmp_path: Path) -> Pass:
+    """`measured("ouro", "arithmetic", …)`: a finished run of a small checkpoint, in a folder of its own."""
+    count = iter(range(100))
+
+    def call(family: str = "ouro", task: str = "arithmetic", **options: Any) -> StoredRun:
+        given: dict[str, Any] = {"limit": 5, "transitions": [2], "depths": [0, 4], "device": "cpu", **options}
+        output = given.pop("output", tmp_path / f"run-{next(count)}")
+        return measure(checkpoint(family), [task], output=output, **given)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def contents() -> Callable[[Path], dict[str, bytes]]:
+    """Every file of a run by name, but for the log and the lock."""
+
+    def read(path: Path) -> dict[str, bytes]:
+        return {
+            file.relative_to(path).as_posix(): file.read_bytes()
+            for file in sorted(path.rglob("*"))
+            if file.is_file() and file.name not in ("events.jsonl", ".loopscope.lock")
+        }
+
+    return read

@@ -1,0 +1,205 @@
+"""Wrong settings, given in Python, as flags, by the environment and in YAML: one line in the caller's words."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from loopscope.api import measure
+from loopscope.cli import commands  # noqa: F401 - registers the commands
+from loopscope.cli.app import exit_code
+from loopscope.errors import LoopscopeError, command_line_words, setting, shown
+from loopscope.measuring.settings import DEEPEST, limits, rows, task_list
+from loopscope.store import StoredRun
+
+ENOUGH: dict[str, Any] = {"transitions": [1], "limit": 1, "device": "cpu"}
+
+BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
+    ({"transitions": []}, "nothing to measure: give transitions=, depths= or both"),
+    ({"transitions": [-1]}, "transitions=-1 is too small: give a number from 0 to 10,000"),
+    ({"transitions": "4 5"}, "transitions='4 5': '4 5' is not a number or a range"),
+    ({"transitions": "1-1000000000"}, "1000000000 is too large: 10,000 is the largest"),
+    ({"transitions": "9" * 5000}, "is too large: 10,000 is the largest"),
+    ({"transitions": ["4"]}, "transitions='4' is not a whole number"),
+    ({"transitions": [True]}, "transitions=True is not a whole number"),
+    ({"transitions": True}, "transitions=True is not a number or a list of numbers"),
+    ({"transitions": 4.0}, "transitions=4.0 is not a number or a list of numbers"),
+    ({"transitions": {1: 2}}, "transitions={1: 2} is not a number or a list of numbers"),
+    ({"transitions": None}, "transitions=None is not a number or a list of numbers"),
+    ({"transitions": itertools.count()}, "transitions=10001 is too large"),
+    ({"depths": itertools.repeat(1)}, "depths= names more than 10,001 numbers"),
+    ({"depths": [10**5000]}, "depths=a number of thousands of digits is too large"),
+    ({"depths": "1-" + "9" * 5000}, "is too large: 10,000 is the largest"),
+    ({"level": "ful"}, "level='ful' is not known: did you mean full?"),
+    ({"level": "everything"}, "choose quick, grid, full"),
+    ({"level": 3}, "level=3 is not known"),
+    ({"paths": True}, "paths=True stores the FP64 analysis: add level='full'"),
+    ({"tokens": True, "transitions": [], "depths": [1]}, "tokens=True stores updates token by token"),
+    ({"tokens": "no"}, "tokens='no' is neither True nor False"),
+    ({"batch_size": "many"}, "batch_size='many' is not a number of questions"),
+    ({"batch_size": True}, "batch_size=True is not a whole number"),
+    ({"batch_size": 0}, "batch_size=0 is too small"),
+    ({"batch_size": "9" * 5000}, "is not a number of questions"),
+    ({"batch_size": "paper", "unit_size": 3}, "unit_size=3 must be even"),
+    ({"unit_size": 0}, "unit_size=0 is too small: give a number from 1"),
+    ({"unit_size": True}, "unit_size=True is not a whole number"),
+    ({"unit_size": "64"}, "unit_size='64' is not a whole number"),
+    ({"unit_size": 10**5000}, "unit_size=a number of thousands of digits is too large"),
+    ({"scalar_checks": -1}, "scalar_checks=-1 is too small"),
+    ({"readout_dtype": "bfloat16"}, "readout_dtype='bfloat16' is not known"),
+    ({"exit_threshold": 1.5}, "exit_threshold=1.5 is no probability"),
+    ({"exit_threshold": True}, "exit_threshold=True is no probability"),
+    ({"exit_threshold": float("nan")}, "exit_threshold=nan is no probability"),
+    ({"long": "cut"}, "long='cut' is not known: choose error, skip, truncate-left"),
+    ({"engine": "dask"}, "engine='dask' is not known: choose local, ray"),
+    ({"workers": -1, "engine": "ray"}, "workers=-1 is too small: give a number from 1"),
+    ({"workers": 2}, "workers=2 is for engine='ray'"),
+    ({"address": "auto"}, "address='auto' is for engine='ray'"),
+    ({"progress_style": "fancy"}, "progress_style='fancy' is not known: choose auto, bar, plain, none"),
+    ({"limit": 0}, "limit=0 is too small"),
+    ({"limit": "1 0"}, "limit='1 0': '1 0' is not a number of questions"),
+    ({"limit": "gsm8k=1,gsm8k=2"}, "gives two numbers for gsm8k"),
+    ({"limit": "1,2"}, "gives two numbers for all tasks"),
+    ({"limit": "1,gsm8k=2"}, "one number for all tasks, or one for each"),
+    ({"limit": "gsm8k="}, "is not a number of questions"),
+    ({"limit": {"ARC-Challenge": 1, "arc_challenge": 2}}, "limit= names arc_challenge twice"),
+    ({"limit": {"gsm8k": "3"}}, "limit='3' is not a whole number"),
+    ({"limit": True}, "limit=True is not a whole number"),
+    ({"ids": "1 0"}, "ids='1 0': '1 0' is not a number or a range"),
+    ({"ids": "0-9999999999"}, "9999999999 is too large"),
+    ({"ids": "0-999999999"}, "names more than 1,000,000 numbers"),
+    ({"ids": 2.5}, "ids=2.5 is not a number or a list of numbers"),
+    ({"ids": [True]}, "ids=True is not a whole number"),
+    ({"ids": []}, "ids= is empty"),
+    ({"device": 5}, "device= takes a name or a path as text, not 5 (a int)"),
+    ({"dtype": 5}, "dtype= takes a name"),
+    ({"seed": "x"}, "seed='x' is not a whole number"),
+    ({"seed": 2**63}, "is too large"),
+    ({"model": 5}, "model= takes a name"),
+    ({"tasks": 5}, "tasks=5 is not a task"),
+    ({"tasks": {"prompt": "a", "solution": "b"}}, "is not a task: give names or files"),
+    ({"tasks": [{"prompt": "a", "solution": "b"}]}, "tasks= takes a name or a path as text"),
+    ({"tasks": []}, "no task given: name one or more, e.g. tasks='arithmetic,gsm8k'"),
+    ({"output": 5}, "output= takes a name or a path"),
+    ({"output": ""}, "output='' is empty"),
+    ({"output": "a\0b"}, "holds bytes that are not UTF-8 text"),
+    ({"data_dir": "caf\udce9"}, "holds bytes that are not UTF-8 text"),
+]
+
+BAD_FLAGS: list[tuple[str, str, str]] = [
+    ("transitions", "4 5", "--transitions '4 5': '4 5' is not a number or a range"),
+    ("transitions", "4-2", "'4-2' runs backwards: write 2-4"),
+    ("transitions", "1,,2", "'' is not a number or a range"),
+    ("transitions", "1-1000000000", "1000000000 is too large: 10,000 is the largest"),
+    ("transitions", "9" * 5000, "is too large: 10,000 is the largest"),
+    ("transitions", "٣", "is not a number or a range"),
+    ("transitions", "1:30", "'1:30' is not a number or a range"),
+    ("depths", "1-9999999999", "--depths 1-9999999999: 9999999999 is too large: 10,000 is the largest"),
+    ("depths", "1-", "'1-' is not a number or a range"),
+    ("limit", "1 0", "--limit '1 0': '1 0' is not a number of questions"),
+    ("limit", "arithmetic=1,arithmetic=2", "gives two numbers for arithmetic"),
+    ("limit", "0", "--limit 0 is too small"),
+    ("ids", "0-9999999999", "9999999999 is too large"),
+    ("ids", "0,0", "--ids names row 0 twice"),
+    ("unit_size", "true", "--unit-size"),
+    ("unit_size", "0", "--unit-size 0 is too small: give a number from 1"),
+    ("unit_size", "9" * 5000, "--unit-size"),
+    ("batch_size", "0", "--batch-size 0 is too small"),
+    ("workers", "-1", "--workers -1 is for --engine ray"),
+    ("address", "auto", "--address auto is for --engine ray"),
+    ("progress", "fancy", "--progress fancy is not known: choose auto, bar, plain, none"),
+    ("level", "ful", "--level ful is not known: did you mean full?"),
+    ("exit_threshold", "nan", "--exit-threshold nan is no probability"),
+    ("paths", "true", "--paths stores the FP64 analysis: add --level full"),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), BAD_IN_PYTHON, ids=lambda given: shown(given)[:40])
+def test_bad_setting_in_python(options: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    given = {"model": "toy-ouro", "tasks": ["arithmetic"], "output": tmp_path / "run", **ENOUGH, **options}
+    with pytest.raises(LoopscopeError) as caught:
+        measure(**given)
+    message = str(caught.value)
+    assert expected in message
+    assert "\n" not in message
+    assert "--" not in message
+    assert len(message) < 400
+    assert not (tmp_path / "run").exists()
+
+
+def in_the_environment(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv(f"LOOPSCOPE_{name.upper()}", value)
+    return []
+
+
+def in_yaml(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    # Unquoted where that is text for YAML: 1:30 and true must not become 90 and 1 on the way.
+    (tmp_path / "flags.yaml").write_text(f"{name}: {value}\n", encoding="utf-8")
+    return ["--config", str(tmp_path / "flags.yaml")]
+
+
+def as_flag(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    flag = f"--{name}".replace("_", "-")
+    return [flag] if name == "paths" else [flag, value]
+
+
+@pytest.mark.parametrize("given", [as_flag, in_the_environment, in_yaml])
+@pytest.mark.parametrize(("name", "value", "expected"), BAD_FLAGS, ids=lambda given: shown(given)[:40])
+def test_bad_flag(
+    name: str,
+    value: str,
+    expected: str,
+    given: Callable[..., list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["measure", "--model", "toy-ouro", "--tasks", "arithmetic", "--output", str(tmp_path / "run")]
+    words += ["--device", "cpu", *([] if name in ("transitions", "depths") else ["--transitions", "1"])]
+    assert exit_code(words + given(name, value, tmp_path, monkeypatch)) == 2
+    out, message = capsys.readouterr()
+    assert expected in message
+    assert message.count("\n") == 1
+    assert len(message) < 1200
+    assert out == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_has_one_meaning_is_accepted(measured: Callable[..., StoredRun], contents: Callable[..., Any]) -> None:
+    wanted = contents(measured("ouro", "arithmetic", limit=2, level="quick", transitions=[2], depths=[0, 1, 2]).path)
+    same = {"limit": "2", "transitions": 2, "depths": " 0 - 2 ", "device": torch.device("cpu"), "dtype": torch.float32}
+    assert contents(measured("ouro", "arithmetic", level="quick", **same).path) == wanted
+    same = {"limit": {"arithmetic": np.int64(2)}, "transitions": "2", "depths": np.arange(3)}
+    assert contents(measured("ouro", "arithmetic", level="quick", **same).path) == wanted
+
+
+def test_tasks_may_be_one_text_or_path(tmp_path: Path) -> None:
+    assert task_list("mine=data/my.jsonl") == ("mine=data/my.jsonl",)
+    assert task_list(tmp_path) == (str(tmp_path),)
+    assert task_list(iter(["a", "b"])) == task_list("a , b") == ("a", "b")
+
+
+def test_rows_and_limits_by_task_are_known_by_its_own_name() -> None:
+    assert rows({"ARC-Challenge": 5, "piqa": "0-2"}) == {"arc_challenge": (5,), "piqa": (0, 1, 2)}
+    assert limits(" ARC-Challenge = 5 , piqa=2") == {"arc_challenge": 5, "piqa": 2}
+
+
+def test_deepest_loop_can_be_asked_for() -> None:
+    from loopscope.measuring.settings import Settings
+
+    assert Settings.of(DEEPEST, (), "quick").deepest == DEEPEST + 1
+
+
+def test_words_return_to_python_after_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(["measure", "--model", "x", "--tasks", "x", "--output", "x", "--level", "x"]) == 2
+    assert "--level x" in capsys.readouterr().err
+    assert setting("level", "x") == "level='x'"
+    with command_line_words():
+        assert setting("data_dir", "two words") == "--data-dir 'two words'"
+        assert setting("progress_style", "fancy") == "--progress fancy"

@@ -1,0 +1,174 @@
+"""Whatever a user gets wrong is one clear line, before anything is written and without losing what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopscope.api import measure
+from loopscope.errors import LoopscopeError
+from loopscope.store import StoredRun
+
+GOOD: dict[str, Any] = {"transitions": [1], "limit": 1, "device": "cpu"}
+
+
+def refused(call: Callable[[], Any]) -> str:
+    with pytest.raises(LoopscopeError) as error:
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"limit": {"gsm8k": 3}}, "limit= names gsm8k, which is not among the tasks arithmetic"),
+        ({"ids": [10**9]}, "ids= names row 1000000000"),
+        ({"dtype": "float12"}, "float12"),
+        ({"device": "toaster"}, "toaster"),
+    ],
+)
+def test_setting_that_the_sources_refuse(
+    options: dict[str, Any], expected: str, checkpoint: Callable[[str], str], tmp_path: Path
+) -> None:
+    given = {**GOOD, **options}
+    assert expected in refused(lambda: measure(checkpoint("ouro"), ["arithmetic"], output=tmp_path / "run", **given))
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_task_and_model_name_the_nearest(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    said = refused(lambda: measure(checkpoint("ouro"), ["arithmetik"], output=tmp_path / "run", **GOOD))
+    assert "did you mean arithmetic" in said
+    said = refused(lambda: measure("toy-uoro", ["arithmetic"], output=tmp_path / "run", **GOOD))
+    assert "did you mean toy-ouro" in said
+    said = refused(lambda: measure(checkpoint("ouro"), [], output=tmp_path / "run", **GOOD))
+    assert said.startswith("no task given")
+    assert not (tmp_path / "run").exists()
+
+
+def test_task_given_twice(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    tasks = ["arithmetic", "arithmetic:test"]
+    said = refused(lambda: measure(checkpoint("ouro"), tasks, output=tmp_path / "run", **GOOD))
+    assert "rows of the same split" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"prompt": "a", "solution"', "line 2: not valid JSON"),
+        ('{"prompt": "a", "solution": ""}', "line 2"),
+        ('{"prompt": "a"}', "line 2"),
+    ],
+)
+def test_malformed_solutions(line: str, expected: str, checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a", "solution": " b"}\n' + line + "\n")
+    said = refused(lambda: measure(checkpoint("ouro"), [str(path)], output=tmp_path / "run", transitions=[1]))
+    assert expected in said
+    assert "mine.jsonl" in said
+
+
+def test_option_index_out_of_range(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"context": "a", "options": [" b", " c"], "answer": 2}) + "\n")
+    said = refused(lambda: measure(checkpoint("ouro"), [str(path)], output=tmp_path / "run", transitions=[1]))
+    assert "line 1" in said
+    assert "2" in said
+
+
+def long_task(tmp_path: Path) -> str:
+    path = tmp_path / "long.jsonl"
+    rows = [{"prompt": "word " * count, "solution": " end.", "id": f"q{count}"} for count in (3, 2500, 5, 2600)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_too_long_sequences_are_named_and_counted(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    task = long_task(tmp_path)
+    said = refused(lambda: measure(checkpoint("ouro"), [task], output=tmp_path / "run", transitions=[1]))
+    assert "2 of 4 questions are longer than 2048 tokens: q2500" in said
+    assert "long= chooses the policy" in said
+
+
+def test_too_long_sequences_are_skipped_or_cut_on_request(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    task = long_task(tmp_path)
+    options: dict[str, Any] = {"transitions": [1], "level": "quick", "device": "cpu"}
+    skipped = measure(checkpoint("ouro"), [task], output=tmp_path / "skip", long="skip", **options)
+    assert skipped.manifest.tasks[0].skipped == ("q2500", "q2600")
+    assert skipped.examples["example_id"].to_list() == ["q3", "q5"]
+    assert skipped.examples["row"].to_list() == [0, 1]
+    cut = measure(checkpoint("ouro"), [task], output=tmp_path / "cut", long="truncate-left", ids=[0, 1], **options)
+    assert cut.examples["n_positions"].to_list()[1] == 2048
+
+
+def test_overflowing_model_is_named_with_question_and_depth(
+    checkpoint: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loopscope.models.families.ouro import Ouro
+
+    real = Ouro.step
+    monkeypatch.setattr(Ouro, "step", lambda self, state, context: real(self, state, context) * float("inf"))
+    said = refused(lambda: measure(checkpoint("ouro"), ["arithmetic"], output=tmp_path / "run", **GOOD))
+    assert "no finite state for question" in said
+    assert "depth 1" in said
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_read_only_output(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        said = refused(lambda: measure(checkpoint("ouro"), ["arithmetic"], output=tmp_path / "run", **GOOD))
+    finally:
+        tmp_path.chmod(0o700)
+    assert "run" in said
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a file system that takes no folders")
+def test_output_where_nobody_may_write(checkpoint: Callable[[str], str]) -> None:
+    output = Path("/sys/kernel/loopscope-run")
+    said = refused(lambda: measure(checkpoint("ouro"), ["arithmetic"], output=output, **GOOD))
+    assert str(output) in said
+
+
+def test_output_that_is_a_file(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    said = refused(lambda: measure(checkpoint("ouro"), ["arithmetic"], output=tmp_path / "run", **GOOD))
+    assert "run" in said
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"transitions": [2]}, "transitions"),
+        ({"limit": 2}, "rows"),
+        ({"level": "grid"}, "level"),
+        ({"batch_size": "paper"}, "batch.policy"),
+        ({"seed": 0, "dtype": "float64"}, "dtype"),
+    ],
+)
+def test_other_settings_in_the_same_directory_are_refused_by_name(
+    change: dict[str, Any],
+    named: str,
+    measured: Callable[..., StoredRun],
+    contents: Callable[[Path], dict[str, bytes]],
+) -> None:
+    run = measured("ouro", "arithmetic", **GOOD, depths=[], level="quick")
+    before = contents(run.path)
+    given = {**GOOD, "depths": [], "level": "quick", **change}
+    said = refused(lambda: measured("ouro", "arithmetic", output=run.path, **given))
+    assert "holds another run" in said
+    assert named in said
+    assert contents(run.path) == before
+
+
+def test_other_model_in_the_same_directory_is_refused(measured: Callable[..., StoredRun]) -> None:
+    run = measured("ouro", "arithmetic", limit=1, level="quick")
+    said = refused(lambda: measured("huginn", "arithmetic", limit=1, level="quick", output=run.path))
+    assert "model.spec was" in said

@@ -1,0 +1,117 @@
+"""Batches: what they hold, how they shrink, and that the numbers do not depend on them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pytest
+
+from loopscope.measuring.batches import Question, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.settings import BatchPolicy
+from loopscope.store import StoredRun
+from loopscope.tasks.encoding import Example, Row, Sequence
+
+VOLATILE = {"batch", "batch_width"}
+
+
+def question(row: int, *lengths: int) -> Question:
+    sequences = tuple(Sequence(tuple(range(n)), (n - 2,), (n - 1,)) for n in lengths)
+    answer = 0 if len(lengths) > 1 else None
+    return Question(row, Example(f"q{row}", row, "", sequences, answer), Row(f"q{row}", row, "", ("x",) * len(lengths)))
+
+
+QUESTIONS = [question(i, n) for i, n in enumerate([10, 40, 20, 30, 35, 12, 8])]
+
+
+def rows(batches: list[list[Question]]) -> list[list[int]]:
+    return [[q.row for q in batch] for batch in batches]
+
+
+def test_paper_policy_pairs_questions_in_source_order() -> None:
+    assert rows(plan_batches(QUESTIONS, BatchPolicy.parse("paper"))) == [[0, 1], [2, 3], [4, 5], [6]]
+
+
+def test_fixed_number_of_questions() -> None:
+    assert rows(plan_batches(QUESTIONS, BatchPolicy.parse("3"))) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_token_budget_sorts_by_length_and_is_kept() -> None:
+    batches = plan_batches(QUESTIONS, BatchPolicy("tokens", budget=80))
+    assert rows(batches) == [[1, 4], [3, 2], [5, 0, 6]]
+    assert all(padded_tokens(batch) <= 80 for batch in batches)
+
+
+def test_batches_are_those_with_the_least_work() -> None:
+    """Against every way to cut the questions, ordered by length, into batches."""
+    chance = random.Random(5)
+    questions = [question(row, chance.choice([200, 250, 600, 900, 1500])) for row in range(9)]
+    ordered = sorted(questions, key=lambda q: (-q.width, q.row))
+
+    def work(batches: Iterable[list[Question]]) -> int:
+        return sum(max(padded_tokens(batch), 1024) for batch in batches)
+
+    def cuts() -> Iterator[list[list[Question]]]:
+        for chosen in itertools.product([False, True], repeat=len(ordered) - 1):
+            marks = [0, *(place for place, cut in enumerate(chosen, 1) if cut), len(ordered)]
+            batches = [ordered[start:stop] for start, stop in itertools.pairwise(marks)]
+            if all(len(batch) == 1 or padded_tokens(batch) <= 4096 for batch in batches):
+                yield batches
+
+    found = plan_batches(questions, BatchPolicy("tokens", budget=4096))
+    assert [q for batch in found for q in batch] == ordered
+    assert work(found) == min(map(work, cuts()))
+    assert len(found) > 2
+
+
+def test_question_larger_than_the_budget_runs_alone() -> None:
+    wide = question(0, 50, 60, 70)
+    assert rows(plan_batches([wide, question(1, 5)], BatchPolicy("tokens", budget=100))) == [[0], [1]]
+    assert padded_tokens([wide]) == 210
+
+
+def test_shrinking_halves_until_it_fits() -> None:
+    batches = plan_batches(QUESTIONS, BatchPolicy.parse("7"))
+    small = shrunk(batches, 80)
+    assert sorted(row for batch in rows(small) for row in batch) == list(range(7))
+    assert all(len(batch) == 1 or padded_tokens(batch) <= 80 for batch in small)
+    assert shrunk(batches, None) == batches
+
+
+@pytest.mark.parametrize(("family", "task"), [("ouro", "arithmetic"), ("huginn", "arithmetic-mc")])
+def test_numbers_do_not_depend_on_the_layout(family: str, task: str, measured: Callable[..., StoredRun]) -> None:
+    runs = [
+        measured(family, task, limit=6, batch_size=size, unit_size=unit)
+        for size, unit in (("auto", 64), ("paper", 4), ("1", 2))
+    ]
+    first, *others = (run.records for run in runs)
+    assert first["batch"].n_unique() < first.height
+    for run, other in zip(runs[1:], others, strict=True):
+        assert run.manifest.batch.policy in ("paper", "questions")
+        for name in ("utility_before", "gain", "slope", "quadratic", "quadratic_gain", "output_kl", "update_norm"):
+            np.testing.assert_allclose(other[name], first[name], rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize(("family", "task"), [("ouro", "arithmetic"), ("huginn", "arithmetic-mc")])
+def test_bf16_states_on_a_cpu_do_not_depend_on_the_layout(
+    family: str, task: str, measured: Callable[..., StoredRun]
+) -> None:
+    """Beyond the rounding of a float32 readout; states that differed in a few BF16 bits would show far above that."""
+    layouts: list[dict[str, object]] = [{}, {"batch_size": "1"}, {"batch_size": "paper"}, {"unit_size": 3}]
+    common = {"limit": 7, "level": "quick", "dtype": "bfloat16", "transitions": [1, 3]}
+    first, *others = (measured(family, task, **common, **layout).records for layout in layouts)
+    for other in others:
+        for name in ("utility_before", "gain", "slope", "quadratic", "quadratic_scale"):
+            np.testing.assert_allclose(other[name], first[name], rtol=5e-6, atol=5e-7)
+
+
+def test_paper_batches_are_recorded(measured: Callable[..., StoredRun]) -> None:
+    run = measured("ouro", "arithmetic", limit=5, batch_size="paper", unit_size=4, level="quick")
+    assert run.manifest.batch.model_dump() == {
+        "policy": "paper", "size": 2, "token_budget": None, "padding": "right"
+    }  # fmt: skip
+    assert run.records["batch"].to_list() == [0, 0, 1, 1, 0]
+    positions = run.records["n_positions"].to_list()
+    assert run.records["batch_width"].to_list()[:2] == [max(positions[:2])] * 2

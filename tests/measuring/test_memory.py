@@ -1,0 +1,107 @@
+"""Out of memory: a refused allocation halves the batch for good, and the numbers stay what they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from loopscope.errors import LoopscopeError
+from loopscope.measuring import trip
+from loopscope.measuring.worker import is_out_of_memory
+from loopscope.store import StoredRun
+
+
+def test_host_and_device_refusals_are_recognised() -> None:
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(refused.value)
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to limit the address space")
+def test_refused_allocation_halves_the_batch_for_good(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    script = Path(__file__).with_name("short_of_memory.py")
+    result = subprocess.run(
+        [sys.executable, str(script), checkpoint("huginn"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["said"], "no allocation was refused"
+    assert all("out of memory" in line for line in found["said"])
+    plenty, short = StoredRun(tmp_path / "plenty"), StoredRun(tmp_path / f"short-{found['megabytes']}")
+    assert plenty.records["batch"].n_unique() == 1
+    later = short.records.filter(short.records["row"] >= 24)
+    assert later["batch"].n_unique() > 1, "the second unit began with small batches"
+    # Whether the first unit meets the limit or the second depends on the allocator; that it was met must be told.
+    told = [event["message"] for event in short.events if event["event"] == "notice"]
+    assert told == found["said"], "every refusal is on record"
+    for name in ("utility_before", "gain", "slope", "quadratic"):
+        np.testing.assert_allclose(short.records[name], plenty.records[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("many", [512, pytest.param(4096, marks=pytest.mark.slow)])
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads a process's own peak from /proc")
+def test_memory_does_not_grow_with_the_questions_in_bf16(many: int, tmp_path: Path) -> None:
+    """Each in a process of its own: every batch has a number of tokens that was not there before."""
+    script = Path(__file__).with_name("peak_of_pass.py")
+    peaks = []
+    for questions in (128, many):
+        command = [sys.executable, str(script), str(questions), str(tmp_path / str(questions))]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        peaks.append(float(done.stdout.splitlines()[-1]))
+    few, more = peaks
+    assert more <= 1.05 * few
+
+
+def test_single_question_that_does_not_fit_is_named(
+    measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+    monkeypatch.setattr(trip, "affine_paths", refuse)
+    with pytest.raises(LoopscopeError, match="alone does not fit into memory"):
+        measured("ouro", "arithmetic", limit=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_refusal_halves_the_batch(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    from loopscope.api import measure
+
+    said: list[str] = []
+    torch.cuda.set_per_process_memory_fraction(0.002)
+    try:
+        run = measure(
+            checkpoint("huginn"),
+            ["arithmetic"],
+            output=tmp_path / "run",
+            transitions=[1],
+            limit=512,
+            unit_size=512,
+            batch_size="512",
+            device="cuda",
+            notify=said.append,
+        )
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert said
+    assert run.finished

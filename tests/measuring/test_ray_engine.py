@@ -1,0 +1,136 @@
+"""The Ray engine on a real local Ray: two workers, one killed in the middle, the records of the local engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loopscope.api import measure
+from loopscope.errors import LoopscopeError
+from loopscope.measuring.progress import Silent
+from loopscope.measuring.ray_engine import connect
+from loopscope.store import StoredRun, verify
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'loopscope[ray]'")
+# Ray's own housekeeping warns about sockets and processes that it leaves to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to find the workers"),
+]
+
+OPTIONS = {"limit": 12, "unit_size": 1, "level": "quick", "transitions": [1, 2]}
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """One Ray for the whole file: starting it is what takes time."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
+
+
+def workers() -> list[int]:
+    """The processes of Ray's workers that measure at the moment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                title = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if title.startswith(b"ray::ReplicaWorker"):
+                found.append(int(entry.name))
+    return found
+
+
+def kill_one_in_the_middle(folder: Path, killed: list[int]) -> None:
+    """Wait for the first records, then kill a worker (SIGKILL)."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if len(list((folder / "units").glob("*.json"))) >= 2:
+            for process in workers()[:1]:
+                os.kill(process, signal.SIGKILL)
+                killed.append(process)
+            return
+        time.sleep(0.002)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_killed_worker_changes_nothing(
+    measured: Callable[..., StoredRun],
+    contents: Callable[[Path], dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    local = measured("ouro", "arithmetic", **OPTIONS)
+    killed: list[int] = []
+    said: list[str] = []
+    told: list[int] = []
+    monkeypatch.setattr(Silent, "advance", lambda self, questions, tokens: told.append(questions))
+    killer = threading.Thread(target=kill_one_in_the_middle, args=(tmp_path / "ray", killed))
+    killer.start()
+    run = measured(
+        "ouro", "arithmetic", output=tmp_path / "ray", engine="ray", workers=2, notify=said.append, **OPTIONS
+    )
+    killer.join()
+    assert len(killed) == 1
+    assert any("its worker died" in line for line in said)
+    assert verify(run).ok
+    assert contents(run.path) == contents(local.path)
+    assert sum(told) == OPTIONS["limit"]  # a lost worker's batches are counted once
+
+
+SCRIPT = """
+import sys
+from loopscope.measuring.ray_engine import connect
+from loopscope.api import measure
+
+model, output, address = sys.argv[1:]
+measure(model, ["arithmetic"], output=output, limit=2, unit_size=1, level="quick", transitions=[1], device="cpu",
+        engine="ray", workers=1, address=address)
+"""
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_existing_cluster_by_address(
+    measured: Callable[..., StoredRun],
+    checkpoint: Callable[[str], str],
+    contents: Callable[[Path], dict[str, bytes]],
+    tmp_path: Path,
+) -> None:
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", SCRIPT, checkpoint("ouro"), str(tmp_path / "ray"), address]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    local = measured("ouro", "arithmetic", limit=2, unit_size=1, level="quick", transitions=[1], depths=[])
+    assert contents(tmp_path / "ray") == contents(local.path)
+
+
+def test_cluster_that_is_not_there() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    with pytest.raises(LoopscopeError, match=f"cannot reach the Ray cluster at {address}"):
+        connect(ray, address, 1)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_mistake_in_a_worker_is_one_line_here(tmp_path: Path) -> None:
+    with pytest.raises(LoopscopeError, match="there is no model 'toy-uoro': did you mean toy-ouro"):
+        measure("toy-uoro", ["arithmetic"], output=tmp_path / "run", transitions=[1], limit=1, engine="ray", workers=1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_gpu_that_the_cluster_lacks_is_refused(measured: Callable[..., StoredRun]) -> None:
+    with pytest.raises(LoopscopeError, match="the Ray cluster has no GPU"):
+        measured("ouro", "arithmetic", engine="ray", device="cuda")

@@ -1,0 +1,119 @@
+"""`verify` measures a sample again: a sound run passes, a forged number or another source does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from loopscope.api import measure
+from loopscope.measuring.replay import replay
+from loopscope.store import StoredRun, verify
+from loopscope.store.arrow import encode
+from loopscope.store.hashing import sha256_bytes
+from loopscope.store.records import Shard, decode_record
+from loopscope.store.tables import TABLES
+
+
+def forge(run: StoredRun, table: str, column: str, shift: float) -> None:
+    """Change a column everywhere, and the hashes and the seal with it, as a careful forger would."""
+    for unit in run.units:
+        path = run.layout.shard(table, unit)
+        data = pq.ParquetFile(path).read()
+        place = data.schema.get_field_index(column)
+        field = data.schema.field(place)
+        data = data.set_column(place, field, pc.add(data.column(column), pa.scalar(shift, field.type)))
+        contents = encode(TABLES[table], data)
+        path.write_bytes(contents)
+        record = decode_record(run.layout.record(unit).read_bytes())
+        shards = tuple(
+            Shard(table=s.table, rows=s.rows, bytes=len(contents), sha256=sha256_bytes(contents))
+            if s.table == table
+            else s
+            for s in record.shards
+        )
+        run.layout.record(unit).write_bytes(record.model_copy(update={"shards": shards}).encode())
+    run.layout.complete.write_bytes(StoredRun(run.path).completion().encode())
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
+@pytest.mark.parametrize("family", ["ouro", "huginn"])
+def test_sound_run_replays(family: str, task: str, measured: Callable[..., StoredRun]) -> None:
+    run = measured(family, task, limit=7, unit_size=4, tokens=True)
+    result = verify(run.path, replay)
+    assert result.findings == ()
+    assert result.replayed
+
+
+def test_full_run_of_several_tasks_replays(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    run = measure(
+        checkpoint("ouro"),
+        ["arithmetic", "arithmetic-mc"],
+        output=tmp_path / "run",
+        transitions=[1],
+        level="full",
+        paths=True,
+        limit={"arithmetic": 3, "arithmetic-mc": 2},
+        ids={"arithmetic": [4, 5, 9, 11]},
+        device="cpu",
+        batch_size="paper",
+    )
+    assert verify(run.path, replay).findings == ()
+
+
+@pytest.mark.parametrize(("table", "column"), [("depths", "utility"), ("questions", "update_norm")])
+def test_forged_numbers_are_found(table: str, column: str, measured: Callable[..., StoredRun]) -> None:
+    run = measured("ouro", "arithmetic", limit=3)
+    forge(run, table, column, 1e-4)
+    assert verify(run.path).ok, "hashes and seal were forged along"
+    findings = verify(run.path, replay).findings
+    assert [finding.kind for finding in findings] == ["replay"]
+    assert f"{table}.{column}" in str(findings[0])
+
+
+def test_other_weights_are_refused(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint("ouro"), folder)
+    run = measure(str(folder), ["arithmetic"], output=tmp_path / "run", transitions=[1], limit=2, device="cpu")
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(bytes(weights))
+    (finding,) = verify(run.path, replay).findings
+    assert "not the sources of the run: model.weights.model.safetensors" in str(finding)
+    shutil.rmtree(folder)
+    (finding,) = verify(run.path, replay).findings
+    assert "cannot be measured again" in str(finding)
+    assert verify(run.path, partial(replay, model=checkpoint("ouro"))).findings == ()
+
+
+def test_other_data_is_refused(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"prompt": "a", "solution": " b"}) + "\n")
+    run = measure(checkpoint("ouro"), [str(path)], output=tmp_path / "run", transitions=[1], device="cpu")
+    assert verify(run.path, replay).ok
+    path.write_text(json.dumps({"prompt": "a", "solution": " c"}) + "\n")
+    findings = verify(run.path, replay).findings
+    assert any("task.mine/all.data_sha256" in str(finding) for finding in findings)
+    path.unlink()
+    (finding,) = verify(run.path, replay).findings
+    assert "does not exist" in str(finding)
+
+
+def test_run_without_its_log_is_replayed_from_the_manifest(measured: Callable[..., StoredRun]) -> None:
+    run = measured("ouro", "arithmetic", limit=3)
+    run.layout.events.unlink()
+    assert verify(run.path, replay).ok
+
+
+def test_other_layout_is_compared_to_rounding(measured: Callable[..., StoredRun]) -> None:
+    run = measured("ouro", "arithmetic", limit=4)
+    # As if memory had run out: the same questions, stored as measured in other batches.
+    forge(run, "questions", "batch_width", 1)
+    assert verify(run.path, replay).ok

@@ -1,0 +1,52 @@
+"""Q a second way: several questions at once are each by itself, whatever else is in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from loopscope.measuring import scalar_check
+from loopscope.measuring.batches import collate
+from loopscope.measuring.columns import Arrival
+from loopscope.measuring.layout import Layout
+from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring.scalar_check import agrees, scalar_check_columns, scalar_quadratics
+from loopscope.models import load_model, load_tokenizer
+from loopscope.tasks.load import load_task
+
+CHECKED = [False, True, True, False, True]
+
+
+@pytest.mark.parametrize("together", [1, 10**9])
+@pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
+@pytest.mark.parametrize("family", ["ouro", "huginn"])
+@torch.no_grad()
+def test_questions_together_are_each_by_itself(
+    family: str, task: str, together: int, checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(scalar_check._LOGITS, "cpu", together)
+    model, loaded = load_model(checkpoint(family), dtype="float64"), load_task(task, limit=5)
+    questions = QuestionEncoder(load_tokenizer(checkpoint(family)), None, "error").questions(loaded, loaded.rows, 0)
+    batch = collate(questions).batch
+    layout = Layout.of(questions, batch, model.device)
+    states = model.states(batch, [1, 2])
+    columns = scalar_check_columns(model, states[1], states[2], layout, torch.float64, CHECKED)
+    quadratic = torch.zeros(5, dtype=torch.float64)
+    (found,) = Arrival([{"quadratic": quadratic, **columns}]).columns()
+    assert [value is not None for value in found["scalar_quadratic"]] == CHECKED
+    assert [value is not None for value in found["scalar_check_passed"]] == CHECKED
+    for index, value in enumerate(found["scalar_quadratic"]):
+        if value is not None:
+            rows, own = layout.some([index])
+            alone = scalar_quadratics(model, states[1][rows], states[2][rows], own, torch.float64)
+            assert value == pytest.approx(float(alone), rel=1e-10)
+            assert found["scalar_check_passed"][index] is agrees(0.0, value)
+
+
+def test_criterion_is_absolute_or_relative() -> None:
+    assert agrees(1.0, 1.0 + 9e-5)
+    assert not agrees(1.0, 1.0 + 2e-4)
+    assert agrees(1e-7, 9e-7)
+    assert not agrees(1e-7, 2e-6)

@@ -1,0 +1,148 @@
+"""The seven benchmarks and the embedded tasks through the whole pass: every column there, every number finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loopscope.api import measure
+from loopscope.store import StoredRun, verify
+from loopscope.store.tables import Column
+
+OPTIONS = ("hellaswag", "arc_challenge", "piqa", "boolq", "commonsense_qa")
+SOLUTIONS = ("gsm8k", "math500")
+ONLY_OPTIONS = frozenset(
+    {"n_options", "correct_option", "option_scores", "option_logliks", "chosen_option", "options", "option_tokens"}
+)
+SOMETIMES_NULL = frozenset({"difficulty", "metadata", "scalar_quadratic", "scalar_check_passed"}) | {
+    f"fp64_{name}" for name in ("safe_scale", "safe_gain", "boundary_low", "boundary_high")
+}
+
+
+def always_null(column: Column, kind: str, *, affine: bool) -> bool:
+    """Whether this kind of path leaves the column empty."""
+    concave = kind == "solution" and affine
+    if kind == "solution" and column.name in ONLY_OPTIONS:
+        return True
+    if kind == "options" and column.name in ("reference", "kl_correction", "kl_residual"):
+        return True
+    if concave:
+        return column.name.startswith(("fp64_third", "fp64_refined", "fp64_optimum_ceiling"))
+    gate = column.name.startswith("exit") or column.name in ("continues", "gate_continuing")
+    return "affine" in column.meaning or (gate and not affine)
+
+
+def require_whole(run: StoredRun, kind: str, *, affine: bool) -> None:
+    """Every table has rows, every column that this kind of path fills is full, nothing is NaN."""
+    assert run.finished
+    assert verify(run).ok
+    for table in run.manifest.tables():
+        frame = run.read(table.name)
+        assert frame.height > 0
+        for column in table.columns:
+            nulls = frame[column.name].null_count()
+            if column.name not in SOMETIMES_NULL and run.manifest.level.includes(column.level):
+                expected = frame.height if always_null(column, kind, affine=affine) else 0
+                assert nulls == expected, f"{table.name}.{column.name}"
+            if column.type.is_float:
+                flat = frame[column.name].explode() if column.type.is_list else frame[column.name]
+                assert np.isfinite(flat.drop_nulls().to_numpy()).all()
+
+
+def require_identities(run: StoredRun) -> None:
+    """What must vanish but for FP64 rounding: ΔU = A + ∫(1−s)φ'', ΔU = A − C, H + D = H⁺."""
+    frame = run.records
+    scale = 1.0 + frame["fp64_slope"].abs() + frame["fp64_gain"].abs()
+    assert float((frame["fp64_decomposition_residual"].abs() / scale).max()) < 1e-9
+    assert frame["fp64_state_gap"].max() < 1e-15
+    for name in ("kl_residual", "fp64_kl_residual"):
+        residual = frame[name].drop_nulls()
+        if len(residual):
+            assert float(residual.abs().max()) < (1e-13 if name.startswith("fp64") else 1e-5)
+
+
+def require_scalar_checks(run: StoredRun) -> None:
+    assert run.records["scalar_check_passed"].all()
+    assert run.records["scalar_quadratic"].null_count() == 0
+
+
+@pytest.mark.parametrize("task", [*SOLUTIONS, *OPTIONS])
+def test_affine_model_on_a_benchmark(task: str, measured: Callable[..., StoredRun], data_dir: Path) -> None:
+    run = measured("ouro", task, level="full", tokens=True, paths=True, limit=2, data_dir=data_dir)
+    require_whole(run, "options" if task in OPTIONS else "solution", affine=True)
+    require_identities(run)
+    require_scalar_checks(run)
+
+
+@pytest.mark.parametrize("task", [*SOLUTIONS, *OPTIONS])
+def test_nonlinear_model_on_a_benchmark(task: str, measured: Callable[..., StoredRun], data_dir: Path) -> None:
+    run = measured("huginn", task, limit=2, data_dir=data_dir)
+    require_whole(run, "options" if task in OPTIONS else "solution", affine=False)
+    require_scalar_checks(run)
+
+
+@pytest.mark.parametrize("task", ["gsm8k", "commonsense_qa"])
+def test_published_vocabulary_and_tokenizer(
+    task: str, published_checkpoint: Callable[[str], str], data_dir: Path, tmp_path: Path
+) -> None:
+    run = measure(
+        published_checkpoint("ouro"),
+        [task],
+        output=tmp_path / "run",
+        transitions=[4],
+        tokens=True,
+        limit=1,
+        data_dir=data_dir,
+        device="cpu",
+    )
+    require_whole(run, "options" if task in OPTIONS else "solution", affine=True)
+    require_scalar_checks(run)
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
+def test_nonlinear_model_in_full(task: str, measured: Callable[..., StoredRun]) -> None:
+    run = measured("huginn", task, level="full", tokens=True, paths=True, limit=2)
+    require_whole(run, "options" if task.endswith("mc") else "solution", affine=False)
+    require_identities(run)
+    require_scalar_checks(run)
+
+
+@pytest.mark.parametrize("model", ["toy-ouro", "toy-huginn"])
+def test_embedded_models_on_both_embedded_tasks(model: str, tmp_path: Path) -> None:
+    run = measure(
+        model,
+        ["arithmetic", "arithmetic-mc"],
+        output=tmp_path / "run",
+        transitions=[1],
+        limit={"arithmetic": 2, "arithmetic-mc": 1},
+        device="cpu",
+        dtype="float32",
+    )
+    assert run.finished
+    assert run.records["task"].to_list() == ["arithmetic", "arithmetic", "arithmetic-mc"]
+    assert run.records["scalar_check_passed"].all()
+
+
+def test_every_level_fills_its_own_columns_only(measured: Callable[..., StoredRun]) -> None:
+    for level in ("quick", "grid", "full"):
+        run = measured("ouro", "arithmetic", level=level, limit=2)
+        assert verify(run).ok
+        filled = {name for name in run.records.columns if run.records[name].null_count() < run.records.height}
+        assert ("grid_gain" in filled) is (level != "quick")
+        assert ("fp64_M" in filled) is (level == "full")
+
+
+def test_limit_by_another_name_of_the_task(measured: Callable[..., StoredRun], data_dir: Path) -> None:
+    run = measured("ouro", "ARC-Challenge", level="quick", limit={"arc_c": 2}, data_dir=data_dir)
+    assert run.records.height == 2
+    assert run.manifest.tasks[0].limit == 2
+
+
+def test_depths_alone_need_no_transition(measured: Callable[..., StoredRun]) -> None:
+    run = measured("ouro", "arithmetic-mc", transitions=[], depths=[0, 1, 3], limit=3)
+    assert run.depths["depth"].to_list() == [0, 1, 3] * 3
+    assert run.records.height == 0
+    assert verify(run).ok

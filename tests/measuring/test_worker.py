@@ -1,0 +1,152 @@
+"""Batches in flight: launched one ahead, halved whenever memory refuses, units stored in order and never lost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from loopscope.errors import LoopscopeError
+from loopscope.measuring import reading as affine
+from loopscope.measuring import worker
+from loopscope.measuring.trip import PendingTrip, Tables, Trip
+from loopscope.readout import AffinePath, Survey, affine_path_from_states
+from loopscope.store import StoredRun, verify
+from loopscope.store.writer import RunWriter
+
+SMALL = {"limit": 6, "unit_size": 2, "level": "quick"}
+
+
+class Watched(Trip):
+    """A trip that notes when it is launched and finished."""
+
+    seen: list[str]
+
+    def __init__(self, model: Any, settings: Any, questions: Any, **options: Any) -> None:
+        super().__init__(model, settings, questions, **options)
+        self.rows = ",".join(str(question.row) for question in sorted(questions, key=lambda q: q.row))
+
+    def launch(self) -> PendingTrip:
+        self.seen.append(f"launch {self.rows}")
+        pending, seen, rows = super().launch(), self.seen, self.rows
+        finish = pending.finish
+
+        def watched() -> Tables:
+            seen.append(f"finish {rows}")
+            return finish()
+
+        pending.finish = watched  # type: ignore[method-assign]
+        return pending
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happened to the batches of the worker, in order."""
+    found: list[str] = []
+    monkeypatch.setattr(Watched, "seen", found, raising=False)
+    monkeypatch.setattr(worker, "Trip", Watched)
+    return found
+
+
+def test_the_next_batch_is_launched_before_the_last_is_finished(
+    seen: list[str], measured: Callable[..., StoredRun]
+) -> None:
+    measured("ouro", "arithmetic", **SMALL)
+    assert seen == ["launch 0,1", "launch 2,3", "finish 0,1", "launch 4,5", "finish 2,3", "finish 4,5"]
+
+
+def test_so_are_the_batches_of_one_unit(seen: list[str], measured: Callable[..., StoredRun]) -> None:
+    run = measured("ouro", "arithmetic", **{**SMALL, "limit": 5, "unit_size": 64, "batch_size": "2"})
+    assert seen == ["launch 0,1", "launch 2,3", "finish 0,1", "launch 4", "finish 2,3", "finish 4"]
+    assert run.records["batch"].to_list() == [0, 0, 1, 1, 2]
+
+
+def test_memory_refused_at_the_end_of_a_trip(
+    measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"limit": 8, "unit_size": 4, "batch_size": "4"}
+    plenty = measured("ouro", "arithmetic", **options)
+    finish, refused = PendingTrip.finish, iter([False, True])
+
+    def short(self: PendingTrip) -> Tables:
+        if next(refused, False):
+            raise MemoryError
+        return finish(self)
+
+    monkeypatch.setattr(PendingTrip, "finish", short)
+    said: list[str] = []
+    run = measured("ouro", "arithmetic", notify=said.append, **options)
+    assert len(said) == 1
+    assert "out of memory with 4 questions" in said[0]
+    assert run.records["batch"].to_list()[:4] == [0, 0, 0, 0]
+    assert run.records["batch"].n_unique() > 1
+    assert [event["unit"] for event in run.events if event["event"] == "notice"] == [1]
+    for name in ("utility_before", "gain", "slope", "quadratic"):
+        np.testing.assert_allclose(run.records[name], plenty.records[name], rtol=1e-4, atol=1e-6)
+
+
+def test_unit_that_cannot_be_stored_ends_the_pass(
+    measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch, seen: list[str]
+) -> None:
+    def refuse(self: RunWriter, unit: Any, tables: Any) -> None:
+        raise LoopscopeError("no space left")
+
+    monkeypatch.setattr(RunWriter, "commit", refuse)
+    with pytest.raises(LoopscopeError, match="no space left"):
+        measured("ouro", "arithmetic", **SMALL)
+    assert "finish 4,5" not in seen, "no further than the unit after it"
+
+
+def test_what_was_measured_is_stored_when_a_later_batch_fails(
+    measured: Callable[..., StoredRun],
+    monkeypatch: pytest.MonkeyPatch,
+    contents: Callable[[Path], dict[str, bytes]],
+    tmp_path: Path,
+) -> None:
+    whole = measured("ouro", "arithmetic", **SMALL)
+    launch, count = Trip.launch, iter(range(10))
+
+    def interrupted(self: Trip) -> PendingTrip:
+        if next(count) == 2:
+            raise KeyboardInterrupt
+        return launch(self)
+
+    monkeypatch.setattr(Trip, "launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measured("ouro", "arithmetic", output=tmp_path / "cut", **SMALL)
+    monkeypatch.undo()
+    assert [file.name for file in (tmp_path / "cut" / "units").iterdir()] == ["000000.json"]
+    run = measured("ouro", "arithmetic", output=tmp_path / "cut", **SMALL)
+    assert contents(run.path) == contents(whole.path)
+    assert verify(run).ok
+
+
+def test_token_that_the_kernels_give_up_is_read_another_way(
+    measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch, contents: Callable[[Path], dict[str, bytes]]
+) -> None:
+    options = {"limit": 6, "unit_size": 2, "tokens": True}
+    sound = measured("ouro", "arithmetic", **options)
+    survey, checks = AffinePath.survey, []
+
+    def read(*arguments: Any, check: bool, **options: Any) -> AffinePath:
+        path = affine_path_from_states(*arguments, check=check, **options)
+        checks.append(check)
+        monkeypatch.setattr(AffinePath, "survey", survey if check else given_up)
+        return path
+
+    def given_up(self: AffinePath, *arguments: Any) -> Survey:
+        found = survey(self, *arguments)
+        lost = torch.zeros_like(found.initial).index_fill_(0, torch.tensor([3]), torch.nan)
+        return dataclasses.replace(found, initial=found.initial + lost, gains=found.gains + lost.unsqueeze(1))
+
+    monkeypatch.setattr(affine, "affine_path_from_states", read)
+    run = measured("ouro", "arithmetic", **options)
+    assert contents(run.path) == contents(sound.path)
+    # Two units were launched before it was known; both are measured again, the third carefully from the start.
+    a_batch = checks.count(False) // 2
+    assert checks == [False] * (2 * a_batch) + [True] * (3 * a_batch)
