@@ -1,0 +1,17 @@
+"""The whole corpus, in order."""
+
+from __future__ import annotations
+
+import calls
+import checkpoints
+import data_files
+import flags
+import readouts
+import run_directories
+import templates
+
+CASES = tuple(
+    case
+    for module in (flags, data_files, templates, checkpoints, run_directories, calls, readouts)
+    for case in module.cases()
+)
