@@ -1,7 +1,4 @@
-"""The list of studies: names, what each shows, and where its function lives (imported when it is first used).
-
-Studies by name, from run directories or opened runs.
-"""
+"""All studies by name: what each shows, where its function is (imported when first used), and how to call it."""
 
 from __future__ import annotations
 
@@ -54,13 +51,14 @@ class Study:
     """One line."""
     needs: str
     """What a run must hold: a level of measurement, or an option of `measure`."""
+    module: str
+    """Where its function is, under the study's name."""
 
     @property
     def function(self) -> Callable[..., Any]:
         """The study itself."""
-        module = self.name.replace("-", "_")
         with studies_extra():
-            found: Callable[..., Any] = getattr(import_module(f"loopscope.studies.{self.kind}s.{module}"), module)
+            found: Callable[..., Any] = getattr(import_module(self.module), self.name.replace("-", "_"))
         return found
 
     def table(self, records: Records, bootstrap: Bootstrap | None = None) -> TableResult[Row]:
@@ -74,12 +72,25 @@ class Study:
         return result
 
 
+_SHARED = {
+    "bounds": ("bound-selected", "integrated-bounds", "scale-bounds"),
+    "geometry": ("oracles", "path-curvature", "progress-boundary"),
+    "interventions": ("contraction", "quadratic-intervention"),
+    "mechanism": ("exact-kl", "failure-shares"),
+    "optima": ("optimum-refinement", "refined-optima"),
+}
+"""Tables in a module that does not have their name."""
+_MODULES = {name: module for module, names in _SHARED.items() for name in names}
+
+
 def _table(name: str, paper: str, needs: str, summary: str) -> Study:
-    return Study(name, "table", paper, summary, needs)
+    module = _MODULES.get(name, name.replace("-", "_"))
+    return Study(name, "table", paper, summary, needs, f"loopscope.studies.tables.{module}")
 
 
 def _figure(name: str, paper: str, needs: str, summary: str) -> Study:
-    return Study(name, "figure", paper, summary, needs)
+    module = name.replace("-", "_")
+    return Study(name, "figure", paper, summary, needs, f"loopscope.studies.figures.{module}")
 
 
 TABLES: dict[str, Study] = {

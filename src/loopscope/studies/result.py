@@ -131,33 +131,33 @@ class TableResult(Generic[R_co]):
 
     def to_text(self) -> str:
         """Aligned plain text."""
-        from loopscope.studies.render.text import render
+        from loopscope.studies.render.text import as_text
 
-        return render(self)
+        return as_text(self)
 
     def to_markdown(self) -> str:
         """A Markdown pipe table."""
-        from loopscope.studies.render.text import render
+        from loopscope.studies.render.text import as_markdown
 
-        return render(self)
+        return as_markdown(self)
 
     def to_latex(self) -> str:
         """A booktabs table with the paper's heads."""
-        from loopscope.studies.render.latex import render
+        from loopscope.studies.render.latex import as_latex
 
-        return render(self)
+        return as_latex(self)
 
     def to_csv(self) -> str:
         """Long form, full precision, one line per row, intervals in columns of their own."""
-        from loopscope.studies.render.data import render
+        from loopscope.studies.render.data import as_csv
 
-        return render(self)
+        return as_csv(self)
 
     def to_json(self) -> str:
         """Everything, full precision."""
-        from loopscope.studies.render.data import render
+        from loopscope.studies.render.data import as_json
 
-        return render(self)
+        return as_json(self)
 
     def __str__(self) -> str:
         return self.to_text()

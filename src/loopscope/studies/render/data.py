@@ -34,7 +34,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How a cell begins that a spreadsheet would compute."""
 
 
-def render(result: TableResult[Row]) -> str:
+def as_csv(result: TableResult[Row]) -> str:
     """One line per row; undefined numbers are empty."""
     estimates = {name for name in result.measures if any(isinstance(row.value(name), Estimate) for row in result.rows)}
     heads = ["table", *CONDITION.values(), "key"]
@@ -70,7 +70,7 @@ def _cells(row: Row, name: str, estimated: bool) -> list[Any]:
     return [value.value, *((interval.low, interval.high) if interval else (None, None))]
 
 
-def render_json(result: TableResult[Row]) -> str:
+def as_json(result: TableResult[Row]) -> str:
     """The whole table; undefined numbers are null."""
     return json.dumps(as_dict(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

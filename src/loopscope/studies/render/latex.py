@@ -61,7 +61,7 @@ class Layout:
 LAYOUTS = tuple(Layout(size, turned) for turned in (False, True) for size in SIZES)
 
 
-def render(result: TableResult[Row]) -> str:
+def as_latex(result: TableResult[Row]) -> str:
     """One table environment, or several where one page does not hold it."""
     written, plain = sheets(result, LatexDialect()), sheets(result, PlainDialect())
     layout = next((way for way in LAYOUTS if all(_width(sheet, way) <= way.width for sheet in plain)), LAYOUTS[-1])

@@ -12,7 +12,7 @@ from loopscope.studies.result import Column, Row, TableResult
 GAP = "  "
 
 
-def render(result: TableResult[Row]) -> str:
+def as_text(result: TableResult[Row]) -> str:
     """The whole table with title, panels and notes."""
     parts = [result.title]
     for sheet in sheets(result, PlainDialect()):
@@ -63,7 +63,7 @@ def _group_line(sheet: Sheet, widths: list[int]) -> str:
     return GAP.join(parts)
 
 
-def render_markdown(result: TableResult[Row]) -> str:
+def as_markdown(result: TableResult[Row]) -> str:
     """The whole table with a bold title, panels and notes."""
     parts = [f"**{_escape(result.title)}.** {_escape(result.caption)}"]
     for sheet in sheets(result, PlainDialect()):
