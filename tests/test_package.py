@@ -18,10 +18,9 @@ def test_every_public_name_is_there(name: str):
     assert getattr(ls, name) is not None
 
 
-def test_measure_can_be_called_again_after_its_room_was_imported(tmp_path):
-    import loopscope.measuring.run
+def test_measure_stays_a_function_after_the_package_behind_it_was_imported(tmp_path):
+    import loopscope.measuring.run  # noqa: F401 - must not hide the function
 
-    assert callable(loopscope.measuring.run.measure)
     for turn in ("first", "second"):
         run = ls.measure(
             "toy-ouro",

@@ -12,7 +12,6 @@ from loopscope.bench.__main__ import main
 
 pytest.importorskip("typer")
 
-from loopscope.cli import commands  # noqa: F401 - registers the commands
 from loopscope.cli.app import exit_code
 
 

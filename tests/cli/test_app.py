@@ -67,13 +67,12 @@ def test_help_answers_in_a_blink():
 
 
 def test_ctrl_c_is_130_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    import loopscope.cli.output
-    from loopscope.cli import commands  # noqa: F401 - registers the commands
+    from loopscope.cli import studies
 
     def interrupted() -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loopscope.cli.output, "studies", interrupted)
+    monkeypatch.setattr(studies, "list_studies", interrupted)
     assert exit_code(["studies"]) == 130
     assert "the same command continues" in capsys.readouterr().err
 
@@ -90,7 +89,6 @@ def test_a_full_disk_behind_the_output_is_one_line(command: tuple[str, ...]):
 
 
 def test_names_that_are_not_utf_8_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    from loopscope.cli import commands  # noqa: F401 - registers the commands
 
     name = os.fsdecode(b"run\xff")
     assert exit_code(["verify", name]) == 2
@@ -106,16 +104,15 @@ def test_names_that_are_not_utf_8_are_one_line(monkeypatch: pytest.MonkeyPatch, 
 def test_an_error_of_the_disk_is_one_line_and_any_other_keeps_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    import loopscope.cli.output
-    from loopscope.cli import commands  # noqa: F401 - registers the commands
+    from loopscope.cli import studies
 
     def broken(code: int) -> None:
         raise OSError(code, os.strerror(code), "some/file")
 
-    monkeypatch.setattr(loopscope.cli.output, "studies", lambda: broken(errno.EROFS))
+    monkeypatch.setattr(studies, "list_studies", lambda: broken(errno.EROFS))
     assert exit_code(["studies"]) == 2
     assert capsys.readouterr().err == "loopscope: cannot read or write some/file: Read-only file system\n"
-    monkeypatch.setattr(loopscope.cli.output, "studies", lambda: broken(errno.EBADF))
+    monkeypatch.setattr(studies, "list_studies", lambda: broken(errno.EBADF))
     with pytest.raises(OSError, match="Bad file descriptor"):
         exit_code(["studies"])
 

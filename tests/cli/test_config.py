@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.cli.app import MOST_BYTES, exit_code, read_flags
+from loopscope.cli.app import exit_code
+from loopscope.cli.flags import MOST_BYTES, read_flags
 from loopscope.errors import LoopscopeError
 
 KNOWN = ["transitions", "limit", "unit_size", "tokens", "dtype", "tasks", "config"]
@@ -91,7 +92,6 @@ def test_an_error_is_one_line_in_python_too(tmp_path: Path) -> None:
 
 
 def test_flags_of_every_type_reach_the_command(tmp_path: Path) -> None:
-    from loopscope.cli import commands  # noqa: F401 - registers the commands
     from loopscope.store import StoredRun
 
     (tmp_path / "flags.yaml").write_text(

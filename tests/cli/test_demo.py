@@ -16,7 +16,6 @@ from loopscope.store import StoredRun
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from loopscope.cli import commands  # noqa: F401 - registers the commands
 
     folder = tmp_path_factory.mktemp("demo") / "runs"
     assert exit_code(["demo", "--questions", "2", "--output", str(folder), "--progress", "none"]) == 0

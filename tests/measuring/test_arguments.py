@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from loopscope.api import measure
-from loopscope.cli import commands  # noqa: F401 - registers the commands
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError, command_line_words, setting, shown
 from loopscope.measuring.settings import DEEPEST, limits, rows, task_list

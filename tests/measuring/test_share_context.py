@@ -14,7 +14,6 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from loopscope.api import measure
-from loopscope.cli import commands  # noqa: F401 - registers the commands
 from loopscope.cli.app import app
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.batches import Question, collate, padded_tokens, plan_batches

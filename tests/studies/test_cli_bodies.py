@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
-from loopscope.cli.output import compare, figures, studies, tables
+from loopscope.cli.studies import draw_figures as figures
+from loopscope.cli.studies import list_studies as studies
+from loopscope.cli.studies import render_comparison as compare
+from loopscope.cli.studies import render_tables as tables
 from loopscope.errors import LoopscopeError
 from loopscope.studies import FIGURES, TABLES
 
@@ -106,7 +109,7 @@ def test_studies_are_listed_with_what_they_need():
 
 
 def test_figures_without_matplotlib_are_one_line_with_the_remedy(run, tmp_path):
-    call = f"from loopscope.cli.output import figures; list(figures([{run!r}], {str(tmp_path)!r}))"
+    call = f"from loopscope.cli.studies import draw_figures as figures; list(figures([{run!r}], {str(tmp_path)!r}))"
     program = f"import sys; sys.modules['matplotlib'] = None; {call}"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     last = result.stderr.strip().splitlines()[-1]
@@ -117,8 +120,8 @@ def test_tables_and_comparison_need_no_optional_library(run):
     blocked = ("scipy", "matplotlib", "datasets", "ray", "triton", "torch")
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));"  # None makes an import fail
-        f"from loopscope.cli.output import tables; print(tables([{run!r}]));"
-        f"from loopscope.cli.output import compare; print(compare([{run!r}]))"
+        f"from loopscope.cli.studies import render_tables as tables; print(tables([{run!r}]));"
+        f"from loopscope.cli.studies import render_comparison as compare; print(compare([{run!r}]))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -127,7 +130,7 @@ def test_tables_and_comparison_need_no_optional_library(run):
 
 def test_listing_the_studies_imports_no_heavy_library():
     program = (
-        "import sys; from loopscope.cli.output import studies; studies();"
+        "import sys; from loopscope.cli.studies import list_studies; list_studies();"
         "print(sorted({'scipy', 'matplotlib', 'polars', 'torch'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,9 +1,8 @@
-"""The command line: flags to calls. Heavy imports happen inside the commands."""
+"""The command line: a module for each group of commands, flags and bodies together. Bodies import what they need."""
 
 
 def main() -> None:
     """Entry point of the `loopscope` command."""
-    from loopscope.cli import commands  # noqa: F401 - registers the commands
     from loopscope.cli.app import run
 
     run()

@@ -1,15 +1,7 @@
-"""`--config FILE`: flags of a command from a YAML mapping.
+"""The application: its commands, and how a command ends.
 
-Values are read as the text that stands there and checked as flags are: YAML's own reading would turn `1:30` into 90,
-`010` into 8 and `true` into 1 where a number is wanted.
-
-Flags that several commands share; each can also be set by LOOPSCOPE_FLAG_NAME.
-
-The typer application: one function a command, each importing what it needs when it is called.
-
-`--flag-name` and `--flag_name` both work; every flag can be set by `LOOPSCOPE_FLAG_NAME` or in a YAML file
-given with `--config`. A user's mistake is one line and exit code 2; bugs keep their traceback. Ctrl-C, SIGTERM
-and SIGHUP end a command in the same way, with the codes 130, 143 and 129.
+`--flag-name` and `--flag_name` both work. A user's mistake is one line and exit code 2; bugs keep their traceback.
+Ctrl-C, SIGTERM and SIGHUP end a command in the same way, with the codes 130, 143 and 129.
 """
 
 from __future__ import annotations
@@ -26,91 +18,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopscope.errors import LoopscopeError, command_line_words, shown
-from loopscope.plain_files import read_text
+from loopscope.cli.demo import demo
+from loopscope.cli.listing import models, tasks
+from loopscope.cli.measure import measure
+from loopscope.cli.studies import compare, figures, report, studies, tables
+from loopscope.cli.tools import bench, train_toy
+from loopscope.cli.verify import verify
+from loopscope.errors import LoopscopeError, command_line_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-
-MOST_BYTES = 1_000_000
-"""The largest file of flags."""
-
-_NOTHING = ("", "~", "null", "Null", "NULL")
-
-
-def read_flags(path: str, known: Iterable[str]) -> dict[str, str]:
-    """Defaults for a command: keys are flag names with `-` or `_`; an unknown key is an error that names the known."""
-    names = set(known) - {"config"}
-    flags: dict[str, str] = {}
-    for key, value in _pairs(_composed(path), path):
-        name = _scalar(key, path).lstrip("-").replace("-", "_")
-        if name not in names:
-            raise LoopscopeError(
-                f"--config {path} sets unknown flag {shown(name)}; known flags: {', '.join(sorted(names))}"
-            )
-        if name in flags:
-            raise LoopscopeError(f"--config {path} sets {name} twice: set it once")
-        flags[name] = _value(value, path)
-    return {name: value for name, value in flags.items() if value not in _NOTHING}
-
-
-def _composed(path: str) -> Any:
-    """The file's nodes: composing follows no alias and makes no object."""
-    import yaml
-
-    text = read_text(path, "--config", MOST_BYTES)
-    try:
-        return yaml.compose(text, yaml.BaseLoader)
-    except yaml.YAMLError as error:
-        raise LoopscopeError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
-    except RecursionError:
-        raise _no_flags(path) from None
-
-
-def _pairs(node: Any, path: str) -> list[tuple[Any, Any]]:
-    if node is None:
-        return []
-    if node.id != "mapping":
-        raise _no_flags(path)
-    return list(node.value)
-
-
-def _value(node: Any, path: str) -> str:
-    """The text of a flag: a scalar, a list of scalars, or names with scalars such as `limit: {gsm8k: 100}`."""
-    if node.id == "sequence":
-        return ",".join(_scalar(item, path) for item in node.value)
-    if node.id == "mapping":
-        return ",".join(f"{_scalar(key, path)}={_scalar(value, path)}" for key, value in node.value)
-    return _scalar(node, path)
-
-
-def _scalar(node: Any, path: str) -> str:
-    if node.id != "scalar":
-        raise _no_flags(path)
-    return str(node.value)
-
-
-def _no_flags(path: str) -> LoopscopeError:
-    return LoopscopeError(
-        f"--config {path} must be a mapping of flags to values or lists of values, e.g. `limit: 100` or `depths: [1]`"
-    )
-
-
-def flag(name: str, help: str, **rest: Any) -> Any:
-    """A typer option with its environment variable."""
-    variable = "LOOPSCOPE_" + name.removeprefix("--").replace("-", "_").upper()
-    return typer.Option(name, help=help, envvar=variable, show_envvar=False, **rest)
-
-
-Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories.", show_default=False)]
-Name = Annotated[str | None, flag("--name", "Only this one; `loopscope studies` lists them.")]
-TableFormat = Annotated[str, flag("--format", "text, markdown, latex, csv or json.")]
-Json = Annotated[bool, flag("--json", "One JSON array instead of text.")]
-Device = Annotated[str, flag("--device", "cpu, cuda, cuda:1, mps or auto.")]
-
-__all__ = ["ConfigFlag", "Device", "Json", "Name", "Runs", "TableFormat", "flag"]
-
+COMMANDS = (demo, measure, tables, figures, compare, report, models, tasks, studies, bench, train_toy, verify)
+"""In the order of `loopscope --help`."""
 
 # Newer typer carries its own copy of click, older typer uses the package: both agree on typer.BadParameter's ancestors.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -136,20 +56,8 @@ app = typer.Typer(
 )
 
 
-def _load_config(context: typer.Context, path: str | None) -> str | None:
-    """Flags from a YAML mapping become the command's defaults; the command line and the environment win."""
-    if path is None:
-        return None
-
-    known = [parameter.name for parameter in context.command.params if parameter.name]
-    context.default_map = {**(context.default_map or {}), **read_flags(path, known)}
-    return path
-
-
-ConfigFlag = Annotated[
-    str | None,
-    typer.Option("--config", callback=_load_config, is_eager=True, help="YAML file with flags, e.g. `limit: 100`."),
-]
+for _command in COMMANDS:
+    app.command()(_command)
 
 
 def _show_version(value: bool) -> None:

@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from loopscope.cli.flags import flag
 from loopscope.errors import LoopscopeError, setting
 
 if TYPE_CHECKING:
@@ -39,44 +40,42 @@ PLANS = (
 TASKS = ("arithmetic", "arithmetic-mc")
 
 
-def run_demo(output: Path, *, questions: int | None = None, progress_style: Any = "auto") -> None:
-    """Measure, explain, write the report, and say where everything is.
-
-    Args:
-        output: folder for the runs and `report.html`; a second call finds the runs finished.
-        questions: of each task and model, instead of the demo's own numbers.
-        progress_style: how progress is shown.
-    """
+def demo(
+    output: Annotated[str, flag("--output", "Folder for the runs and the report.")] = "runs/demo",
+    questions: Annotated[int, flag("--questions", "Questions of each task and model.")] = 0,
+    progress: Annotated[str, flag("--progress", "auto, bar, plain or none.")] = "auto",
+) -> None:
+    """Embedded models and tasks, no network: measure, print the summary, write the report."""
     from rich.console import Console
 
-    if questions is not None and questions < 1:
+    from loopscope.report import write_report
+
+    if questions < 0:
         raise LoopscopeError(f"{setting('questions', questions)} is too small: ask at least 1, or leave it out")
-    console = Console()
+    folder, console = Path(output), Console()
     began = time.monotonic()
     console.print(
         "[bold]loopscope demo[/bold]: two small looped models that ship with loopscope, questions they never saw"
     )
-    runs = [run for plan in PLANS for run in measure_plan(plan, output, questions, progress_style)]
-    summarise(runs, console)
-    from loopscope.report import write_report
-
-    report = write_report([run.path for run in runs], output / "report.html")
-    console.print(f"\nruns    {output}/toy-…", highlight=False)
-    console.print(f"report  {report}  (open it in a browser; nothing is loaded from the network)", highlight=False)
+    runs = [run for plan in PLANS for run in _measure(plan, folder, questions, progress)]
+    _summarise(runs, console)
+    page = write_report([run.path for run in runs], folder / "report.html")
+    console.print(f"\nruns    {folder}/toy-…", highlight=False)
+    console.print(f"report  {page}  (open it in a browser; nothing is loaded from the network)", highlight=False)
     if find_spec("matplotlib") is None:
         console.print("        without the paper's figures: pip install 'loopscope[studies]' adds them", markup=False)
     console.print(f"took    {time.monotonic() - began:.0f} s", highlight=False)
 
 
-def measure_plan(plan: Plan, output: Path, questions: int | None, progress_style: Any) -> list[StoredRun]:
-    """One run a task, because the tasks have different numbers of questions."""
+def _measure(plan: Plan, folder: Path, questions: int, progress: Any) -> list[StoredRun]:
+    """One run per task, because the tasks have different numbers of questions."""
     from loopscope.api import measure
 
     return [
         measure(
             plan.model,
             [task],
-            output=output / f"{plan.model}-{task}",
+            output=folder / f"{plan.model}-{task}",
             transitions=plan.transitions,
             depths=plan.depths,
             level="grid",
@@ -85,19 +84,19 @@ def measure_plan(plan: Plan, output: Path, questions: int | None, progress_style
             scalar_checks=0,
             device="cpu",
             dtype="float32",
-            progress_style=progress_style,
+            progress_style=progress,
             command_line=("loopscope", "demo"),
         )
         for task, count in zip(TASKS, plan.questions, strict=True)
     ]
 
 
-def summarise(runs: list[StoredRun], console: Console) -> None:
+def _summarise(runs: list[StoredRun], console: Console) -> None:
     """What the runs say, in sentences that need no paper."""
-    from loopscope.studies.summary import summarise as summary_of
+    from loopscope.studies.summary import summarise
 
     for run in runs:
-        found = summary_of(run)
+        found = summarise(run)
         console.print(f"\n[bold]{found.model}[/bold] on {found.task}, {found.questions} questions", highlight=False)
         for line in found.lines():
             console.print(f"  {line}", highlight=False)

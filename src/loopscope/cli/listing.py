@@ -1,40 +1,33 @@
-"""`loopscope models`: families, sizes, commits, state boundaries, one line each. Reads tables only: no torch.
-
-`loopscope tasks`: what can be measured, one line each. Reads tables only: no data, no torch.
-"""
+"""`loopscope models` and `loopscope tasks`: what there is, one line each. Reads tables only: no data, no torch."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from loopscope.cli.flags import Json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def list_models(*, as_json: bool = False, console: Console | None = None) -> None:
-    """Print every model there is a name for.
+def models(as_json: Json = False) -> None:
+    """Families, sizes and revisions of the models there are."""
+    list_models(as_json=as_json)
 
-    Args:
-        as_json: one JSON array on stdout instead of tables, for other programs.
-        console: where to print; stdout when left out.
-    """
+
+def list_models(*, as_json: bool = False, console: Console | None = None) -> None:
+    """Print every model there is a name for, on the console (stdout by default) or as one JSON array on stdout."""
     rows = model_rows()
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    from rich.console import Console
-
     from loopscope.models.families.detect import FAMILIES
 
-    console = console or Console()
-
-    def line(text: str, style: str | None = None) -> None:
-        # Wrapped nowhere: a name that is cut or broken cannot be copied, nor found with grep.
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
+    line = _printer(console)
     for family in FAMILIES.values():
         members = [row for row in rows if row["family"] == family.name]
         line(f"{family.name}: {family.title}", style="bold")
@@ -58,36 +51,38 @@ def model_rows() -> list[dict[str, Any]]:
     from loopscope.models.registry import PUBLISHED, RUN_DTYPE, user_models
 
     published = [
-        {
-            "name": entry.name,
-            "family": entry.family,
-            "kind": "hub",
-            "location": entry.repo_id,
-            "revision": entry.revision,
-            "parameters": entry.parameters,
-            "trained_depth": entry.trained_depth,
-            "dtype": RUN_DTYPE,
-            "stored_dtype": entry.stored_dtype,
-            "boundary": FAMILIES[entry.family].boundary,
-        }
+        _row(
+            entry.name,
+            entry.family,
+            "hub",
+            entry.repo_id,
+            revision=entry.revision,
+            parameters=entry.parameters,
+            trained_depth=entry.trained_depth,
+            dtype=RUN_DTYPE,
+            stored_dtype=entry.stored_dtype,
+            boundary=FAMILIES[entry.family].boundary,
+        )
         for entry in PUBLISHED
     ]
-    own = [
-        {
-            "name": name,
-            "family": "your own",
-            "kind": "entry point",
-            "location": point.value,
-            "revision": None,
-            "parameters": None,
-            "trained_depth": None,
-            "dtype": None,
-            "stored_dtype": None,
-            "boundary": None,
-        }
-        for name, point in sorted(user_models().items())
-    ]
+    own = [_row(name, "your own", "entry point", point.value) for name, point in sorted(user_models().items())]
     return [*_embedded_rows(), *published, *own]
+
+
+def _row(
+    name: str,
+    family: str,
+    kind: str,
+    location: str,
+    *,
+    revision: str | None = None,
+    parameters: int | None = None,
+    trained_depth: int | None = None,
+    dtype: str | None = None,
+    stored_dtype: str | None = None,
+    boundary: str | None = None,
+) -> dict[str, Any]:
+    return locals()
 
 
 def _embedded_rows() -> list[dict[str, Any]]:
@@ -103,18 +98,15 @@ def _embedded_rows() -> list[dict[str, Any]]:
         tied = checkpoint.config.get("tie_embeddings") or checkpoint.config.get("tie_word_embeddings")
         uncounted = {"freqs_cis", "lm_head.weight"} if tied else {"freqs_cis"}
         rows.append(
-            {
-                "name": name,
-                "family": family,
-                "kind": "embedded",
-                "location": "inside the package",
-                "revision": None,
-                "parameters": sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
-                "trained_depth": checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
-                "dtype": None,
-                "stored_dtype": None,
-                "boundary": FAMILIES[family].boundary,
-            }
+            _row(
+                name,
+                family,
+                "embedded",
+                "inside the package",
+                parameters=sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
+                trained_depth=checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
+                boundary=FAMILIES[family].boundary,
+            )
         )
     return rows
 
@@ -139,31 +131,24 @@ KINDS = {
 }
 
 
-def list_tasks(*, as_json: bool = False, console: Console | None = None) -> None:
-    """Print every task there is.
+def tasks(as_json: Json = False) -> None:
+    """The tasks there are."""
+    list_tasks(as_json=as_json)
 
-    Args:
-        as_json: one JSON array on stdout instead of text, for other programs.
-        console: where to print; stdout when left out.
-    """
+
+def list_tasks(*, as_json: bool = False, console: Console | None = None) -> None:
+    """Print every task there is, on the console (stdout by default) or as one JSON array on stdout."""
     rows = task_rows()
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    from rich.console import Console
-
-    console = console or Console()
-
-    def line(text: str, style: str | None = None) -> None:
-        # Wrapped nowhere: a name that is cut or broken cannot be copied, nor found with grep.
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
+    line = _printer(console)
     for kind, title in KINDS.items():
         line(title, style="bold")
         for row in rows:
             if row["kind"] == kind:
-                parts = [f"{name} {count}" for name, count in row["splits"].items()] + list(row["subsets"])
-                line(f"  {row['name']:<15} {row['summary']} ({', '.join(parts)}; {row['source']})")
+                splits = [f"{name} {count}" for name, count in row["splits"].items()] + list(row["subsets"])
+                line(f"  {row['name']:<15} {row['summary']} ({', '.join(splits)}; {row['source']})")
     line("Choose a part with NAME:SPLIT, e.g. gsm8k:train256; the first part is meant when none is named.")
     line("A file of your own is named by its path: my.jsonl, or NAME=my.jsonl.gz.")
 
@@ -173,3 +158,11 @@ def task_rows() -> list[dict[str, Any]]:
     from loopscope.tasks.registry import list_tasks as known_tasks
 
     return [dataclasses.asdict(task) for task in known_tasks()]
+
+
+def _printer(console: Console | None) -> Callable[..., None]:
+    """Prints a line on the console, stdout when left out: `line(text, style=None)`."""
+    from rich.console import Console
+
+    # Wrapped nowhere: a name that is cut or broken cannot be copied, nor found with grep.
+    return partial((console or Console()).print, markup=False, highlight=False, soft_wrap=True)

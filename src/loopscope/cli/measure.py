@@ -1,20 +1,56 @@
-"""`loopscope measure`: flags to a call of `loopscope.measuring.run.measure`, which reads text as flags are written."""
+"""`loopscope measure`: its flags, and the call of `loopscope.measure`, which reads text as flags are written."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from typing import Any
+from typing import Annotated
+
+from loopscope.cli.flags import ConfigFlag, Device, flag
 
 
-def run_measure(*, progress: str, **rest: Any) -> None:
-    """Measure, then say where the run is and what to do with it."""
-    from loopscope.api import measure
+def measure(
+    model: Annotated[str, flag("--model", "Name, hub name, folder, `loop:MODEL:10-20`; see `loopscope models`.")],
+    tasks: Annotated[str, flag("--tasks", "Tasks, comma separated; see `loopscope tasks`.")],
+    output: Annotated[str, flag("--output", "Run directory; the same command resumes.")],
+    transitions: Annotated[str, flag("--transitions", "Each t of an update t → t+1, e.g. 4 or 1-4.")] = "",
+    depths: Annotated[str, flag("--depths", "Depths whose utility is stored, e.g. 1-8,12.")] = "",
+    level: Annotated[str, flag("--level", "How much to compute: quick, grid or full.")] = "grid",
+    tokens: Annotated[bool, flag("--tokens", "Store a row for every reference token.")] = False,
+    paths: Annotated[bool, flag("--paths", "Store the 257 nodes of the FP64 analysis (level full).")] = False,
+    limit: Annotated[str, flag("--limit", "At most so many questions: 100, or gsm8k=100,piqa=50.")] = "",
+    ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
+    data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,
+    template: Annotated[str | None, flag("--template", "Template file instead of the tasks' own.")] = None,
+    batch_size: Annotated[str, flag("--batch-size", "Questions in a batch, `auto` or `paper`.")] = "auto",
+    device: Device = "auto",
+    dtype: Annotated[
+        str | None, flag("--dtype", "Dtype of weights and states; by default bfloat16 if published, else as stored.")
+    ] = None,
+    readout_dtype: Annotated[str, flag("--readout-dtype", "Arithmetic of the readout.")] = "float32",
+    long: Annotated[str, flag("--long", "Sequences that do not fit: error, skip or truncate-left.")] = "error",
+    share_context: Annotated[bool, flag("--share-context", "Run what a question's options share once.")] = False,
+    unit_size: Annotated[int, flag("--unit-size", "Questions stored at a time.")] = 64,
+    exit_threshold: Annotated[float | None, flag("--exit-threshold", "CDF threshold of the exit gate.")] = None,
+    random_weights: Annotated[bool, flag("--random-weights", "No checkpoint: random weights, marked as such.")] = False,
+    seed: Annotated[int, flag("--seed", "Seed of the random weights.")] = 0,
+    tokenizer: Annotated[str | None, flag("--tokenizer", "Take the tokenizer from this model or folder.")] = None,
+    revision: Annotated[str | None, flag("--revision", "Revision of a hub model.")] = None,
+    engine: Annotated[str, flag("--engine", "local or ray.")] = "local",
+    workers: Annotated[int | None, flag("--workers", "Model replicas of the Ray engine.")] = None,
+    address: Annotated[str | None, flag("--address", "Address of an existing Ray cluster.")] = None,
+    progress: Annotated[str, flag("--progress", "auto, bar, plain or none.")] = "auto",
+    config: ConfigFlag = None,
+) -> None:
+    """Measure tasks with a looped model, into a run directory."""
+    given = {name: value for name, value in locals().items() if name not in ("config", "progress")}
+    from loopscope.api import measure as run_measure
 
-    run = measure(
+    run = run_measure(
+        **given,
+        command_line=["loopscope", *sys.argv[1:]],
         notify=lambda line: print(f"loopscope: {line}", file=sys.stderr),
         progress_style=progress,  # type: ignore[arg-type]
-        **rest,
     )
-    where = shlex.quote(str(rest["output"]))
+    where = shlex.quote(output)
     print(f"{run.records.height} updates in {where}. Next: loopscope tables {where} | loopscope report {where}")

@@ -1,34 +1,30 @@
-"""`loopscope tables RUN… [--name NAME] [--format text|markdown|latex|csv|json]`.
-
-`loopscope figures RUN… [--name NAME] [--format pdf|png|svg] --output DIR`.
-
-`loopscope compare RUN…`: the paper's numbers beside the runs' own.
-
-`loopscope studies`: the tables and figures there are, one line each.
-"""
+"""What is made from run directories: `loopscope tables`, `figures`, `compare` and `report`; `studies` lists them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from loopscope.cli.flags import Name, Runs, TableFormat, flag
 from loopscope.errors import LoopscopeError
 
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 
 
-def tables(runs: Sequence[str], name: str | None = None, format: str = "text") -> str:
-    """One table by name, or every table that the runs can fill, ready to print.
+def tables(runs: Runs, name: Name = None, format: TableFormat = "text") -> None:
+    """The paper's tables, from your own runs."""
+    sys.stdout.write(render_tables(runs, name, format))
 
-    Args:
-        runs: run directories.
-        name: a table from `loopscope studies`; None for all.
-        format: how to write it.
-    """
+
+def render_tables(runs: Sequence[str], name: str | None = None, format: str = "text") -> str:
+    """One table by name, or every table that the runs can fill, ready to print."""
     from loopscope.studies.registry import TABLES, find, open_records
 
-    if format not in FORMATS:
-        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}")
+    _check_format(format, FORMATS)
     studies = list(TABLES.values()) if name is None else [find(name, TABLES)]
     records = open_records(list(runs))
     results = [study.table(records) for study in studies]
@@ -51,21 +47,25 @@ def tables(runs: Sequence[str], name: str | None = None, format: str = "text") -
     return "\n\n".join(written) + "\n"
 
 
-def figures(runs: Sequence[str], output: str, name: str | None = None, format: str = "pdf") -> Iterator[Path]:
+def figures(
+    runs: Runs,
+    output: Annotated[str, flag("--output", "Folder for the figures.")],
+    name: Name = None,
+    format: Annotated[str, flag("--format", "pdf, png or svg.")] = "pdf",
+) -> None:
+    """The paper's figures, from your own runs."""
+    for path in draw_figures(runs, output, name, format):
+        typer.echo(path)
+
+
+def draw_figures(runs: Sequence[str], output: str, name: str | None = None, format: str = "pdf") -> Iterator[Path]:
     """Write one figure, or all of them, into a folder; yields each file when it is written.
 
     Beside every figure stands a JSON with the ids it shows and the hashes of what it was made from.
-
-    Args:
-        runs: run directories.
-        output: the folder; it is made where it does not exist.
-        name: a figure from `loopscope studies`; None for all.
-        format: `pdf`, `png` or `svg`.
     """
     from loopscope.studies.registry import FIGURE_FORMATS, FIGURES, find, open_records
 
-    if format not in FIGURE_FORMATS:
-        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FIGURE_FORMATS)}")
+    _check_format(format, FIGURE_FORMATS)
     chosen = list(FIGURES.values()) if name is None else [find(name, FIGURES)]
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
@@ -79,19 +79,20 @@ def figures(runs: Sequence[str], output: str, name: str | None = None, format: s
             yield result.save(folder / f"{study.name}.{format}")
 
 
-def compare(runs: Sequence[str], name: str | None = None, format: str = "text") -> str:
+def compare(runs: Runs, name: Name = None, format: TableFormat = "text") -> None:
+    """Every published number beside the runs' own, with a verdict."""
+    sys.stdout.write(render_comparison(runs, name, format))
+
+
+def render_comparison(runs: Sequence[str], name: str | None = None, format: str = "text") -> str:
     """Every published cell with a counterpart in the runs, its difference and a verdict.
 
-    Args:
-        runs: run directories.
-        name: only the cells of this table; None for all.
-        format: `text` groups by published row; the others write one line per cell.
+    The format `text` groups by published row; the others write one line per cell.
     """
     from loopscope.studies.comparison import compare as join
     from loopscope.studies.registry import TABLES, find, open_records
 
-    if format not in FORMATS:
-        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}")
+    _check_format(format, FORMATS)
     study = None if name is None else find(name, TABLES).name
     comparison = join(open_records(list(runs)), study=study)
     if format == "text":
@@ -100,11 +101,26 @@ def compare(runs: Sequence[str], name: str | None = None, format: str = "text") 
     return written
 
 
-def studies() -> str:
+def report(
+    runs: Runs,
+    output: Annotated[str, flag("--output", "The HTML file.")] = "report.html",
+) -> None:
+    """One self-contained interactive page."""
+    from loopscope.report import write_report
+
+    typer.echo(write_report([Path(run) for run in runs], Path(output)))
+
+
+def studies() -> None:
+    """The tables and figures there are."""
+    sys.stdout.write(list_studies())
+
+
+def list_studies() -> str:
     """Name, what it shows, what a run must hold for it, and where it is in the paper."""
     from loopscope.studies.registry import FIGURES, TABLES
 
-    parts = []
+    lists = []
     for title, group in (("Tables", TABLES), ("Figures", FIGURES)):
         width = max(map(len, group))
         needs = max(len(study.needs) for study in group.values())
@@ -113,6 +129,11 @@ def studies() -> str:
             f"  {study.name:<{width}}  {study.summary:<{summaries}}  {study.needs:<{needs}}  {study.paper}"
             for study in group.values()
         ]
-        parts.append("\n".join([title, *lines]))
+        lists.append("\n".join([title, *lines]))
     legend = "The third column is the level of measurement (or the option of `measure`) that a study needs."
-    return "\n\n".join([*parts, legend]) + "\n"
+    return "\n\n".join([*lists, legend]) + "\n"
+
+
+def _check_format(format: str, formats: Sequence[str]) -> None:
+    if format not in formats:
+        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(formats)}")

@@ -1,0 +1,109 @@
+"""Flags: how one is declared, those that several commands share, and `--config FILE`.
+
+Every flag can be set by `LOOPSCOPE_FLAG_NAME` or in a YAML mapping given with `--config`. Values of that file are read
+as the text that stands there and checked as flags are: YAML's own reading would turn `1:30` into 90, `010` into 8 and
+`true` into 1 where a number is wanted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loopscope.errors import LoopscopeError, shown
+from loopscope.plain_files import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def flag(name: str, help: str, **rest: Any) -> Any:
+    """A typer option with its environment variable."""
+    variable = "LOOPSCOPE_" + name.removeprefix("--").replace("-", "_").upper()
+    return typer.Option(name, help=help, envvar=variable, show_envvar=False, **rest)
+
+
+Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories.", show_default=False)]
+Name = Annotated[str | None, flag("--name", "Only this one; `loopscope studies` lists them.")]
+TableFormat = Annotated[str, flag("--format", "text, markdown, latex, csv or json.")]
+Json = Annotated[bool, flag("--json", "One JSON array instead of text.")]
+Device = Annotated[str, flag("--device", "cpu, cuda, cuda:1, mps or auto.")]
+
+
+def _load_config(context: typer.Context, path: str | None) -> str | None:
+    """Flags from a YAML mapping become the command's defaults; the command line and the environment win."""
+    if path is None:
+        return None
+    known = [parameter.name for parameter in context.command.params if parameter.name]
+    context.default_map = {**(context.default_map or {}), **read_flags(path, known)}
+    return path
+
+
+ConfigFlag = Annotated[
+    str | None,
+    typer.Option("--config", callback=_load_config, is_eager=True, help="YAML file with flags, e.g. `limit: 100`."),
+]
+
+MOST_BYTES = 1_000_000
+"""The largest file of flags."""
+
+_NOTHING = ("", "~", "null", "Null", "NULL")
+
+
+def read_flags(path: str, known: Iterable[str]) -> dict[str, str]:
+    """Defaults for a command: keys are flag names with `-` or `_`; an unknown key is an error that names the known."""
+    names = set(known) - {"config"}
+    flags: dict[str, str] = {}
+    for key, value in _pairs(_composed(path), path):
+        name = _scalar(key, path).lstrip("-").replace("-", "_")
+        if name not in names:
+            raise LoopscopeError(
+                f"--config {path} sets unknown flag {shown(name)}; known flags: {', '.join(sorted(names))}"
+            )
+        if name in flags:
+            raise LoopscopeError(f"--config {path} sets {name} twice: set it once")
+        flags[name] = _value(value, path)
+    return {name: value for name, value in flags.items() if value not in _NOTHING}
+
+
+def _composed(path: str) -> Any:
+    """The file's nodes: composing follows no alias and makes no object."""
+    import yaml
+
+    text = read_text(path, "--config", MOST_BYTES)
+    try:
+        return yaml.compose(text, yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        raise LoopscopeError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise _no_flags(path) from None
+
+
+def _pairs(node: Any, path: str) -> list[tuple[Any, Any]]:
+    if node is None:
+        return []
+    if node.id != "mapping":
+        raise _no_flags(path)
+    return list(node.value)
+
+
+def _value(node: Any, path: str) -> str:
+    """The text of a flag: a scalar, a list of scalars, or names with scalars such as `limit: {gsm8k: 100}`."""
+    if node.id == "sequence":
+        return ",".join(_scalar(item, path) for item in node.value)
+    if node.id == "mapping":
+        return ",".join(f"{_scalar(key, path)}={_scalar(value, path)}" for key, value in node.value)
+    return _scalar(node, path)
+
+
+def _scalar(node: Any, path: str) -> str:
+    if node.id != "scalar":
+        raise _no_flags(path)
+    return str(node.value)
+
+
+def _no_flags(path: str) -> LoopscopeError:
+    return LoopscopeError(
+        f"--config {path} must be a mapping of flags to values or lists of values, e.g. `limit: 100` or `depths: [1]`"
+    )

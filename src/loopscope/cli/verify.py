@@ -1,0 +1,96 @@
+"""`loopscope verify RUN`: what was checked and what was found; with `--layout`, how far numbers move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loopscope.cli.flags import flag
+from loopscope.errors import LoopscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from loopscope.measuring.movement import Movement
+
+
+def verify(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
+    replay: Annotated[bool, typer.Option("--replay/--no-replay", help="Measure a sample again.")] = True,
+    data_dir: Annotated[str | None, flag("--data-dir", "Where the benchmarks are, if they have moved.")] = None,
+    model: Annotated[str | None, flag("--model", "Where the model is, if it has moved.")] = None,
+    device: Annotated[str | None, flag("--device", "Where to measure again; the run's own by default.")] = None,
+    layout: Annotated[
+        bool, flag("--layout", "Instead of the sample: how far numbers move when batches are cut in other ways.")
+    ] = False,
+) -> None:
+    """Check hashes, schema and counts of a run, and measure a sample of it again."""
+    _print_findings(run, replay=replay and not layout, data_dir=data_dir, model=model, device=device)
+    if layout:
+        _print_movement(run, data_dir=data_dir, model=model, device=device)
+
+
+def _print_findings(
+    path: str, *, replay: bool, data_dir: str | None = None, model: str | None = None, device: str | None = None
+) -> None:
+    """Print the findings.
+
+    Raises:
+        LoopscopeError: there are some; it says what mends them.
+    """
+    from loopscope.store import verify
+
+    if replay:
+        from functools import partial
+
+        from loopscope.measuring.replay import replay as measure_again
+
+        result = verify(path, partial(measure_again, data_dir=data_dir, model=model, device=device))
+    else:
+        result = verify(path)
+    for finding in result.findings:
+        print(finding)
+    rows = ", ".join(f"{count} {table}" for table, count in result.rows.items())
+    sample = "a sample measured again" if result.replayed else "nothing measured again"
+    state = "sound" if result.ok else f"{len(result.findings)} findings"
+    print(f"{path}: {state}; {result.units_checked}/{result.units_planned} units, {rows}; {sample}")
+    if not result.ok:
+        raise LoopscopeError(f"{path} does not hold what it should; {result.advice}")
+
+
+def _print_movement(
+    path: str, *, data_dir: str | None = None, model: str | None = None, device: str | None = None
+) -> None:
+    """Measure the first questions of a run in other layouts and print how far its numbers move."""
+    from loopscope.measuring.movement import QUESTIONS, layout_movement
+    from loopscope.store import StoredRun, layout_margin
+
+    run = StoredRun(path)
+    manifest = run.manifest
+    found = list(layout_movement(run, data_dir=data_dir, model=model, device=device))
+    updates = ", ".join(f"{t}→{t + 1}" for t in manifest.transitions)
+    print(
+        f"{manifest.model.name}, states in {manifest.dtypes.states}, readout in {manifest.dtypes.readout},"
+        f" on {device or manifest.device}: updates {updates} of the first {QUESTIONS} questions of each task"
+    )
+    print("\n".join(_table(found)))
+    print(
+        "marked layout-sensitive are outcomes of this run whose gain or slope is nearer to zero than"
+        " {:g} nats (solutions), {:g} (options), {:g} (tokens)".format(*layout_margin(manifest))
+    )
+
+
+def _table(found: Sequence[Movement]) -> list[str]:
+    """Two lines per layout: the largest movement of every quantity, and what 99 of 100 updates stay below."""
+    import numpy as np
+
+    quantities = list(found[0].moved)
+    lines = [["task", "", "layout", "", *quantities, "outcomes"]]
+    for one in found:
+        largest = [f"{moved.max():.1e}" for moved in one.moved.values()]
+        most = [f"{np.quantile(moved, 0.99):.1e}" for moved in one.moved.values()]
+        lines.append([one.task, one.table, one.layout, "largest", *largest, f"{one.flipped} of {one.updates} flip"])
+        lines.append(["", "", "", "99%", *most, ""])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
