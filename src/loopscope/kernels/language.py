@@ -1,8 +1,6 @@
-"""Triton as the kernels see it, with the types that it does not declare, and their launch.
+"""Triton as the kernels see it, with the types that it does not declare; launches; a probe of whether it works here.
 
 The kernels' modules can be imported without Triton; only a launch needs it.
-
-The smallest kernel: whether Triton can compile and launch anything here.
 """
 
 from __future__ import annotations
@@ -35,6 +33,16 @@ else:
 def jit(kernel: Callable[..., Any]) -> Any:
     """`triton.jit` where there is Triton."""
     return kernel if triton is None else triton.jit(kernel)
+
+
+def constant(value: float) -> Any:
+    """A number that a module gives a name and its kernels read; the host reads it with `int` or as an index."""
+    return value if tl is None else tl.constexpr(value)
+
+
+def constants(count: int) -> tuple[Any, ...]:
+    """0, 1, … for the names of a buffer's slots, each a `constant`."""
+    return tuple(constant(slot) for slot in range(count))
 
 
 def launch(

@@ -39,6 +39,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from loopscope.readout.affine.moments import mass_without
 from loopscope.readout.affine.sources import LogitSource, blocks
 
 _TERMS = 20  # of the series of (e^δ − 1 − δ)/δ² for |δ| ≤ 1: the last is below 1e-20
@@ -228,12 +229,12 @@ def _close(z0_cb: Tensor, v_cb: Tensor, small: bool = False) -> Tensor:
     below_q_cb = q_cb.add_(scratch_cb)
 
     weight_q_cb = torch.exp(below_q_cb, out=scratch_cb)
-    others_q_c1 = _without(weight_q_cb, d_c1)
+    others_q_c1 = mass_without(weight_q_cb, d_c1)
     log_q_c1 = torch.log1p(others_q_c1)
     final_entropy = log_q_c1 - below_q_cb.mul_(weight_q_cb).sum(1, keepdim=True) / (1.0 + others_q_c1)
 
     weight_cb = torch.exp(below_cb, out=scratch_cb)
-    others_c1 = _without(weight_cb, e_c1)
+    others_c1 = mass_without(weight_cb, e_c1)
     mass_c1, log_c1 = 1.0 + others_c1, torch.log1p(others_c1)
     growth_c1 = lead_c1 + (log_q_c1 - log_c1)
     if small:
@@ -269,14 +270,6 @@ def _close(z0_cb: Tensor, v_cb: Tensor, small: bool = False) -> Tensor:
         mean_below,
     )
     return torch.cat(fields, 1).T
-
-
-def _without(weight_cb: Tensor, entry_c1: Tensor) -> Tensor:
-    """The mass of all entries but one, whose weight is 1: added up without it."""
-    weight_cb.scatter_(1, entry_c1, 0.0)
-    others_c1 = weight_cb.sum(1, keepdim=True)
-    weight_cb.scatter_(1, entry_c1, 1.0)
-    return others_c1
 
 
 __all__ = ["EndpointDecomposition", "EndpointDistributions", "EndpointSweep", "endpoint_distributions"]

@@ -1,7 +1,7 @@
 """φ at evenly spaced scales and its derivatives at some of them, from one sweep over the vocabulary.
 
 For affine logits z(α) = z(0) + αv (Appendix C) moments at many scales follow from power sums at a few of them
-(`power_sums`; on a GPU `fp64_kernels`). Vocabulary blocks are merged as in `moments`, and the two endpoint
+(`power_sums`; on a GPU `fp64_kernels`). Vocabulary blocks are merged as in `pairwise`, and the two endpoint
 distributions are compared on the same blocks, so that the products H Wᵀ and D Wᵀ are taken once for everything.
 
 Accuracy. Derivatives keep the relative accuracy of `moments`, to about 1e-12 at worst. The gain
@@ -36,8 +36,9 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout.affine.endpoint import EndpointDistributions, EndpointSweep
-from loopscope.readout.affine.moments import derivatives_from_moments, merge_moments
-from loopscope.readout.affine.power_sums import EvenNodes, EvenResult, EvenSums, LogMass, power_sums
+from loopscope.readout.affine.moments import derivatives_from_moments
+from loopscope.readout.affine.pairwise import merge_log_mass, merge_moments
+from loopscope.readout.affine.power_sums import EvenNodes, EvenResult, EvenSums, power_sums
 from loopscope.readout.affine.sources import LogitSource, blocks
 
 if TYPE_CHECKING:
@@ -110,15 +111,6 @@ class BlockSums:
             merge_moments(a.wanted, b.wanted, self._scales_K[list(self._nodes.places)])[0],
             merge_moments(a.start, b.start, self._scales_K[:1])[0],
         )
-
-
-def merge_log_mass(a: LogMass, b: LogMass, scales_K: Tensor) -> LogMass:
-    """The mass of the union of two parts of the vocabulary."""
-    gap_tK = (b.z0_d - a.z0_d) + scales_K * (b.v_d - a.v_d)
-    b_leads = gap_tK > 0.0
-    factor = torch.exp(-gap_tK.abs())
-    others = torch.where(b_leads, b.others + factor * (1.0 + a.others), a.others + factor * (1.0 + b.others))
-    return LogMass(torch.where(b_leads, b.z0_d, a.z0_d), torch.where(b_leads, b.v_d, a.v_d), others)
 
 
 BLOCK_TOKENS = 256

@@ -1,6 +1,6 @@
 """Moments at evenly spaced scales on a GPU in float64, every weight in registers: the kernels of the way `fp64_kernel`.
 
-`power_sums_kernel` takes one token, one run of scales and one block of the vocabulary, a tile at a time. A run falls
+`power_sums_kernel` takes one token, some scales and one block of the vocabulary, a tile at a time. The scales fall
 into intervals as narrow as the range of v in the tile asks for. With α_c the centre of an interval, d the tile's
 likeliest entry there and u = v − v_d, the weight of an entry at α = α_c + δ is w e^{δu},
 w = exp(z(0) − z_d(0) + α_c u); so, about an origin μ close to the mean of u and with c = u − μ,
@@ -15,11 +15,16 @@ coefficient, and Σ n|δc|ⁿ/n! = |δc|e^{|δc|}. So the m-th sum is right to e
 if all the weight lies at the far end of the range of v, a few ε otherwise. `power_sums` says what taking moments about
 v_d + μ costs.
 
-Sums over a tile about v_d + μ become moments about the tile's mean; tiles are merged by the pairwise formulas of
-`moments` (`merge_states`), and so are blocks, in their order, so that results are bitwise repeatable (`merge_kernel`).
+Sums over a tile about v_d + μ become moments about the tile's mean; tiles are merged by `pairwise.merge_states`, and so
+are blocks, in their order, so that results are bitwise repeatable (`merge_kernel`). What is merged is a state: a tuple
+whose order `merge_states` defines, stored and read by its index.
 
 Shapes: t tokens, b vocabulary entries of a block, S blocks, K scales.
 """
+
+# Triton's tuples know concatenation, not unpacking, and grow while a loop is unrolled.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
@@ -29,64 +34,97 @@ import torch
 from torch import Tensor
 
 from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
-from loopscope.readout.affine.power_sums import EvenNodes, EvenResult, LogMass
+from loopscope.readout.affine.pairwise import LogMass, merge_states
+from loopscope.readout.affine.power_sums import DOMINANT, REACH, EvenNodes, EvenResult
 
-
-@jit
-def merge_states(
-    z_a: Value,
-    v_a: Value,
-    others_a: Value,
-    mean_a: Value,
-    slope_a: Value,
-    second_a: Value,
-    third_a: Value,
-    fourth_a: Value,
-    z_b: Value,
-    v_b: Value,
-    others_b: Value,
-    mean_b: Value,
-    slope_b: Value,
-    second_b: Value,
-    third_b: Value,
-    fourth_b: Value,
-    alpha: Value,
-) -> Any:
-    """Logit and displacement of the likeliest entry, mass of the others, mean, slope and three central sums."""
-    gap = (z_b - z_a) + alpha * (v_b - v_a)
-    b_leads = gap > 0.0
-    factor = tl.exp(-tl.abs(gap))
-    factor_a = tl.where(b_leads, factor, 1.0)
-    factor_b = tl.where(b_leads, 1.0, factor)
-    mass_a = factor_a * (1.0 + others_a)
-    mass_b = factor_b * (1.0 + others_b)
-    others = tl.where(b_leads, others_b + mass_a, others_a + mass_b)
-    mass = 1.0 + others
-    share_a = mass_a / mass
-    share_b = mass_b / mass
-    delta = (v_b - v_a) + (mean_b - mean_a)
-    mean = tl.where(b_leads, mean_b - delta * share_a, mean_a + delta * share_b)
-    pair = mass_a * share_b
-    square = delta * delta
-    second_a = factor_a * second_a
-    second_b = factor_b * second_b
-    third_a = factor_a * third_a
-    third_b = factor_b * third_b
-    fourth = factor_a * fourth_a + factor_b * fourth_b
-    fourth += square * square * pair * (share_a * share_a - share_a * share_b + share_b * share_b)
-    fourth += 6.0 * square * (share_a * share_a * second_b + share_b * share_b * second_a)
-    fourth += 4.0 * delta * (share_a * third_b - share_b * third_a)
-    third = third_a + third_b + square * delta * pair * (share_a - share_b)
-    third += 3.0 * delta * (share_a * second_b - share_b * second_a)
-    second = second_a + second_b + square * pair
-    slope = factor_a * slope_a + factor_b * slope_b
-    z = tl.where(b_leads, z_b, z_a)
-    v = tl.where(b_leads, v_b, v_a)
-    return z, v, others, mean, slope, second, third, fourth
-
+LEAST_ORDER = 3
+"""The kernels always take moments up to the third; their sums are needed for the second anyway."""
 
 MOST_POWERS = 32
-"""Reciprocals that the kernel is given: 27 terms at the most, four orders, to a multiple of the turns."""
+"""Reciprocals that the kernel is given: 27 terms at the most, four orders, to a multiple of `Shape.unroll`."""
+
+
+class Shape(NamedTuple):
+    """How the work is cut: scales of a program, entries of a tile, powers in an unrolled loop, warps."""
+
+    scales: int = 64
+    tile: int = 512
+    unroll: int = 4
+    warps: int = 1
+
+
+class KernelSums:
+    """Moments of some tokens at evenly spaced scales, a block of the vocabulary at a time."""
+
+    def __init__(self, v_y_t1: Tensor, nodes: EvenNodes, blocks: int, shape: Shape | None = None) -> None:
+        self._v_y_t, self._nodes = v_y_t1[:, 0].contiguous(), nodes
+        self._scales_K = nodes.scales(v_y_t1.device)
+        self._inverses = 1.0 / torch.arange(1, MOST_POWERS + 1, dtype=torch.float64, device=v_y_t1.device)
+        self._order, self._shape, self._added = max(nodes.order, LEAST_ORDER), shape or Shape(), 0
+        # z_d, v_d, others, mean and slope, then the central sums
+        sizes = (blocks, 5 + (self._order - 1), v_y_t1.shape[0], nodes.count)
+        self._states_BstK = torch.empty(sizes, dtype=torch.float64, device=v_y_t1.device)
+
+    def add(self, z0_tb: Tensor, v_tb: Tensor, _spread_t: Tensor | None = None) -> None:
+        """Takes in the next block, float64. The kernel finds the range of v by itself."""
+        if z0_tb.stride(1) != 1 or v_tb.stride(1) != 1:
+            z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
+        tokens, entries = z0_tb.shape
+        count, shape = self._nodes.count, self._shape
+        scales = -(-count // -(-count // shape.scales))  # as many programs, of nearly the same number
+        launch(
+            power_sums_kernel,
+            (-(-count // scales), tokens),
+            z0_tb,
+            z0_tb,
+            v_tb,
+            self._v_y_t,
+            self._scales_K,
+            self._inverses,
+            self._states_BstK[self._added],
+            tokens,
+            entries,
+            z0_tb.stride(0),
+            v_tb.stride(0),
+            warps=shape.warps,
+            fusion=True,
+            COUNT=count,
+            SCALES=scales,
+            NODES=power_of_two(scales),
+            ORDER=self._order,
+            STORED=self._states_BstK.shape[1],
+            REACH=REACH,
+            DOMINANT=DOMINANT,
+            UNROLL=shape.unroll,
+            TILE=shape.tile,
+        )
+        self._added += 1
+
+    def result(self) -> EvenResult:
+        """The blocks put together."""
+        blocks, stored, tokens, count = self._states_BstK.shape
+        masses = len(LogMass._fields)
+        out_stK = self._states_BstK.new_empty(masses + self._order, tokens, count)
+        nodes = min(128, power_of_two(count))
+        launch(
+            merge_kernel,
+            (-(-count // nodes), tokens),
+            out_stK,
+            self._states_BstK,
+            self._scales_K,
+            out_stK,
+            tokens,
+            warps=min(4, max(1, nodes // 32)),
+            BLOCKS=blocks,
+            COUNT=count,
+            NODES=nodes,
+            STORED=stored,
+            RESULTS=out_stK.shape[0],
+        )
+        derivatives_nt = out_stK[masses:]
+        every = self._nodes.places == tuple(range(count))
+        wanted = derivatives_nt if every else derivatives_nt[:, :, list(self._nodes.places)]
+        return EvenResult(LogMass(*out_stK[:masses]), wanted[: self._nodes.order], derivatives_nt[:, :, 0])
 
 
 @jit
@@ -96,23 +134,26 @@ def power_sums_kernel(
     v_y: Value,
     scales: Value,
     inverses: Value,
-    parts: Value,
+    states: Value,
     tokens: Value,
     entries: Value,
     z0_stride: Value,
     v_stride: Value,
     COUNT: constexpr,
-    RUN: constexpr,
+    SCALES: constexpr,
     NODES: constexpr,
     ORDER: constexpr,
-    TURN: constexpr,
+    STORED: constexpr,
+    REACH: constexpr,
+    DOMINANT: constexpr,
+    UNROLL: constexpr,
     TILE: constexpr,
 ) -> None:
-    """One token's moments over one stretch of the vocabulary at RUN scales."""
-    first = tl.program_id(0) * RUN
+    """One token's state over one block of the vocabulary at SCALES scales."""
+    first = tl.program_id(0) * SCALES
     token = tl.program_id(1)
     place = tl.arange(0, NODES)
-    length = tl.minimum(RUN, COUNT - first)
+    length = tl.minimum(SCALES, COUNT - first)
     inside = place < length
     alpha = tl.load(scales + first + place, mask=inside, other=0.0)
     step = tl.load(scales + 1)
@@ -120,24 +161,22 @@ def power_sums_kernel(
     z0 += token.to(tl.int64) * z0_stride
     v += token.to(tl.int64) * v_stride
 
-    # Nothing yet: a part whose weight against any other is zero.
     none = tl.zeros([NODES], dtype=tl.float64)
-    z_a, v_a, others_a, mean_a, slope_a = none - 1e300, none, none, none, none
-    second_a, third_a, fourth_a = none, none, none
+    state = _nothing(NODES)
     for start in range(0, entries, TILE):
         at = start + tl.arange(0, TILE)
         live = at < entries
         z = tl.load(z0 + at, mask=live, other=-float("inf"))
         d = tl.load(v + at, mask=live, other=0.0)
         spread = tl.max(tl.where(live, d, -float("inf")), 0) - tl.min(tl.where(live, d, float("inf")), 0)
-        size = 1 + tl.minimum(4.0 / tl.maximum(spread * step, 1e-6), RUN - 1.0).to(tl.int32)
+        size = 1 + tl.minimum(2.0 * REACH / tl.maximum(spread * step, 1e-6), SCALES - 1.0).to(tl.int32)
         reach = 0.5 * (size - 1) * step * spread
         powers = ORDER + tl.where(reach > 0.5, 27, tl.where(reach > 0.05, 16, tl.where(reach > 0.0, 10, 1)))
 
         z_b, v_b, mu = none, none, none
         s0, s1, s2, s3, s4 = none, none, none, none, none
-        for part in range(0, (length + size - 1) // size):
-            low = part * size
+        for interval in range(0, (length + size - 1) // size):
+            low = interval * size
             high = tl.minimum(low + size, length)
             centre = 0.5 * (tl.load(scales + first + low) + tl.load(scales + first + high - 1))
             key = z + centre * d
@@ -147,15 +186,15 @@ def power_sums_kernel(
             u = tl.where(live, d - v_d, 0.0)
             w = tl.where(at == best, 0.0, tl.exp((z - z_d) + centre * u))
             mass = tl.sum(w, 0)
-            origin = tl.where(mass > 4.0, tl.sum(w * u, 0) / (1.0 + mass), 0.0)
+            origin = tl.where(mass > DOMINANT, tl.sum(w * u, 0) / (1.0 + mass), 0.0)
             c = u - origin
             these = (place >= low) & (place < high)
             away = tl.where(these, alpha - centre, 0.0)
             # δⁿ/n! for the power at hand, and for the ones before it: what it adds to the sums of w, wc, wc², …
             e0, e1, e2, e3, e4 = none + 1.0, none, none, none, none
             t0, t1, t2, t3, t4 = none, none, none, none, none
-            for turn in range(0, powers, TURN):
-                for k in tl.static_range(TURN):
+            for n in range(0, powers, UNROLL):
+                for k in tl.static_range(UNROLL):
                     power = tl.sum(w, 0)
                     t0 += power * e0
                     t1 += power * e1
@@ -167,7 +206,7 @@ def power_sums_kernel(
                     e3 = e2
                     e2 = e1
                     e1 = e0
-                    e0 = e0 * away * tl.load(inverses + turn + k)
+                    e0 = e0 * away * tl.load(inverses + n + k)
                     w = w * c
             grow = tl.exp(away * origin)
             z_b, v_b, mu = tl.where(these, z_d, z_b), tl.where(these, v_d, v_b), tl.where(these, origin, mu)
@@ -188,152 +227,54 @@ def power_sums_kernel(
         if ORDER >= 4:
             fourth_b = (s4 + (mu * mu) * (mu * mu)) - 4.0 * m * s3 + 6.0 * m * m * s2 - 3.0 * m * m * m * s1
         slope_b = mass_b * ((target - v_b) - mu) - s1
-        z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a = merge_states(
-            z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a,
-            z_b, v_b, s0, mu + m, slope_b, second_b, third_b, fourth_b, alpha,
-        )  # fmt: skip
+        tile = (z_b, v_b, s0, mu + m, slope_b, second_b, third_b, fourth_b)
+        state = merge_states(state, tile, alpha)
 
-    slot = tokens * COUNT
-    out = parts + token * COUNT + first + place
-    tl.store(out, z_a, mask=inside)
-    tl.store(out + slot, v_a, mask=inside)
-    tl.store(out + 2 * slot, others_a, mask=inside)
-    tl.store(out + 3 * slot, mean_a, mask=inside)
-    tl.store(out + 4 * slot, slope_a, mask=inside)
-    tl.store(out + 5 * slot, second_a, mask=inside)
-    tl.store(out + 6 * slot, third_a, mask=inside)
-    if ORDER >= 4:
-        tl.store(out + 7 * slot, fourth_a, mask=inside)
-
-
-LEAST_ORDER = 3
-"""The kernels always take moments up to the third; the sums are there for the asking."""
-
-_SLOTS = 5  # z_d, v_d, others, mean, slope; then the central sums
-
-
-class Shape(NamedTuple):
-    """How the work is cut: scales to a run, entries to a tile, powers to a turn of the inner loop, warps."""
-
-    run: int = 64
-    tile: int = 512
-    turn: int = 4
-    warps: int = 1
-
-
-class KernelSums:
-    """Moments of some tokens at evenly spaced scales, a stretch of the vocabulary at a time."""
-
-    def __init__(self, v_y_t1: Tensor, nodes: EvenNodes, stretches: int, shape: Shape | None = None) -> None:
-        self._v_y_t, self._nodes = v_y_t1[:, 0].contiguous(), nodes
-        self._scales_K = nodes.scales(v_y_t1.device)
-        self._inverses = 1.0 / torch.arange(1, MOST_POWERS + 1, dtype=torch.float64, device=v_y_t1.device)
-        self._order, self._shape, self._added = max(nodes.order, LEAST_ORDER), shape or Shape(), 0
-        sizes = (stretches, _SLOTS + self._order - 1, v_y_t1.shape[0], nodes.count)
-        self._parts_SstK = torch.empty(sizes, dtype=torch.float64, device=v_y_t1.device)
-
-    def add(self, z0_tb: Tensor, v_tb: Tensor, _spread_t: Tensor | None = None) -> None:
-        """Takes in the next stretch, float64. The kernel finds the range of v by itself."""
-        if z0_tb.stride(1) != 1 or v_tb.stride(1) != 1:
-            z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
-        tokens, entries = z0_tb.shape
-        count, shape = self._nodes.count, self._shape
-        run = -(-count // -(-count // shape.run))  # as many runs, of nearly the same length
-        launch(
-            power_sums_kernel,
-            (-(-count // run), tokens),
-            z0_tb,
-            z0_tb,
-            v_tb,
-            self._v_y_t,
-            self._scales_K,
-            self._inverses,
-            self._parts_SstK[self._added],
-            tokens,
-            entries,
-            z0_tb.stride(0),
-            v_tb.stride(0),
-            warps=shape.warps,
-            fusion=True,
-            COUNT=count,
-            RUN=run,
-            NODES=power_of_two(run),
-            ORDER=self._order,
-            TURN=shape.turn,
-            TILE=shape.tile,
-        )
-        self._added += 1
-
-    def result(self) -> EvenResult:
-        """The stretches put together."""
-        stretches, _, tokens, count = self._parts_SstK.shape
-        out_stK = self._parts_SstK.new_empty(3 + self._order, tokens, count)
-        nodes = min(128, power_of_two(count))
-        launch(
-            merge_kernel,
-            (-(-count // nodes), tokens),
-            out_stK,
-            self._parts_SstK,
-            self._scales_K,
-            out_stK,
-            tokens,
-            warps=min(4, max(1, nodes // 32)),
-            STRETCHES=stretches,
-            COUNT=count,
-            NODES=nodes,
-            ORDER=self._order,
-        )
-        derivatives_nt = out_stK[3:]
-        every = self._nodes.places == tuple(range(count))
-        wanted = derivatives_nt if every else derivatives_nt[:, :, list(self._nodes.places)]
-        return EvenResult(LogMass(*out_stK[:3]), wanted[: self._nodes.order], derivatives_nt[:, :, 0])
+    out = states + token * COUNT + first + place
+    for slot in tl.static_range(STORED):
+        tl.store(out + slot * tokens * COUNT, state[slot], mask=inside)
 
 
 @jit
 def merge_kernel(
-    parts: Value,
+    states: Value,
     scales: Value,
     results: Value,
     tokens: Value,
-    STRETCHES: constexpr,
+    BLOCKS: constexpr,
     COUNT: constexpr,
     NODES: constexpr,
-    ORDER: constexpr,
+    STORED: constexpr,
+    RESULTS: constexpr,
 ) -> None:
-    """One token's moments over the whole vocabulary at NODES scales, from those over its stretches."""
+    """One token's log mass and derivatives over the whole vocabulary at NODES scales, from the states of its blocks."""
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
     token = tl.program_id(1)
     live = node < COUNT
     alpha = tl.load(scales + node, mask=live, other=0.0)
-    none = tl.zeros([NODES], dtype=tl.float64)
-    z_a, v_a, others_a, mean_a, slope_a = none - 1e300, none, none, none, none
-    second_a, third_a, fourth_a = none, none, none
-    slot = tokens * COUNT
-    part = parts + token * COUNT + node
-    for _ in range(0, STRETCHES):
-        z_b = tl.load(part, mask=live, other=0.0)
-        v_b = tl.load(part + slot, mask=live, other=0.0)
-        others_b = tl.load(part + 2 * slot, mask=live, other=0.0)
-        mean_b = tl.load(part + 3 * slot, mask=live, other=0.0)
-        slope_b = tl.load(part + 4 * slot, mask=live, other=0.0)
-        second_b = tl.load(part + 5 * slot, mask=live, other=0.0)
-        third_b = tl.load(part + 6 * slot, mask=live, other=0.0)
-        fourth_b = none
-        if ORDER >= 4:
-            fourth_b = tl.load(part + 7 * slot, mask=live, other=0.0)
-        z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a = merge_states(
-            z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a,
-            z_b, v_b, others_b, mean_b, slope_b, second_b, third_b, fourth_b, alpha,
-        )  # fmt: skip
-        part += (4 + ORDER) * slot
-    mass = 1.0 + others_a
-    variance = second_a / mass
+    stride = tokens * COUNT
+    state = _nothing(NODES)
+    at = states + token * COUNT + node
+    for _ in range(0, BLOCKS):
+        block = ()
+        for slot in tl.static_range(STORED):
+            block = block + (tl.load(at + slot * stride, mask=live, other=0.0),)
+        for _ in tl.static_range(len(state) - STORED):
+            block = block + (tl.zeros([NODES], dtype=tl.float64),)
+        state = merge_states(state, block, alpha)
+        at += STORED * stride
+    z, v, others, _mean, slope, second, third, fourth = state
+    mass = 1.0 + others
+    variance = second / mass
+    kurtosis = fourth / mass - 3.0 * variance * variance
+    found = (z, v, others, slope / mass, -variance, -third / mass, -kurtosis)
     out = results + token * COUNT + node
-    tl.store(out, z_a, mask=live)
-    tl.store(out + slot, v_a, mask=live)
-    tl.store(out + 2 * slot, others_a, mask=live)
-    tl.store(out + 3 * slot, slope_a / mass, mask=live)
-    tl.store(out + 4 * slot, -variance, mask=live)
-    tl.store(out + 5 * slot, -third_a / mass, mask=live)
-    if ORDER >= 4:
-        tl.store(out + 6 * slot, -(fourth_a / mass - 3.0 * variance * variance), mask=live)
+    for slot in tl.static_range(RESULTS):
+        tl.store(out + slot * stride, found[slot], mask=live)
+
+
+@jit
+def _nothing(NODES: constexpr) -> Any:
+    """The state of no entries, whose weight against any other is zero."""
+    none = tl.zeros([NODES], dtype=tl.float64)
+    return none - 1e300, none, none, none, none, none, none, none

@@ -10,8 +10,8 @@ and the gain itself is φ(α) = −log E_{p(0)}[exp(α(v − v_y))].
 Where the digits go, and how they are kept. A peaked softmax puts all but 1e-15 of its mass on one entry d, and
 every derivative is then a sum over the others. So each block measures logits and displacements from its own
 likeliest entry d, whose terms vanish exactly; central moments are taken about the block's mean in a second look at
-the block, which is still in cache, and blocks are merged by the pairwise update formulas, in which variances add
-up from non-negative parts. The slope is summed as Σ p_a (v_y − v_a), which does not cancel when the reference
+the block, which is still in cache, and blocks are merged by the formulas of `pairwise`, in which variances add up
+from non-negative terms. The slope is summed as Σ p_a (v_y − v_a), which does not cancel when the reference
 itself is nearly certain. The gain is −log1p(Σ p_a(0) expm1(α(v_a − v_y))) while it is small, and a difference of
 two log-sum-exps when it is not. Entries of the sum with α(v_a − v_y) > 1 are read off p(α) instead, so that
 nothing overflows.
@@ -26,44 +26,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from loopscope.readout.affine.pairwise import GainSums, Moments, merge_gain_sums, merge_moments
 from loopscope.readout.affine.sources import LogitSource, TargetLogits, blocks
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Sums over part of the vocabulary, weighted by w_a = exp(z_a(α) − z_d(α)) with d the part's likeliest entry.
-
-    Every field is [t, K]. `z0_d` and `v_d` are the logit and displacement of d; `others` is Σ_{a≠d} w_a, kept
-    without the 1 of d itself; `mean` is the weighted mean of v, less v_d; `central[i]` is Σ w_a c_a^(i+2) about
-    that mean; `slope` is Σ w_a (v_y − v_a).
-    """
-
-    z0_d: Tensor
-    v_d: Tensor
-    others: Tensor
-    mean: Tensor
-    central: tuple[Tensor, ...]
-    slope: Tensor
-
-    @property
-    def mass(self) -> Tensor:
-        """Σ w_a over the part."""
-        return 1.0 + self.others
-
-
-@dataclass(frozen=True)
-class GainSums:
-    """What the gain needs from part of the vocabulary.
-
-    With e the part's likeliest entry at α = 0 and x_a = α(v_a − v_y): `z0_e` [t] is its logit, `others` [t] is
-    Σ_{a≠e} exp(z0_a − z0_e), `small` [t, K] is Σ exp(z0_a − z0_e) · (expm1(x_a) where x_a ≤ 1, else −1), and `big`
-    [t, K] is the α-weighted mass (in the units of `Moments`) of the entries with x_a > 1.
-    """
-
-    z0_e: Tensor
-    others: Tensor
-    small: Tensor
-    big: Tensor
 
 
 def block_sums(
@@ -73,7 +37,7 @@ def block_sums(
     e_t1 = torch.argmax(z0_tb, dim=1, keepdim=True)
     z0_e_t1 = z0_tb.gather(1, e_t1)
     w0_tb = torch.exp(z0_tb - z0_e_t1)
-    others0_t = _mass_without(w0_tb, e_t1)
+    others0_t = mass_without(w0_tb, e_t1)[:, 0]
     t_tb = v_tb - v_y_t1
     moments: list[Moments] = []
     small, big = [], []
@@ -82,7 +46,7 @@ def block_sums(
         z0_d_t1, v_d_t1 = z0_tb.gather(1, d_t1), v_tb.gather(1, d_t1)
         u_tb = v_tb - v_d_t1
         w_tb = torch.exp((z0_tb - z0_d_t1) + alpha * u_tb)
-        others_t = _mass_without(w_tb, d_t1)
+        others_t = mass_without(w_tb, d_t1)[:, 0]
         moments.append(
             Moments(
                 z0_d_t1[:, 0],
@@ -100,12 +64,12 @@ def block_sums(
     return _stack_scales(moments), gain
 
 
-def _mass_without(w_tb: Tensor, d_t1: Tensor) -> Tensor:
-    """Σ_{a≠d} w_a, added up without the 1 of w_d, whose last digits it would lose."""
+def mass_without(w_tb: Tensor, d_t1: Tensor) -> Tensor:
+    """Σ_{a≠d} w_a, [t, 1], added up without the 1 of w_d, whose last digits it would lose."""
     w_tb.scatter_(1, d_t1, 0.0)
-    others_t = w_tb.sum(1)
+    others_t1 = w_tb.sum(1, keepdim=True)
     w_tb.scatter_(1, d_t1, 1.0)
-    return others_t
+    return others_t1
 
 
 def _central_moments(w_tb: Tensor, u_tb: Tensor, mass_t: Tensor, order: int) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -122,62 +86,15 @@ def _central_moments(w_tb: Tensor, u_tb: Tensor, mass_t: Tensor, order: int) -> 
     return mean_t, tuple(central)
 
 
-def merge_moments(a: Moments, b: Moments, scales_K: Tensor) -> tuple[Moments, Tensor, Tensor]:
-    """Moments of the union of two parts, and the factors that bring each part's weights to the union's units.
-
-    With W = W_a + W_b and δ the difference of the two means (Pébay's pairwise updates):
-    M₂ = M₂ₐ + M₂ᵦ + δ² WₐWᵦ/W, and likewise for the third and fourth.
-    """
-    gap_tK = (b.z0_d - a.z0_d) + scales_K * (b.v_d - a.v_d)
-    b_leads = gap_tK > 0.0
-    factor_a = torch.where(b_leads, torch.exp(-gap_tK.clamp(min=0.0)), 1.0)
-    factor_b = torch.where(b_leads, 1.0, torch.exp(gap_tK.clamp(max=0.0)))
-    others = torch.where(
-        b_leads,
-        b.others + factor_a * a.mass,
-        a.others + factor_b * b.mass,
-    )
-    mass_a, mass_b, mass = factor_a * a.mass, factor_b * b.mass, 1.0 + others
-    delta = (b.v_d - a.v_d) + (b.mean - a.mean)
-    mean = torch.where(b_leads, b.mean - delta * (mass_a / mass), a.mean + delta * (mass_b / mass))
-    central_a = [factor_a * m for m in a.central]
-    central_b = [factor_b * m for m in b.central]
-    pair = mass_a * (mass_b / mass)
-    share_a, share_b = mass_a / mass, mass_b / mass
-    central: list[Tensor] = []
-    if central_a:
-        central.append(central_a[0] + central_b[0] + delta**2 * pair)
-    if len(central_a) >= 2:
-        shift = 3.0 * delta * (share_a * central_b[0] - share_b * central_a[0])
-        central.append(central_a[1] + central_b[1] + delta**3 * pair * (share_a - share_b) + shift)
-    if len(central_a) >= 3:
-        spread = delta**4 * pair * (share_a**2 - share_a * share_b + share_b**2)
-        shift = 6.0 * delta**2 * (share_a**2 * central_b[0] + share_b**2 * central_a[0])
-        skew = 4.0 * delta * (share_a * central_b[1] - share_b * central_a[1])
-        central.append(central_a[2] + central_b[2] + spread + shift + skew)
-    merged = Moments(
-        torch.where(b_leads, b.z0_d, a.z0_d),
-        torch.where(b_leads, b.v_d, a.v_d),
-        others,
-        mean,
-        tuple(central),
-        factor_a * a.slope + factor_b * b.slope,
-    )
-    return merged, factor_a, factor_b
-
-
-def merge_gain_sums(a: GainSums, b: GainSums, factor_a: Tensor, factor_b: Tensor) -> GainSums:
-    """Gain sums of the union; the factors are those of `merge_moments`."""
-    gap_t = b.z0_e - a.z0_e
-    b_leads = gap_t > 0.0
-    zero_a = torch.where(b_leads, torch.exp(-gap_t.clamp(min=0.0)), 1.0)
-    zero_b = torch.where(b_leads, 1.0, torch.exp(gap_t.clamp(max=0.0)))
-    others = torch.where(b_leads, b.others + zero_a * (1.0 + a.others), a.others + zero_b * (1.0 + b.others))
-    return GainSums(
-        torch.where(b_leads, b.z0_e, a.z0_e),
-        others,
-        zero_a.unsqueeze(1) * a.small + zero_b.unsqueeze(1) * b.small,
-        factor_a * a.big + factor_b * b.big,
+def _stack_scales(of_scales: list[Moments]) -> Moments:
+    """One `Moments` with fields [t, K] from one per scale with fields [t]."""
+    return Moments(
+        torch.stack([m.z0_d for m in of_scales], 1),
+        torch.stack([m.v_d for m in of_scales], 1),
+        torch.stack([m.others for m in of_scales], 1),
+        torch.stack([m.mean for m in of_scales], 1),
+        tuple(torch.stack(c, 1) for c in zip(*(m.central for m in of_scales), strict=True)),
+        torch.stack([m.slope for m in of_scales], 1),
     )
 
 
@@ -247,16 +164,4 @@ def sweep(
         torch.stack([gain_from_sums(moments, sums, target.v, scales_K), *derivatives]),
         (target.z0[:, 0] - sums.z0_e) - torch.log1p(sums.others),
         high_t - low_t,
-    )
-
-
-def _stack_scales(parts: list[Moments]) -> Moments:
-    """One `Moments` with fields [t, K] from one per scale with fields [t]."""
-    return Moments(
-        torch.stack([p.z0_d for p in parts], 1),
-        torch.stack([p.v_d for p in parts], 1),
-        torch.stack([p.others for p in parts], 1),
-        torch.stack([p.mean for p in parts], 1),
-        tuple(torch.stack(m, 1) for m in zip(*(p.central for p in parts), strict=True)),
-        torch.stack([p.slope for p in parts], 1),
     )

@@ -10,7 +10,7 @@ Such an interval of scales costs one exponential and some 30 powers however many
 fewer than one multiplication a scale. As P_{i+Ij} = Σ (w cⁱ)(c^{Ij}), a dozen products make the powers and one matrix
 product adds them up.
 
-**Error of a sum.** An interval is so narrow that |δ| range(v) ≤ x = `_REACH`, and its series stops after N terms with
+**Error of a sum.** An interval is so narrow that |δ| range(v) ≤ x = `REACH`, and its series stops after N terms with
 e^{2x} x^N/N! ≤ ε = 2⁻⁵³. The terms add up to e^{|δc|} at most while their sum is e^{δc} ≥ e^{−|δc|}; the n-th carries
 at most (4n + 2m + 5)ε from its power and its coefficient, and Σ n|δc|ⁿ/n! = |δc|e^{|δc|}. To first order an entry adds
 to the m-th sum with a relative error of at most
@@ -24,7 +24,7 @@ first is 1e-13 for an entry at the far end of the range of v and δ at the end o
 E[(v − o)²]/Var[v]. The origin is the displacement of the entry d that is likeliest at the interval's centre, where its
 terms vanish exactly, so that a peaked softmax loses nothing; and the mean there if d holds less than a fifth of the
 block's mass. Away from the centre by δ the probabilities have changed by e^{±|δ| range(v)} at most, with
-|δ| range(v) ≤ `_REACH`; the factor is then at most 6 e⁴, and about e² where two entries trade places in it.
+|δ| range(v) ≤ `REACH`; the factor is then at most 6 e⁴, and about e² where two entries trade places in it.
 
 Shapes: t tokens, c of them at a time, b vocabulary entries, K scales, k of one interval, G intervals.
 """
@@ -38,13 +38,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.moments import Moments
+from loopscope.readout.affine.pairwise import LogMass, Moments
 
 START_ORDER = 4
 """The moments that node 0 always has: a tiny displacement's gains are their Taylor polynomial."""
 
 DOMINANT = 4.0
 """The mass Σ_{a≠d} w_a beyond which moments are taken about the mean and not about v_d."""
+
+REACH = 2.0
+"""The largest |δ| range(v) of an interval."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,6 @@ class EvenNodes:
     def scales(self, device: torch.device) -> Tensor:
         """All scales, float64 [K]."""
         return torch.arange(self.count, dtype=torch.float64, device=device) / (self.count - 1)
-
-
-class LogMass(NamedTuple):
-    """log Σ exp z(α) over some of the vocabulary as an unevaluated sum, z0_d + α v_d + log1p(others); [t, K] each."""
-
-    z0_d: Tensor
-    v_d: Tensor
-    others: Tensor
 
 
 class EvenSums(NamedTuple):
@@ -107,7 +102,6 @@ def moments_about(at: LogMass, mu_tM: Tensor, sums_mtM: Tensor, v_y_t1: Tensor) 
     return Moments(*at, mu_tM + m, tuple(central), slope)
 
 
-_REACH = 2.0
 _ELEMENTS = 1 << 20  # 8 MiB of float64 for the powers, most of which stay in a core's caches
 
 
@@ -122,7 +116,7 @@ class Interval(NamedTuple):
 
 def intervals(nodes: EvenNodes, spread: float) -> list[Interval]:
     """The scales in intervals that are narrow enough for a displacement of this range."""
-    most = nodes.count if spread == 0.0 else 1 + int(min(2.0 * _REACH / (spread * nodes.step), nodes.count))
+    most = nodes.count if spread == 0.0 else 1 + int(min(2.0 * REACH / (spread * nodes.step), nodes.count))
     number = -(-nodes.count // min(most, nodes.count))
     size = -(-nodes.count // number)
     starts = range(0, nodes.count, size)

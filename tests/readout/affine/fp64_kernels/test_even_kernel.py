@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.kernels.choice import implementation
 from loopscope.readout.affine import reference
 from loopscope.readout.affine.even import even_survey
 from loopscope.readout.affine.fp64_kernels import KernelSums, Shape
@@ -37,7 +36,7 @@ def _summed(z0, v, y, count, order, cuts, shape):
 @pytest.mark.parametrize("peak", [0.0, 40.0])
 def test_derivatives_are_the_references(interpreted, size, peak):
     z0, v, y = _random(2, 45, size, peak)
-    found = _summed(z0, v, y, 21, 4, [30, 15], Shape(run=11, tile=16))
+    found = _summed(z0, v, y, 21, 4, [30, 15], Shape(scales=11, tile=16))
     expected = _plain(z0, v, y, 21, 4)[1:]
     scale = size ** torch.arange(1.0, 5.0).double()[:, None, None]
     torch.testing.assert_close(
@@ -47,10 +46,10 @@ def test_derivatives_are_the_references(interpreted, size, peak):
     assert torch.equal(found.start, found.derivatives[:, :, 0])
 
 
-@pytest.mark.parametrize(("run", "tile", "turn"), [(1, 8, 1), (4, 8, 4), (7, 64, 2), (64, 8, 3)])
-def test_however_the_work_is_cut(interpreted, run, tile, turn):
+@pytest.mark.parametrize(("scales", "tile", "unroll"), [(1, 8, 1), (4, 8, 4), (7, 64, 2), (64, 8, 3)])
+def test_however_the_work_is_cut(interpreted, scales, tile, unroll):
     z0, v, y = _random(2, 37, 6.0)
-    found = _summed(z0, v, y, 9, 3, [37], Shape(run=run, tile=tile, turn=turn))
+    found = _summed(z0, v, y, 9, 3, [37], Shape(scales=scales, tile=tile, unroll=unroll))
     torch.testing.assert_close(found.derivatives, _plain(z0, v, y, 9, 3)[1:], rtol=1e-12, atol=1e-11)
 
 
@@ -64,10 +63,9 @@ def test_small_and_single(interpreted, tokens, vocabulary):
 def test_a_survey_through_the_kernels_is_torchs(interpreted, launches):
     z0, v, y = _random(3, 70, 3.0)
     source, rows = StoredLogits(z0, v), slice(0, 3)
-    found = even_survey(source, rows, y, 21, places=(0, 5, 20), order=2, block_vocabulary=32)
+    found = even_survey(source, rows, y, 21, places=(0, 5, 20), order=2, block_vocabulary=32, kernel=True)
     assert launches == ["power_sums_kernel"] * 3 + ["merge_kernel"]
-    with implementation("reference"):
-        plain = even_survey(source, rows, y, 21, places=(0, 5, 20), order=2, block_vocabulary=32)
+    plain = even_survey(source, rows, y, 21, places=(0, 5, 20), order=2, block_vocabulary=32)
     assert len(launches) == 4
     torch.testing.assert_close(found.gains, plain.gains, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(found.derivatives, plain.derivatives, rtol=1e-12, atol=1e-13)
@@ -78,13 +76,13 @@ def test_a_survey_through_the_kernels_is_torchs(interpreted, launches):
 
 def test_tiny_gains_keep_their_digits(interpreted):
     z0, v, y = _random(2, 20, 1e-7)
-    found = even_survey(StoredLogits(z0, v), slice(0, 2), y, 5, order=3)
+    found = even_survey(StoredLogits(z0, v), slice(0, 2), y, 5, order=3, kernel=True)
     torch.testing.assert_close(found.gains, _plain(z0, v, y, 5, 0)[0], rtol=1e-12, atol=0.0)
 
 
 def test_a_repeated_run_gives_the_same_bits(interpreted):
     z0, v, y = _random(2, 40, 5.0)
-    one, two = (_summed(z0, v, y, 9, 3, [25, 15], Shape(run=5, tile=16)) for _ in range(2))
+    one, two = (_summed(z0, v, y, 9, 3, [25, 15], Shape(scales=5, tile=16)) for _ in range(2))
     assert torch.equal(one.derivatives, two.derivatives)
 
 
@@ -94,7 +92,7 @@ def test_numbers_that_are_not_finite_are_seen(interpreted):
     v[0, 3], z0[1, 4] = torch.nan, torch.inf
     source = StoredLogits(torch.zeros_like(z0), torch.zeros_like(v))
     source._z0_TV, source._v_TV = z0, v
-    assert not torch.isfinite(even_survey(source, slice(0, 2), y, 5, distributions=False).gains).any()
+    assert not torch.isfinite(even_survey(source, slice(0, 2), y, 5, distributions=False, kernel=True).gains).any()
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-9, 0.05, 0.5, 4.0, 25.0, 120.0])

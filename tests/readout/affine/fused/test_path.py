@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from loopscope.readout import affine_path_from_states
-from loopscope.readout.affine.fused import survey as module
+from loopscope.readout.affine.fused import path as module
 
 AT = (0.0, 0.5, 1.0)
 EXAMPLES = [0] * 4 + [1] * 5 + [2]

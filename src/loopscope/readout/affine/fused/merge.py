@@ -1,4 +1,4 @@
-"""The kernel that puts the stretches of the vocabulary together, split after split in one order, in float64.
+"""The kernel that puts the splits of the vocabulary together, one after the other in their order, in float64.
 
 With M the largest logit of all splits at either end, each split's sums are brought to the common units by
 exp(a_s(α) − a(α)) and added; means and central moments by the formulas about the common mean. Then, with S(α) the mass
@@ -14,15 +14,48 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from loopscope.kernels.language import Value, constexpr, jit, tl
+from torch import Tensor
 
-RESULTS = 8
+from loopscope.kernels.language import Value, constant, constants, constexpr, jit, tl
+from loopscope.readout.affine.fused.sweep import (
+    FOURTH,
+    HEADER,
+    HIGHEST,
+    LOWEST,
+    MEAN,
+    OWN_MASS,
+    S00,
+    S01,
+    S10,
+    S11,
+    SECOND,
+    THIRD,
+    TOP0,
+    TOP1,
+)
+
+_LOG2 = constant(0.6931471805599453)
+
+
+class Extra(NamedTuple):
+    """What a token has beside its gains and derivatives, in the order of the slots below; [T] each."""
+
+    initial: Tensor  # U(H)
+    divergence: Tensor  # KL(p‖q)
+    reverse_divergence: Tensor  # KL(q‖p)
+    initial_entropy: Tensor  # H(p)
+    final_entropy: Tensor  # H(q)
+    entropy_change: Tensor  # H(q) − H(p)
+    spread: Tensor  # max v − min v
+    own: Tensor  # the gain at the token's own scale
+
+
+INITIAL, DIVERGENCE, REVERSE, ENTROPY0, ENTROPY1, CHANGE, SPREAD, OWN = constants(len(Extra._fields))
 
 
 class Results(NamedTuple):
-    """Where the results of a token are: K gains, then gain and derivatives of each place, then eight more.
+    """Where the results of a token are: K gains, then gain and derivatives of each place, then those of `Extra`.
 
-    The eight: U(H), KL(p‖q), KL(q‖p), H(p), H(q), H(q) − H(p), max v − min v, and the gain at the token's own scale.
     All are NaN where the mass at some scale is below 1e-9: entries that underflowed at an end might count there.
     """
 
@@ -32,13 +65,13 @@ class Results(NamedTuple):
 
     @property
     def extra(self) -> int:
-        """The first of the eight."""
+        """The first of `Extra`."""
         return self.scales + self.placed * (1 + self.order)
 
     @property
     def total(self) -> int:
         """How many there are."""
-        return self.extra + RESULTS
+        return self.extra + len(Extra._fields)
 
 
 @jit
@@ -52,7 +85,8 @@ def merge_kernel(
     splits: Value,
     COUNT: constexpr,
     PLACES: constexpr,
-    PLACED: constexpr,
+    SLOTS: constexpr,
+    EXTRA: constexpr,
     ORDER: constexpr,
     KEPT: constexpr,
     HAS_OWN: constexpr,
@@ -61,20 +95,20 @@ def merge_kernel(
     BLOCK_T: constexpr,
     BLOCK_K: constexpr,
 ) -> None:
-    """A few tokens: all their stretches, in order."""
+    """A few tokens: all their splits, in order."""
     rows = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     live = rows < tokens
     scale = tl.arange(0, BLOCK_K)
     alpha = scale.to(tl.float64) / (COUNT - 1)
-    stride = (9 + COUNT + PLACED * KEPT) * tokens.to(tl.int64)
-    tops = sums + rows
+    stride = SLOTS * tokens.to(tl.int64)
+    at = sums + rows
     grow = tl.load(growth).to(tl.float64)
     grow_spread = tl.load(growth + 1).to(tl.float64)
     top0 = tl.full([BLOCK_T], -1.0e30, dtype=tl.float64)
     top1 = tl.full([BLOCK_T], -1.0e30, dtype=tl.float64)
     for split in range(splits):
-        top0 = tl.maximum(top0, tl.load(tops + split * stride, mask=live, other=0.0).to(tl.float64) * grow)
-        top1 = tl.maximum(top1, tl.load(tops + split * stride + tokens, mask=live, other=0.0).to(tl.float64) * grow)
+        top0 = tl.maximum(top0, _sum(at + split * stride, TOP0, tokens, live) * grow)
+        top1 = tl.maximum(top1, _sum(at + split * stride, TOP1, tokens, live) * grow)
 
     mass = tl.zeros([BLOCK_T, BLOCK_K], dtype=tl.float64)
     wanted = live[:, None] & (scale < COUNT)[None, :]
@@ -92,36 +126,27 @@ def merge_kernel(
     if HAS_OWN:
         own_alpha = tl.load(own + rows, mask=live, other=0.0).to(tl.float64)
     for split in range(splits):
-        part = sums + split * stride + rows
-        drop0 = tl.load(tops + split * stride, mask=live, other=0.0).to(tl.float64) * grow - top0
-        drop1 = tl.load(tops + split * stride + tokens, mask=live, other=0.0).to(tl.float64) * grow - top1
-        masses = tl.load(part[:, None] + (9 + scale)[None, :] * tokens, mask=wanted, other=0.0).to(tl.float64)
+        here = at + split * stride
+        drop0 = _sum(here, TOP0, tokens, live) * grow - top0
+        drop1 = _sum(here, TOP1, tokens, live) * grow - top1
+        masses = tl.load(here[:, None] + (scale + HEADER)[None, :] * tokens, mask=wanted, other=0.0).to(tl.float64)
         mass += masses * tl.exp(drop0[:, None] + alpha[None, :] * (drop1 - drop0)[:, None])
         keep0 = tl.exp(drop0)
         keep1 = tl.exp(drop1)
-        here0 = tl.load(part + 9 * tokens, mask=live, other=0.0).to(tl.float64)
-        here1 = tl.load(part + (8 + COUNT) * tokens, mask=live, other=0.0).to(tl.float64)
+        here0 = _sum(here, HEADER, tokens, live)
+        here1 = _sum(here, HEADER + COUNT - 1, tokens, live)
         mass0 += keep0 * here0
         mass1 += keep1 * here1
         if ENDS:
-            ends = part + 2 * tokens
-            s00 += keep0 * (tl.load(ends, mask=live, other=0.0).to(tl.float64) * 0.6931471805599453 + here0 * drop0)
-            s01 += keep0 * (
-                tl.load(ends + tokens, mask=live, other=0.0).to(tl.float64) * 0.6931471805599453 + here0 * drop1
-            )
-            s10 += keep1 * (
-                tl.load(ends + 2 * tokens, mask=live, other=0.0).to(tl.float64) * 0.6931471805599453 + here1 * drop0
-            )
-            s11 += keep1 * (
-                tl.load(ends + 3 * tokens, mask=live, other=0.0).to(tl.float64) * 0.6931471805599453 + here1 * drop1
-            )
+            s00 += keep0 * (_sum(here, S00, tokens, live) * _LOG2 + here0 * drop0)
+            s01 += keep0 * (_sum(here, S01, tokens, live) * _LOG2 + here0 * drop1)
+            s10 += keep1 * (_sum(here, S10, tokens, live) * _LOG2 + here1 * drop0)
+            s11 += keep1 * (_sum(here, S11, tokens, live) * _LOG2 + here1 * drop1)
         if EXTREMES:
-            found = part + 6 * tokens
-            highest = tl.maximum(highest, tl.load(found, mask=live, other=0.0).to(tl.float64))
-            lowest = tl.minimum(lowest, tl.load(found + tokens, mask=live, other=0.0).to(tl.float64))
+            highest = tl.maximum(highest, _sum(here, HIGHEST, tokens, live))
+            lowest = tl.minimum(lowest, _sum(here, LOWEST, tokens, live))
         if HAS_OWN:
-            here = tl.load(part + 8 * tokens, mask=live, other=0.0).to(tl.float64)
-            own_mass += here * tl.exp(drop0 + own_alpha * (drop1 - drop0))
+            own_mass += _sum(here, OWN_MASS, tokens, live) * tl.exp(drop0 + own_alpha * (drop1 - drop0))
 
     y0 = tl.load(target_logits + rows, mask=live, other=0.0).to(tl.float64)
     y1 = tl.load(target_logits + tokens + rows, mask=live, other=0.0).to(tl.float64)
@@ -142,44 +167,37 @@ def merge_kernel(
     # The gain at scale 0 is 0 whichever way its mass was added up.
     gains = tl.where((scale == 0)[None, :], 0.0, gains) + poison[:, None]
     tl.store(out + scale[None, :] * tokens + rows[:, None], gains, mask=wanted)
-    final = out + (COUNT + PLACED * (1 + ORDER)) * tokens + rows
-    tl.store(final, initial, mask=live)
+    extra = out + EXTRA * tokens + rows
+    tl.store(extra + tokens * INITIAL, initial, mask=live)
     if ENDS:
         entropy0 = poison + log0 - s00 / mass0
         entropy1 = poison + log1 - s11 / mass1
-        tl.store(final + tokens, poison + (s00 - s01) / mass0 - log0 + log1, mask=live)
-        tl.store(final + 2 * tokens, poison + (s11 - s10) / mass1 - log1 + log0, mask=live)
-        tl.store(final + 3 * tokens, entropy0, mask=live)
-        tl.store(final + 4 * tokens, entropy1, mask=live)
-        tl.store(final + 5 * tokens, entropy1 - entropy0, mask=live)
+        tl.store(extra + tokens * DIVERGENCE, poison + (s00 - s01) / mass0 - log0 + log1, mask=live)
+        tl.store(extra + tokens * REVERSE, poison + (s11 - s10) / mass1 - log1 + log0, mask=live)
+        tl.store(extra + tokens * ENTROPY0, entropy0, mask=live)
+        tl.store(extra + tokens * ENTROPY1, entropy1, mask=live)
+        tl.store(extra + tokens * CHANGE, entropy1 - entropy0, mask=live)
     if EXTREMES:
-        tl.store(final + 6 * tokens, poison + (highest - lowest) * grow, mask=live)
+        tl.store(extra + tokens * SPREAD, poison + (highest - lowest) * grow, mask=live)
     if HAS_OWN:
         gain = log0 - tl.log(own_mass) - own_alpha * (lead1 - lead0)
-        tl.store(final + 7 * tokens, tl.where(own_alpha == 0.0, 0.0, gain) + poison, mask=live)
+        tl.store(extra + tokens * OWN, tl.where(own_alpha == 0.0, 0.0, gain) + poison, mask=live)
     place = 0
     for k in tl.static_range(0, COUNT):
         if (PLACES >> k) & 1:
-            slopes = out + (COUNT + place * (1 + ORDER)) * tokens + rows
-            tl.store(slopes, tl.sum(tl.where((scale == k)[None, :], gains, 0.0), 1), mask=live)
+            derivatives = out + (COUNT + place * (1 + ORDER)) * tokens + rows
+            tl.store(derivatives, tl.sum(tl.where((scale == k)[None, :], gains, 0.0), 1), mask=live)
             _moments(
-                sums + rows,
-                slopes + tokens,
-                top0,
-                top1,
-                tokens,
-                splits,
-                stride,
-                poison,
-                (9 + COUNT + place * KEPT) * tokens,
-                grow,
-                grow_spread,
-                live,
-                COUNT,
-                ORDER,
-                k,
-            )
+                at, derivatives + tokens, top0, top1, tokens, splits, stride, poison, grow, grow_spread, live,
+                HEADER + COUNT + place * KEPT, COUNT, ORDER, k,
+            )  # fmt: skip
             place += 1
+
+
+@jit
+def _sum(at: Value, slot: Value, tokens: Value, live: Value) -> Value:
+    """One sum of every token, in float64."""
+    return tl.load(at + tokens * slot, mask=live, other=0.0).to(tl.float64)
 
 
 @jit
@@ -192,10 +210,10 @@ def _moments(
     splits: Value,
     stride: Value,
     poison: Value,
-    slot: Value,
     grow: Value,
     grow_spread: Value,
     live: Value,
+    FIRST: constexpr,
     COUNT: constexpr,
     ORDER: constexpr,
     K: constexpr,
@@ -205,12 +223,13 @@ def _moments(
     mass = tl.zeros_like(top0)
     total = tl.zeros_like(top0)
     for split in range(splits):
-        drop0 = tl.load(sums + split * stride, mask=live, other=0.0).to(tl.float64) * grow - top0
-        drop1 = tl.load(sums + split * stride + tokens, mask=live, other=0.0).to(tl.float64) * grow - top1
+        at = sums + split * stride
+        drop0 = _sum(at, TOP0, tokens, live) * grow - top0
+        drop1 = _sum(at, TOP1, tokens, live) * grow - top1
         keep = tl.exp(drop0 + alpha * (drop1 - drop0))
-        here = keep * tl.load(sums + split * stride + (9 + K) * tokens, mask=live, other=0.0).to(tl.float64)
+        here = keep * _sum(at, HEADER + K, tokens, live)
         mass += here
-        total += here * tl.load(sums + split * stride + slot, mask=live, other=0.0).to(tl.float64)
+        total += here * _sum(at, FIRST + MEAN, tokens, live)
     mass = tl.where(live, mass, 1.0)
     mean = poison + total / mass
     tl.store(out, -mean * grow, mask=live)
@@ -219,20 +238,20 @@ def _moments(
         third = tl.zeros_like(top0)
         fourth = tl.zeros_like(top0)
         for split in range(splits):
-            drop0 = tl.load(sums + split * stride, mask=live, other=0.0).to(tl.float64) * grow - top0
-            drop1 = tl.load(sums + split * stride + tokens, mask=live, other=0.0).to(tl.float64) * grow - top1
+            at = sums + split * stride
+            drop0 = _sum(at, TOP0, tokens, live) * grow - top0
+            drop1 = _sum(at, TOP1, tokens, live) * grow - top1
             keep = tl.exp(drop0 + alpha * (drop1 - drop0))
-            part = sums + split * stride + slot
-            here = keep * tl.load(sums + split * stride + (9 + K) * tokens, mask=live, other=0.0).to(tl.float64)
-            off = tl.load(part, mask=live, other=0.0).to(tl.float64) - mean
-            m2 = tl.load(part + tokens, mask=live, other=0.0).to(tl.float64)
-            m2 = keep * (m2 + tl.load(part + ORDER * tokens, mask=live, other=0.0).to(tl.float64))
+            here = keep * _sum(at, HEADER + K, tokens, live)
+            off = _sum(at, FIRST + MEAN, tokens, live) - mean
+            lost = _sum(at, FIRST + ORDER, tokens, live)
+            m2 = keep * (_sum(at, FIRST + SECOND, tokens, live) + lost)
             second += m2 + here * off * off
             if ORDER >= 3:
-                m3 = keep * tl.load(part + 2 * tokens, mask=live, other=0.0).to(tl.float64)
+                m3 = keep * _sum(at, FIRST + THIRD, tokens, live)
                 third += m3 + 3.0 * off * m2 + here * off * off * off
                 if ORDER >= 4:
-                    m4 = keep * tl.load(part + 3 * tokens, mask=live, other=0.0).to(tl.float64)
+                    m4 = keep * _sum(at, FIRST + FOURTH, tokens, live)
                     fourth += m4 + 4.0 * off * m3 + 6.0 * off * off * m2 + here * off * off * off * off
         square = grow_spread * grow_spread
         variance = second / mass * square
@@ -240,8 +259,5 @@ def _moments(
         if ORDER >= 3:
             tl.store(out + 2 * tokens, -third / mass * square * grow_spread, mask=live)
             if ORDER >= 4:
-                tl.store(
-                    out + 3 * tokens,
-                    -(fourth / mass * square * square - 3.0 * variance * variance),
-                    mask=live,
-                )
+                kurtosis = fourth / mass * square * square - 3.0 * variance * variance
+                tl.store(out + 3 * tokens, -kurtosis, mask=live)

@@ -21,7 +21,7 @@ from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import descriptor, launch, power_of_two
 from loopscope.readout.affine.endpoint import EndpointDistributions
 from loopscope.readout.affine.fused.logits import growth_of, target_logits
-from loopscope.readout.affine.fused.merge import Results, merge_kernel
+from loopscope.readout.affine.fused.merge import Extra, Results, merge_kernel
 from loopscope.readout.affine.fused.sweep import kept, slots, sweep_kernel
 from loopscope.readout.affine.survey import EvenScales, Survey
 
@@ -100,7 +100,7 @@ def fused_survey(
         ends: whether the endpoint distributions are wanted.
         extremes: whether the spread is wanted.
         tiles: the shape of a program's work; None lets the shapes decide.
-        splits: stretches of the vocabulary; None lets the shapes decide.
+        splits: how many splits of the vocabulary; None lets the shapes decide.
     """
     tokens = head.h_TD.shape[0]
     in_order = sorted(set(even.places)) if order else []
@@ -108,9 +108,9 @@ def fused_survey(
     out = torch.empty(results.total, tokens, dtype=torch.float64, device=head.h_TD.device)
     for start in range(0, tokens, CHUNK):
         rows = slice(start, min(start + CHUNK, tokens))
-        part = FusedHead(head.h_TD[rows], head.h_plus_TD[rows], head.weight_VD, head.bias_V)
+        here = FusedHead(head.h_TD[rows], head.h_plus_TD[rows], head.weight_VD, head.bias_V)
         own_t = None if own_T is None else own_T[rows]
-        found = _chunk(part, targets_T[rows], even, order, own_t, ends, extremes, tiles or DEFAULT, splits)
+        found = _chunk(here, targets_T[rows], even, order, own_t, ends, extremes, tiles or DEFAULT, splits)
         if tokens <= CHUNK:
             out = found
         else:
@@ -120,14 +120,20 @@ def fused_survey(
     if list(even.places) != in_order:
         known = gains_KT.unsqueeze(1) if order == 0 else slopes
         slopes = torch.stack([known[place if order == 0 else in_order.index(place)] for place in even.places])
-    initial, forward, reverse, entropy0, entropy1, change, spread, own = out[results.extra :]
+    extra = Extra(*out[results.extra :])
     return TokenSurvey(
         gains_KT.T,
         slopes.permute(1, 2, 0),
-        initial,
-        EndpointDistributions(forward, reverse, entropy0, entropy1, change),
-        spread,
-        own,
+        extra.initial,
+        EndpointDistributions(
+            extra.divergence,
+            extra.reverse_divergence,
+            extra.initial_entropy,
+            extra.final_entropy,
+            extra.entropy_change,
+        ),
+        extra.spread,
+        extra.own,
     )
 
 
@@ -150,14 +156,15 @@ def _chunk(
     block_width = next(size for size in (tiles.width, 64, 32, 16) if width % size == 0)
     token_blocks, tile_count = -(-tokens // tiles.tokens), -(-vocabulary // tiles.vocabulary)
     per_split = -(-tile_count // min(splits or _splits(token_blocks, tile_count, device), tile_count))
-    stretches = -(-tile_count // per_split)
-    sums = torch.empty(stretches, slots(even.count, placed, order), tokens, dtype=torch.float32, device=device)
+    splits = -(-tile_count // per_split)
+    total = slots(even.count, placed, order)
+    sums = torch.empty(splits, total, tokens, dtype=torch.float32, device=device)
     growth = growth_of(head.weight_VD)
     own = labels if own_T is None else own_T.to(torch.float32)
     constants: dict[str, Any] = {
         "COUNT": even.count,
         "PLACES": places,
-        "PLACED": placed,
+        "SLOTS": total,
         "ORDER": order,
         "KEPT": kept(order),
         "HAS_OWN": own_T is not None,
@@ -166,7 +173,7 @@ def _chunk(
     }
     launch(
         sweep_kernel,
-        (token_blocks, stretches),
+        (token_blocks, splits),
         sums,
         descriptor(head.h_TD, [tiles.tokens, block_width]),
         descriptor(head.h_plus_TD, [tiles.tokens, block_width]),
@@ -192,7 +199,8 @@ def _chunk(
         BLOCK_D=block_width,
         **constants,
     )
-    out = torch.empty(Results(even.count, placed, order).total, tokens, dtype=torch.float64, device=device)
+    results = Results(even.count, placed, order)
+    out = torch.empty(results.total, tokens, dtype=torch.float64, device=device)
     block = 16
     launch(
         merge_kernel,
@@ -204,7 +212,8 @@ def _chunk(
         own,
         out,
         tokens,
-        stretches,
+        splits,
+        EXTRA=results.extra,
         BLOCK_T=block,
         BLOCK_K=power_of_two(even.count),
         **constants,
@@ -214,7 +223,7 @@ def _chunk(
 
 @functools.lru_cache(maxsize=1024)
 def _splits(token_blocks: int, tile_count: int, device: torch.device) -> int:
-    """So many stretches that the programs fill the device's multiprocessors a whole number of times, or nearly."""
+    """As many splits as let the programs fill the device's multiprocessors a whole number of times, or nearly."""
     if device.type != "cuda":
         return min(2, tile_count)
     processors = torch.cuda.get_device_properties(device).multi_processor_count

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope.readout.affine.fused import growth
+from loopscope.readout.affine.fused import logits
 
 
 def cut_off(states, rows):
@@ -27,12 +27,12 @@ def head():
 
 
 def test_arithmetic_that_rounds_has_next_to_none(head):
-    assert float((growth.growth_of(head) - 1.0).abs().max()) <= 3e-7
+    assert float((logits.growth_of(head) - 1.0).abs().max()) <= 3e-7
 
 
 def test_what_is_cut_off_is_put_back(head, monkeypatch):
-    monkeypatch.setattr(growth, "products", cut_off)
-    likely, found = growth.growth_of(head)
+    monkeypatch.setattr(logits, "products", cut_off)
+    likely, found = logits.growth_of(head)
     assert 1.5e-6 < float(found) - 1.0 < float(likely) - 1.0 < 4e-6
     chance = torch.Generator().manual_seed(4)
     states = torch.randn(32, 2048, generator=chance).to(torch.bfloat16)
@@ -44,12 +44,12 @@ def test_what_is_cut_off_is_put_back(head, monkeypatch):
 
 
 def test_it_is_measured_once_for_each_head(head, monkeypatch):
-    first = growth.growth_of(head)
-    monkeypatch.setattr(growth, "products", None)
-    assert growth.growth_of(head) is first
+    first = logits.growth_of(head)
+    monkeypatch.setattr(logits, "products", None)
+    assert logits.growth_of(head) is first
 
 
 def test_and_again_when_the_head_changes(head):
-    first = growth.growth_of(head)
+    first = logits.growth_of(head)
     head.mul_(2.0)
-    assert growth.growth_of(head) is not first
+    assert logits.growth_of(head) is not first
