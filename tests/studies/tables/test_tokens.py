@@ -1,9 +1,10 @@
-import duckdb
 import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
 from loopscope.studies.tables.tokens import tokens
+
+duckdb = pytest.importorskip("duckdb")
 
 
 @pytest.fixture
