@@ -22,6 +22,8 @@ def _load(name: str) -> ModuleType:
 
 
 SYNTHETIC = _load("synthetic")
+# The checks of the paper's numbers against each other are a package of the tests.
+sys.path.insert(0, str(Path(__file__).parent / "paper"))
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from paper_arithmetic import Scope, checks, discrepancies
 
 from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.paper import cells, number_count
-from loopscope.studies.paper.arithmetic import Scope, checks, discrepancies
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "studies.md"
 

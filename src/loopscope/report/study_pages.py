@@ -13,6 +13,7 @@ from loopscope.studies.records import Records
 from loopscope.studies.render.dialect import PlainDialect
 from loopscope.studies.render.sheet import Sheet, groups, sheets
 from loopscope.studies.result import Row, TableResult
+from loopscope.studies.selection import notes_on
 
 SVG_LIMIT = 250_000
 """A figure of many points is smaller as pixels: larger drawings than this become PNG."""
@@ -34,8 +35,14 @@ def table_pages(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, Any]]:
 
 
 def missing_tables(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, str]]:
-    """The tables that these runs cannot fill, and what would."""
-    return [_about(TABLES[name]) for name, result in tables.items() if not result.rows]
+    """The tables without a row, and why they have none."""
+    # What is said of the conditions in other tables is no reason.
+    said = set(notes_on(row.condition for result in tables.values() for row in result.rows))
+    return [
+        _about(TABLES[name]) | {"reason": "; ".join(note for note in result.notes if note not in said)}
+        for name, result in tables.items()
+        if not result.rows
+    ]
 
 
 def comparison_page(
@@ -82,7 +89,7 @@ def _image(result: Any, name: str) -> str:
 
 
 def _about(study: Study) -> dict[str, str]:
-    return {"name": study.name, "summary": study.summary, "paper": study.paper, "needs": study.needs}
+    return {"name": study.name, "summary": study.summary, "paper": study.paper}
 
 
 def _page(result: TableResult[Row]) -> dict[str, Any]:

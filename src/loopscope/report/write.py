@@ -7,7 +7,7 @@ from typing import Any
 
 from loopscope._version import __version__
 from loopscope.arguments import text
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, command_line_words
 from loopscope.path import GRID, PATH_NODES
 from loopscope.report import study_pages
 from loopscope.report.assemble import document
@@ -47,7 +47,10 @@ def write_report(
     page = Page(records, bootstrap or Bootstrap())
     with clear_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, "".join(page.pieces()).encode())
+    # The page speaks of commands, whoever writes it.
+    with command_line_words():
+        content = "".join(page.pieces())
+    write_atomically(target, content.encode())
     return target
 
 

@@ -1,16 +1,16 @@
 """What a row of a study is about: which model, on which examples, over which update, in which arithmetic.
 
-Which conditions of some runs a study can use, and what to tell about the others.
+Models, tasks and folders carry whatever name their owners wrote; `title` and `printable` say how it is printed.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from loopscope.store.layout_margins import layout_margin
-from loopscope.studies.names import printable, title
 from loopscope.studies.paper.published import model_names, set_titles
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Weights(StrEnum):
 
 
 _RANDOM = " (random weights)"
+LONGEST_TITLE = 60
+"""Characters of a name in tables; JSON and CSV hold it in full."""
 
 
 @dataclass(frozen=True)
@@ -168,3 +170,42 @@ def _weights(manifest: Manifest) -> Weights:
     if model.revision is not None and bare_name(model.name) in model_names():
         return Weights.PUBLISHED
     return Weights.OTHER
+
+
+def printable(text: str) -> str:
+    r"""Text on one line, with control and formatting characters (escapes, direction marks, surrogates) spelled out.
+
+    >>> printable("a\tb\n c\x1b[31m \u202ed")
+    'a b c\\u001b[31m \\u202ed'
+    """
+    return "".join(_visible(character) for character in " ".join(text.split()))
+
+
+def _visible(character: str) -> str:
+    return spelled(character) if unicodedata.category(character).startswith("C") else character
+
+
+def spelled(character: str) -> str:
+    r"""A character that cannot be shown, by its number.
+
+    >>> spelled("模")
+    '\\u6a21'
+    """
+    return f"\\u{ord(character):04x}"
+
+
+def shortened(text: str, longest: int = LONGEST_TITLE) -> str:
+    """Text with its middle left out where it is too long; both ends of a name tell it apart.
+
+    >>> shortened("abcdefghij", 7)
+    'abcd…ij'
+    """
+    if len(text) <= longest:
+        return text
+    tail = (longest - 1) // 3
+    return f"{text[: longest - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def title(name: str) -> str:
+    """A name as tables print it."""
+    return shortened(printable(name))

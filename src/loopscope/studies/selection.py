@@ -1,12 +1,17 @@
-"""Which conditions of some runs a study can use, and what to tell about the others."""
+"""Which conditions of some runs a study can use, the table made of them, and what to tell about the others."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
+from loopscope.errors import setting
+from loopscope.stats import Bootstrap
 from loopscope.store import Level
-from loopscope.studies.conditions import Condition, Weights
-from loopscope.studies.names import title
+from loopscope.studies.conditions import Condition, Weights, title
 from loopscope.studies.records import Records, Updates
+from loopscope.studies.result import Column, Panel, Row, TableResult
+
+R = TypeVar("R", bound=Row)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,28 @@ class Selection:
     kept: tuple[Updates, ...]
     notes: tuple[str, ...]
 
+    def table(
+        self,
+        study: str,
+        rows_of: Callable[[Updates, Bootstrap], R | list[R]],
+        bootstrap: Bootstrap | None,
+        *,
+        label: str,
+        title: str,
+        caption: str,
+        columns: tuple[Column, ...] = (),
+        panels: tuple[Panel, ...] = (),
+        notes: tuple[str, ...] = (),
+        key_names: Mapping[str, str] | None = None,
+    ) -> TableResult[R]:
+        """A table with the row or rows of every condition, in one panel of `columns` or in several `panels`."""
+        rows: list[R] = []
+        for updates in self.kept:
+            made = rows_of(updates, bootstrap or Bootstrap())
+            rows += made if isinstance(made, list) else [made]
+        panels = panels or (Panel(columns),)
+        return TableResult(study, label, title, caption, tuple(rows), panels, self.notes + notes, key_names or {})
+
 
 def select(records: Records, *columns: str, level: Level = Level.QUICK, about: Subject | None = None) -> Selection:
     """The conditions in which every question has all of `columns`.
@@ -49,15 +76,26 @@ def select(records: Records, *columns: str, level: Level = Level.QUICK, about: S
             reason = _missing(updates, columns, level)
             missing.setdefault(reason, {})[f"{updates.condition.model_title} {updates.condition.set_title}"] = None
     notes += [f"without the columns of this study: {', '.join(names)} ({reason})" for reason, names in missing.items()]
-    if not of_interest:
-        about_words = f"this study is about {about.words}, and these runs hold none" if about else ""
-        notes.append(records.nothing(about_words or "these runs hold no updates: measure with --transitions 4"))
+    if not of_interest and about:
+        notes.append(records.nothing(f"this study is about {about.words}, and these runs hold none"))
+    elif not of_interest:
+        notes.append(no_updates(records))
     return Selection(kept, tuple(notes))
+
+
+def no_updates(records: Records) -> str:
+    """The note of a study whose runs hold no updates."""
+    return records.nothing(f"these runs hold no updates: measure with {setting('transitions', 4)}")
+
+
+def no_depths(records: Records) -> str:
+    """The note of a study whose runs hold a single depth."""
+    return records.nothing(f"no run holds two depths: measure with {setting('depths', '1-8')}")
 
 
 def _missing(updates: Updates, columns: tuple[str, ...], level: Level) -> str:
     if not Level(updates.condition.level).includes(level):
-        return f"measure with --level {level}"
+        return f"measure with {setting('level', level.value)}"
     return f"no value of {', '.join(name for name in columns if not updates.has(name))} for some of its questions"
 
 

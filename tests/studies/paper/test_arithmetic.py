@@ -3,9 +3,9 @@
 from decimal import Decimal
 
 import pytest
+from paper_arithmetic import Rounded, Scope, checks, discrepancies, exactly, follows
 
 from loopscope.studies.paper import tables
-from loopscope.studies.paper.arithmetic import Rounded, Scope, checks, discrepancies, exactly, follows
 
 EXPECTED = {
     # Separate measurements of one condition; the paper says of each that it is its own.

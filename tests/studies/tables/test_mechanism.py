@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from loopscope.studies.tables.mechanism import mechanism
+from loopscope.studies.tables.mechanism import exact_kl, failure_shares, mechanism
 
 
-def test_hand_computed_row(hand, row_of):
+def test_mechanism_hand_computed_row(hand, row_of):
     row = row_of(mechanism(hand))
     assert (row.finite_step, row.harmful) == (2, 4)
     assert row.mean_gain.value == pytest.approx(-0.75 / 8)
@@ -56,3 +56,64 @@ def lively_records(run):
     from loopscope.studies.records import Records
 
     return Records([run])
+
+
+def test_failure_shares_hand_computed_row(hand, row_of):
+    row = row_of(failure_shares(hand))
+    assert (row.share.value, row.beyond_margin, row.neutral) == (0.5, 2, 1)
+
+
+def test_margin_requires_both_slope_and_loss(records, synthetic):
+    # Slope within the margin; loss within the margin; both beyond it; not a failure at all.
+    paths = synthetic.Paths.of([5e-5, 0.5, 2e-4, 0.5], [-0.5, -0.50005, -4e-4, 0.1])
+    row = failure_shares(records(synthetic.Task("sums", {4: paths}))).rows[0]
+    assert row.beyond_margin == 1
+    assert row.share.value == 1.0
+
+
+def test_zero_neutral_updates_are_counted_as_zero(awkward):
+    assert failure_shares(awkward["no failures"]).rows[0].neutral == 0
+
+
+def test_all_neutral_updates_are_counted(awkward):
+    row = failure_shares(awkward["all neutral"]).rows[0]
+    assert (row.neutral, row.share.value) == (4, None)
+
+
+def test_outcomes_that_another_layout_could_change_are_counted_and_named(records, synthetic):
+    # Gain within 2e-3 of zero; harmful with such a slope; far from zero; progressing with such a slope.
+    paths = synthetic.Paths.of([0.5, -1e-3, 0.5, 1e-3], [-0.501, -0.499, -1.0, 0.499])
+    task = synthetic.Task("sums", {4: paths})
+    for name, changes, expected in (("cpu", {}, 0), ("gpu", {"device": "NVIDIA H200"}, 2)):
+        result = failure_shares(records(task, name=name, **changes))
+        assert result.rows[0].layout_sensitive == expected
+        told = [note for note in result.notes if note.startswith("layout-sensitive outcomes")]
+        assert [note.endswith("2 of 4") and "0.002 nats" in note for note in told] == [True] * bool(expected)
+
+
+def test_options_have_a_margin_of_their_own(records, synthetic):
+    paths = synthetic.Paths.of([0.5, 0.5], [-0.51, -0.52])
+    found = records(synthetic.Task("choices", {4: paths}, kind="options"), device="NVIDIA H200")
+    assert failure_shares(found).rows[0].layout_sensitive == 1
+
+
+def test_exact_kl_hand_computed_row(hand, row_of):
+    row = row_of(exact_kl(hand))
+    assert (row.max_residual, row.satisfied, row.failures) == (0.0, 2, 2)
+
+
+def test_a_failure_whose_correction_does_not_exceed_its_slope_is_not_counted(records, synthetic):
+    paths = synthetic.Paths.of([0.5, 0.5], [-1.0, -1.0])
+    columns = {"kl_correction": np.array([1.0, 0.5]), "kl_residual": np.array([1e-7, -3e-6])}
+    (row,) = exact_kl(records(synthetic.Task("sums", {4: paths}, columns=columns))).rows
+    assert (row.satisfied, row.failures) == (1, 2)
+    assert row.max_residual == pytest.approx(3e-6)
+
+
+def test_nonlinear_readouts_and_options_are_left_out(records, synthetic):
+    paths = synthetic.Paths.of([0.5], [-1.0])
+    options = records(synthetic.Task("choices", {4: paths}, kind="options"), name="options")
+    nonlinear = records(
+        synthetic.Task("sums", {4: paths}), name="nonlinear", model={"affine_readout": False, "family": "huginn"}
+    )
+    assert exact_kl(options).rows == exact_kl(nonlinear).rows == ()

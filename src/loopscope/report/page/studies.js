@@ -90,6 +90,6 @@ function missingBlock(missing) {
     "section",
     { class: "card study", "aria-label": "Tables that these runs cannot fill" },
     h("h2", {}, "Not in these runs"),
-    h("ul", { class: "notes" }, missing.map((study) => h("li", {}, `${study.name}: ${study.summary} (needs ${study.needs.startsWith("--") ? study.needs : `--level ${study.needs}`})`))),
+    h("ul", { class: "notes" }, missing.map((study) => h("li", {}, `${study.name}: ${study.summary} (${study.reason})`))),
   );
 }

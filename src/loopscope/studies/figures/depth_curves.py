@@ -20,7 +20,7 @@ from loopscope.studies.figures.style import (
     paper_style,
 )
 from loopscope.studies.records import DepthSweep, Records
-from loopscope.studies.selection import Selection, notes_on
+from loopscope.studies.selection import Selection, no_depths, notes_on
 from loopscope.studies.tables.depth_coverage import RunningBest, running_best
 
 TITLE = "Utility over recurrent depth"
@@ -34,8 +34,7 @@ DECLINE: Any = {"marker": "v", "markersize": 4.0, "markeredgewidth": 0.0, "lines
 def depth_curves(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
     """One panel per evaluation set, one line per model."""
     if not records.sweeps:
-        reason = records.nothing("no run holds two depths: measure with --depths 1-8")
-        return empty_figure("depth-curves", TITLE, records, Selection((), (reason,)))
+        return empty_figure("depth-curves", TITLE, records, Selection((), (no_depths(records),)))
     settings = bootstrap or Bootstrap()
     panels: dict[str, list[DepthSweep]] = {}
     for sweep in records.sweeps:

@@ -25,8 +25,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.store import sha256_bytes
 from loopscope.store.atomic import clear_write_errors, publish, write_partial
-from loopscope.studies.conditions import Condition
-from loopscope.studies.names import printable, shortened, spelled
+from loopscope.studies.conditions import Condition, printable, shortened, spelled
 from loopscope.studies.records import Floats, Records
 from loopscope.studies.registry import FIGURE_FORMATS
 from loopscope.studies.selection import Selection, unfinished

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from loopscope.stats import Estimate
-from loopscope.studies.names import printable, spelled
+from loopscope.studies.conditions import printable, spelled
 from loopscope.studies.result import Style, Value
 
 MOST_DECIMALS = 8

@@ -1,19 +1,16 @@
-"""Scale bounds from curvature variation: Table "tab:cloud-bound-comparison", Appendix E.9.
+"""What bounds on the curvature say about scales, on concave FP64 paths.
 
-The global M/(2κ), the integrated C̄/κ and the signed-residual S̄/κ, before the minimum with one, against the upper end
-of the numerical scale error.
-
-Distribution of the integrated bounds: Table "tab:integrated-bound-distribution", Appendix E.9.
-
-Selecting a scale from the negative-curvature bound: Table "tab:curvature-selected-scale", Appendix E.5.
-
-α_safe = min{1, 0.9·2A/L_D}. Its gain and the quarter step's are read with the same FP64 readout. Populations are those
-of the stored slope; where the FP64 slope is not positive there is no safe step, and the rule keeps the current state.
+- `scale_bounds` (Table "tab:cloud-bound-comparison", Appendix E.9): the global M/(2κ), the integrated C̄/κ and the
+  signed-residual S̄/κ, before the minimum with one, against the upper end of the numerical scale error.
+- `integrated_bounds` (Table "tab:integrated-bound-distribution", Appendix E.9): the distribution of C̄/κ and C̄²/(2κ).
+- `bound_selected` (Table "tab:curvature-selected-scale", Appendix E.5): the gain at α_safe = min{1, 0.9·2A/L_D} and at
+  the quarter step, read with the same FP64 readout. Populations are those of the stored slope; where the FP64 slope is
+  not positive there is no safe step, and the rule keeps the current state.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,14 +18,12 @@ from loopscope.path import EFFECT_MARGIN, beneficial_lower_bound
 from loopscope.stats import Bootstrap, Estimate, Maximum, Mean, Quantile, Statistic
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition
-from loopscope.studies.records import BOUNDS, NEEDED, Floats, Fp64Paths, Mask, Records, Updates
+from loopscope.studies.fp64_paths import FP64_BOUNDS, FP64_COLUMNS, Fp64Paths
+from loopscope.studies.records import Floats, Mask, Records, Updates
 from loopscope.studies.result import (
     COUNT,
-    MODEL,
-    TASK,
-    UPDATE,
+    IDENTITY,
     Column,
-    Panel,
     Row,
     TableResult,
     column,
@@ -72,10 +67,8 @@ def _quartiles(name: str, latex: str) -> Column:
     )
 
 
-COLUMNS = (
-    MODEL,
-    TASK,
-    UPDATE,
+SCALE_BOUND_COLUMNS = (
+    *IDENTITY,
     column("n", "n", COUNT, latex="$n$"),
     _quartiles("global", r"$M/(2\kappa)$"),
     _quartiles("integrated", r"$\overline C/\kappa$"),
@@ -88,22 +81,21 @@ COLUMNS = (
 
 def scale_bounds(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ScaleBoundRow]:
     """One row per condition with derivative bounds."""
-    chosen = select(records, *NEEDED, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS)
-    return TableResult(
-        study="scale-bounds",
+    return select(records, *FP64_COLUMNS, *FP64_BOUNDS, level=Level.FULL, about=CONCAVE_PATHS).table(
+        "scale-bounds",
+        _scale_bound_row,
+        bootstrap,
         label="tab:cloud-bound-comparison",
         title="Scale bounds",
         caption=(
             "Median and, in brackets, 75th percentile of each bound on A>0, Q<0, before the minimum with one. Coverage "
             "counts bounds covering the upper endpoints of the numerical scale errors."
         ),
-        rows=tuple(_row(updates, bootstrap or Bootstrap()) for updates in chosen.kept),
-        panels=(Panel(COLUMNS),),
-        notes=chosen.notes,
+        columns=SCALE_BOUND_COLUMNS,
     )
 
 
-def _row(updates: Updates, bootstrap: Bootstrap) -> ScaleBoundRow:
+def _scale_bound_row(updates: Updates, bootstrap: Bootstrap) -> ScaleBoundRow:
     paths = Fp64Paths(updates)
     inside = paths.primary
     bounds = paths.bounds(inside)
@@ -151,10 +143,8 @@ class IntegratedRow(Row):
     """ΔU, for scale."""
 
 
-COLUMNS_integrated_bounds = (
-    MODEL,
-    TASK,
-    UPDATE,
+INTEGRATED_COLUMNS = (
+    *IDENTITY,
     label("key", "Estimate"),
     column("scale_bound", "C/κ", fixed(4), latex=r"$\overline C/\kappa$"),
     column("regret_bound", "C²/(2κ)", scientific(3), latex=r"$\overline C^{2}/(2\kappa)$"),
@@ -164,18 +154,17 @@ COLUMNS_integrated_bounds = (
 
 def integrated_bounds(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[IntegratedRow]:
     """Five rows per condition with derivative bounds."""
-    chosen = select(records, *NEEDED, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS)
-    return TableResult(
-        study="integrated-bounds",
+    return select(records, *FP64_COLUMNS, *FP64_BOUNDS, level=Level.FULL, about=CONCAVE_PATHS).table(
+        "integrated-bounds",
+        _integrated_rows,
+        bootstrap,
         label="tab:integrated-bound-distribution",
         title="Distribution of the integrated bounds",
         caption=(
             "Primary records (A>0, Q<0). Scale bound, regret bound, and upper endpoint of the numerical regret, before "
             "the minimum with one. The regret columns compare distributions, not individual records."
         ),
-        rows=tuple(row for updates in chosen.kept for row in _rows(updates, bootstrap or Bootstrap())),
-        panels=(Panel(COLUMNS_integrated_bounds),),
-        notes=chosen.notes,
+        columns=INTEGRATED_COLUMNS,
         key_names=ESTIMATES,
     )
 
@@ -188,7 +177,7 @@ def _summary(key: str, values: Floats) -> Statistic:
     return Quantile(values, {"p25": 0.25, "median": 0.5, "p75": 0.75}[key])
 
 
-def _rows(updates: Updates, bootstrap: Bootstrap) -> list[IntegratedRow]:
+def _integrated_rows(updates: Updates, bootstrap: Bootstrap) -> list[IntegratedRow]:
     paths = Fp64Paths(updates)
     inside = paths.primary
     quantities = {
@@ -233,10 +222,8 @@ class BoundSelectedRow(Row):
     """Smallest excess of a gain over its guarantee α_safe·A − L_D·α_safe²/2."""
 
 
-COLUMNS_bound_selected = (
-    MODEL,
-    TASK,
-    UPDATE,
+BOUND_SELECTED_COLUMNS = (
+    *IDENTITY,
     label("key", "Population"),
     column("n", "n", COUNT, latex="$n$"),
     column("quarter_positive", "Quarter-step\npositive gains", COUNT),
@@ -248,10 +235,10 @@ COLUMNS_bound_selected = (
 
 def bound_selected(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[BoundSelectedRow]:
     """Two rows per condition whose readout gives a curvature bound."""
-    chosen = select(records, "fp64_L_D", "fp64_quarter_gain", level=Level.FULL, about=CONCAVE_PATHS)
-    rows = tuple(row for updates in chosen.kept for row in rows_of(updates, bootstrap or Bootstrap()))
-    return TableResult(
-        study="bound-selected",
+    result = select(records, "fp64_L_D", "fp64_quarter_gain", level=Level.FULL, about=CONCAVE_PATHS).table(
+        "bound-selected",
+        bound_selected_rows,
+        bootstrap,
         label="tab:curvature-selected-scale",
         title="Selecting a scale from the negative-curvature bound",
         caption=(
@@ -260,12 +247,13 @@ def bound_selected(records: Records, bootstrap: Bootstrap | None = None) -> Tabl
             "Both actions are evaluated in FP64 on the same records, and counts require positive utility gain. Gain "
             "columns are in units of 0.001 with paired 95% question-bootstrap intervals."
         ),
-        rows=rows,
-        panels=(Panel(COLUMNS_bound_selected),),
-        notes=chosen.notes
-        + tuple(kept_note(row.condition, row.key, row.without_scale, row.n) for row in rows if row.without_scale),
+        columns=BOUND_SELECTED_COLUMNS,
         key_names=POPULATIONS,
     )
+    kept = tuple(
+        kept_note(row.condition, row.key, row.without_scale, row.n) for row in result.rows if row.without_scale
+    )
+    return replace(result, notes=result.notes + kept)
 
 
 def kept_note(condition: Condition, key: str, without_scale: int, n: int) -> str:
@@ -274,7 +262,7 @@ def kept_note(condition: Condition, key: str, without_scale: int, n: int) -> str
     return f"{where} have no positive FP64 slope: the bound keeps their current state, gain 0"
 
 
-def rows_of(updates: Updates, bootstrap: Bootstrap) -> list[BoundSelectedRow]:
+def bound_selected_rows(updates: Updates, bootstrap: Bootstrap) -> list[BoundSelectedRow]:
     """Both populations of one condition."""
     masks = {"primary": updates.primary, "failures": updates.finite_step}
     return [_bound_selected_row(updates, Fp64Paths(updates), key, masks[key], bootstrap) for key in POPULATIONS]

@@ -16,7 +16,7 @@ from loopscope.studies.result import (
     TableResult,
     column,
 )
-from loopscope.studies.selection import notes_on
+from loopscope.studies.selection import no_depths, notes_on
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RunningBest:
         return self.change.interval is not None and self.change.interval.high < 0
 
 
-COLUMNS = (
+DEPTH_COLUMNS = (
     TASK,
     Column(("n",), "N", (COUNT,), latex="$N$", text=True),
     column("peak", "Peak", COUNT),
@@ -79,7 +79,7 @@ def depth_coverage(records: Records, bootstrap: Bootstrap | None = None) -> Tabl
     """One row per model and evaluation set; printed with the models side by side, as in the paper."""
     notes = notes_on(sweep.condition for sweep in records.sweeps)
     if not records.sweeps:
-        notes += (records.nothing("no run holds two depths: measure with --depths 1-8"),)
+        notes += (no_depths(records),)
     return TableResult(
         study="depth-coverage",
         label="tab:evaluation-coverage",
@@ -90,7 +90,7 @@ def depth_coverage(records: Records, bootstrap: Bootstrap | None = None) -> Tabl
             "Non-adjacent depth pairs represent cumulative changes."
         ),
         rows=tuple(_row(sweep, bootstrap) for sweep in records.sweeps),
-        panels=(Panel(COLUMNS, across="condition.model_title"),),
+        panels=(Panel(DEPTH_COLUMNS, across="condition.model_title"),),
         notes=notes,
     )
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loopscope.errors import setting
 from loopscope.stats import Bootstrap, Estimate, Maximum, Quantile
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition
 from loopscope.studies.records import Floats, Records, Updates
 from loopscope.studies.result import (
     COUNT,
-    MODEL,
-    TASK,
-    UPDATE,
+    IDENTITY,
     Column,
     Panel,
     Row,
@@ -25,7 +24,7 @@ from loopscope.studies.result import (
     fixed,
     scientific,
 )
-from loopscope.studies.selection import notes_on
+from loopscope.studies.selection import no_updates, notes_on
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,10 @@ class DerivativeRow(Row):
     """Primary median of L_D over the largest sampled −φ''."""
 
 
-LEADS = (MODEL, TASK, UPDATE)
 PANELS = (
     Panel(
         (
-            *LEADS,
+            *IDENTITY,
             Column(("passed", "checks"), "Scalar checks\npassed", (COUNT, COUNT), template="{}/{}"),
             column("scalar_difference", "Q", scientific(3), latex="$Q$", group="Scalar vs stored"),
             column("slope_difference", "A", scientific(3), latex="$A$", group="FP64 vs stored"),
@@ -83,7 +81,7 @@ PANELS = (
     ),
     Panel(
         (
-            *LEADS,
+            *IDENTITY,
             column("third_relative_1", "0.01", scientific(3), group="Third derivative, median gap at spacing"),
             column("third_relative_2", "0.005", scientific(3), group="Third derivative, median gap at spacing"),
             column("third_relative_3", "0.0025", scientific(3), group="Third derivative, median gap at spacing"),
@@ -102,7 +100,7 @@ def derivative_checks(records: Records, bootstrap: Bootstrap | None = None) -> T
     notes = notes_on(updates.condition for updates in kept)
     notes += tuple(dict.fromkeys(_unchecked(u.condition) for u in records.updates if not _checked(u)))
     if not records.updates:
-        notes += (records.nothing("these runs hold no updates: measure with --transitions 4"),)
+        notes += (no_updates(records),)
     return TableResult(
         study="derivative-checks",
         label="tab:derivative-checks",
@@ -126,9 +124,10 @@ def _unchecked(condition: Condition) -> str:
     """Why a condition has no line."""
     name = f"{condition.model_title} {condition.set_title}"
     if not Level(condition.level).includes(Level.GRID):
-        return f"no derivative checks of {name}: measure with --level grid"
+        return f"no derivative checks of {name}: measure with {setting('level', 'grid')}"
     if not condition.scalar_checks:
-        return f"no derivative checks of {name}: measured with scalar_checks=0 (16 by default; --level full has others)"
+        others = f"16 by default; {setting('level', 'full')} has others"
+        return f"no derivative checks of {name}: measured with scalar_checks=0 ({others})"
     return f"no derivative checks of {name}: none of its first {condition.scalar_checks} questions is measured yet"
 
 

@@ -43,16 +43,16 @@ SIGNAL = label("key", "Signal")
 
 def diagnostics(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[DiagnosticRow]:
     """One row per condition and signal; printed with the conditions side by side, as in the paper."""
-    chosen = select(records, *STORED, level=Level.GRID)
-    return TableResult(
-        study="diagnostics",
+    return select(records, *STORED, level=Level.GRID).table(
+        "diagnostics",
+        _rows,
+        bootstrap,
         label="tab:diagnostic-ranking",
         title="State, output, and task-geometry diagnostics",
         caption=(
             "Raw correlations retain signal orientation, and AUROC uses fixed risk signs: the negative of each signal "
             "except entropy change."
         ),
-        rows=tuple(row for updates in chosen.kept for row in _rows(updates, bootstrap or Bootstrap())),
         panels=(
             Panel(
                 (SIGNAL, column("spearman", "Spearman", fixed(4))),
@@ -65,7 +65,6 @@ def diagnostics(records: Records, bootstrap: Bootstrap | None = None) -> TableRe
                 across="condition_title",
             ),
         ),
-        notes=chosen.notes,
         key_names=SIGNALS,
     )
 

@@ -1,8 +1,8 @@
-"""Directional curvature along the path: Appendix E.4, "Directional curvature along the path".
+"""The shape of the path φ between its ends: its curvature, where progress ends, and what lies between the ends.
 
-Predicting the observed end of progress: Table "tab:progress-boundary", Appendix E.4.
-
-Intermediate scales beyond endpoint selection: Table "tab:oracle-comparison", Appendix E.10.
+- `path_curvature` (Appendix E.4, "Directional curvature along the path"): φ'' at five scales.
+- `progress_boundary` (Table "tab:progress-boundary", Appendix E.4): the quadratic root against the observed crossing.
+- `oracles` (Table "tab:oracle-comparison", Appendix E.10): what intermediate scales add to choosing an end.
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from loopscope.store import Level
 from loopscope.studies.records import GRID_SCALES, Records, Updates
 from loopscope.studies.result import (
     COUNT,
-    MODEL,
+    IDENTITY,
     QUESTIONS,
-    TASK,
-    UPDATE,
     Column,
-    Panel,
     Row,
     TableResult,
     column,
@@ -57,10 +54,8 @@ class CurvatureRow(Row):
     """Those in which the current state is the only scale checked."""
 
 
-COLUMNS = (
-    MODEL,
-    TASK,
-    UPDATE,
+CURVATURE_COLUMNS = (
+    *IDENTITY,
     column("n", "n", COUNT, latex="$n$"),
     Column(
         ("ratio_p25", "ratio_p75"),
@@ -77,9 +72,10 @@ COLUMNS = (
 
 def path_curvature(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[CurvatureRow]:
     """One row per condition."""
-    chosen = select(records, "grid_gain", "curvature_path", level=Level.GRID)
-    return TableResult(
-        study="path-curvature",
+    return select(records, "grid_gain", "curvature_path", level=Level.GRID).table(
+        "path-curvature",
+        _curvature_row,
+        bootstrap,
         label="tab:path-curvature",
         title="Directional curvature along the path",
         caption=(
@@ -87,13 +83,11 @@ def path_curvature(records: Records, bootstrap: Bootstrap | None = None) -> Tabl
             "ratio of curvature at the half step to curvature at the origin; median of the largest adjacent difference "
             "relative to the origin; questions with negative curvature at every sampled scale up to the grid optimum."
         ),
-        rows=tuple(_row(updates, bootstrap or Bootstrap()) for updates in chosen.kept),
-        panels=(Panel(COLUMNS),),
-        notes=chosen.notes,
+        columns=CURVATURE_COLUMNS,
     )
 
 
-def _row(updates: Updates, bootstrap: Bootstrap) -> CurvatureRow:
+def _curvature_row(updates: Updates, bootstrap: Bootstrap) -> CurvatureRow:
     # ε is fixed on the complete evaluation set, before restricting to the primary subset.
     epsilon = RELATIVE_EPSILON * float(np.median(np.abs(2 * updates.quadratic)))
     inside = updates.primary
@@ -139,10 +133,8 @@ class BoundaryRow(Row):
     """Paths without a negative gain through scale one; no error is assigned to their roots."""
 
 
-COLUMNS_progress_boundary = (
-    MODEL,
-    TASK,
-    UPDATE,
+BOUNDARY_COLUMNS = (
+    *IDENTITY,
     column("primary", "Primary n", COUNT, latex="Primary $n$"),
     column("crossings", "Crossings", COUNT),
     column("hits", "Hits", COUNT),
@@ -153,9 +145,10 @@ COLUMNS_progress_boundary = (
 
 def progress_boundary(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[BoundaryRow]:
     """One row per condition."""
-    chosen = select(records, "grid_gain", level=Level.GRID)
-    return TableResult(
-        study="progress-boundary",
+    return select(records, "grid_gain", level=Level.GRID).table(
+        "progress-boundary",
+        _boundary_row,
+        bootstrap,
         label="tab:progress-boundary",
         title="Predicting the observed end of progress",
         caption=(
@@ -163,13 +156,11 @@ def progress_boundary(records: Records, bootstrap: Bootstrap | None = None) -> T
             "on the 21-point grid. Hits require the root to lie in that width-0.05 interval. The last column counts "
             "primary questions with no observed negative gain through scale one."
         ),
-        rows=tuple(_progress_boundary_row(updates, bootstrap) for updates in chosen.kept),
-        panels=(Panel(COLUMNS_progress_boundary),),
-        notes=chosen.notes,
+        columns=BOUNDARY_COLUMNS,
     )
 
 
-def _progress_boundary_row(updates: Updates, bootstrap: Bootstrap | None) -> BoundaryRow:
+def _boundary_row(updates: Updates, bootstrap: Bootstrap) -> BoundaryRow:
     inside = updates.primary
     crossing = sampled_crossing(GRID_SCALES, updates.grid_gain[inside])
     observed = np.asarray(crossing.observed)
@@ -202,10 +193,8 @@ class OracleRow(Row):
     """Questions whose interior advantage exceeds 1e-4."""
 
 
-COLUMNS_oracles = (
-    MODEL,
-    TASK,
-    UPDATE,
+ORACLE_COLUMNS = (
+    *IDENTITY,
     QUESTIONS,
     column("interior", "Interior", COUNT),
     column("gain_over_halt", "Gain over halt [95% CI]", fixed(3, 1e4, interval=True)),
@@ -215,9 +204,10 @@ COLUMNS_oracles = (
 
 def oracles(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[OracleRow]:
     """One row per condition."""
-    chosen = select(records, "grid_gain", level=Level.GRID)
-    return TableResult(
-        study="oracles",
+    return select(records, "grid_gain", level=Level.GRID).table(
+        "oracles",
+        _oracle_row,
+        bootstrap,
         label="tab:oracle-comparison",
         title="Intermediate scales beyond endpoint selection",
         caption=(
@@ -225,13 +215,11 @@ def oracles(records: Records, bootstrap: Bootstrap | None = None) -> TableResult
             "0.0001 with 95% intervals. Interior counts require strict improvement over both endpoints. Share is mean "
             "gain over endpoint selection divided by mean gain over the full step."
         ),
-        rows=tuple(_oracles_row(updates, bootstrap or Bootstrap()) for updates in chosen.kept),
-        panels=(Panel(COLUMNS_oracles),),
-        notes=chosen.notes,
+        columns=ORACLE_COLUMNS,
     )
 
 
-def _oracles_row(updates: Updates, bootstrap: Bootstrap) -> OracleRow:
+def _oracle_row(updates: Updates, bootstrap: Bootstrap) -> OracleRow:
     chosen = path_oracles(uniform_grid(5), updates.action_gain)
     advantage = np.asarray(chosen.advantage)
     estimates = bootstrap.estimate(

@@ -1,29 +1,25 @@
-"""Quarter-step recovery of finite-step failures: the numbers of Figure "fig:contraction", Section 4.4.
+"""Shorter steps instead of the proposed one: what they recover of the finite-step failures, and what they gain.
 
-Immediate utility under quadratic scale selection: Table "tab:quadratic-intervention", Appendix E.6.
-
-Interventions are the computed BF16 states: the interpolated state is rounded before it is read out, and gains are
-relative to the common current state. Mean gains use all questions, recovery the original finite-step failures.
-
-Scale selection at a glance: Table "tab:interventions-main", Section 4.4.
-
-The quadratic rule over all questions (BF16 intervention states) and the curvature-bound rule over the finite-step
-failures (FP64), each against the quarter step.
+- `contraction` (the numbers of Figure "fig:contraction", Section 4.4): a quarter of the displacement.
+- `quadratic_intervention` (Table "tab:quadratic-intervention", Appendix E.6): the quadratic scale and the quarter step.
+  Interventions are the computed BF16 states: the interpolated state is rounded before it is read out, and gains are
+  relative to the common current state. Mean gains use all questions, recovery the original finite-step failures.
+- `interventions` (Table "tab:interventions-main", Section 4.4): the quadratic rule over all questions (BF16) and the
+  curvature-bound rule over the finite-step failures (FP64), each against the quarter step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loopscope.errors import setting
 from loopscope.path import EFFECT_MARGIN
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.store import Level
 from loopscope.studies.records import Floats, Records, Updates
 from loopscope.studies.result import (
     COUNT,
-    MODEL,
-    TASK,
-    UPDATE,
+    IDENTITY,
     Column,
     Panel,
     Row,
@@ -50,10 +46,8 @@ class ContractionRow(Row):
     """Gains above 1e-4."""
 
 
-COLUMNS = (
-    MODEL,
-    TASK,
-    UPDATE,
+CONTRACTION_COLUMNS = (
+    *IDENTITY,
     Column(("recovered", "failures"), "Recovered", (COUNT, COUNT), template="{}/{}"),
     column("recovery", "Recovery (%)\n[95% CI]", percent(1, interval=True)),
     column("mean_gain", "Mean gain (1e-3)\n[95% CI]", fixed(3, 1e3, sign=True, interval=True)),
@@ -63,22 +57,21 @@ COLUMNS = (
 
 def contraction(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ContractionRow]:
     """One row per condition; intervals resample its failures."""
-    chosen = select(records, "grid_gain", level=Level.GRID)
-    return TableResult(
-        study="contraction",
+    return select(records, "grid_gain", level=Level.GRID).table(
+        "contraction",
+        _contraction_row,
+        bootstrap,
         label="tab:contraction",
         title="Quarter-step recovery",
         caption=(
             "Finite-step failures with positive gain at one quarter of the proposed displacement, and mean gain over "
             "the same failures, unrecovered ones included. Intervals resample the selected failures."
         ),
-        rows=tuple(_row(updates, bootstrap or Bootstrap()) for updates in chosen.kept),
-        panels=(Panel(COLUMNS),),
-        notes=chosen.notes,
+        columns=CONTRACTION_COLUMNS,
     )
 
 
-def _row(updates: Updates, bootstrap: Bootstrap) -> ContractionRow:
+def _contraction_row(updates: Updates, bootstrap: Bootstrap) -> ContractionRow:
     gain = updates.quarter_gain[updates.finite_step]
     estimates = bootstrap.estimate({"recovery": Mean(gain > 0), "mean_gain": Mean(gain)})
     return ContractionRow(
@@ -92,7 +85,7 @@ def _row(updates: Updates, bootstrap: Bootstrap) -> ContractionRow:
 
 
 ACTIONS = {"quarter": "Quarter step", "quadratic": "Quadratic rule", "difference": "Quadratic − quarter"}
-NEEDED = ("bf16_quarter_gain", "bf16_quadratic_gain")
+BF16_GAINS = ("bf16_quarter_gain", "bf16_quadratic_gain")
 
 
 @dataclass(frozen=True)
@@ -106,10 +99,8 @@ class InterventionRow(Row):
     """Recovered share of the failures; resampled among them."""
 
 
-COLUMNS_quadratic_intervention = (
-    MODEL,
-    TASK,
-    UPDATE,
+QUADRATIC_COLUMNS = (
+    *IDENTITY,
     label("key", "Action"),
     column("mean_gain", "Mean gain\n[95% CI]", fixed(3, 1e3, sign=True, interval=True)),
     Column(("recovered", "failures"), "Recovered", (COUNT, COUNT), template="{} / {}"),
@@ -119,9 +110,10 @@ COLUMNS_quadratic_intervention = (
 
 def quadratic_intervention(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[InterventionRow]:
     """Three rows per condition."""
-    chosen = select(records, *NEEDED, level=Level.GRID)
-    return TableResult(
-        study="quadratic-intervention",
+    return select(records, *BF16_GAINS, level=Level.GRID).table(
+        "quadratic-intervention",
+        _quadratic_rows,
+        bootstrap,
         label="tab:quadratic-intervention",
         title="Immediate utility under quadratic scale selection",
         caption=(
@@ -130,16 +122,14 @@ def quadratic_intervention(records: Records, bootstrap: Bootstrap | None = None)
             "condition reports the paired utility advantage and net recovery differences. Outcomes use the computed "
             "BF16 intervention states."
         ),
-        rows=tuple(row for updates in chosen.kept for row in rows_of(updates, bootstrap or Bootstrap())),
-        panels=(Panel(COLUMNS_quadratic_intervention),),
-        notes=chosen.notes,
+        columns=QUADRATIC_COLUMNS,
         key_names=ACTIONS,
     )
 
 
-def rows_of(updates: Updates, bootstrap: Bootstrap) -> list[InterventionRow]:
+def _quadratic_rows(updates: Updates, bootstrap: Bootstrap) -> list[InterventionRow]:
     """Quarter, quadratic and their difference."""
-    quarter, quadratic = (updates.floats(name) for name in NEEDED)
+    quarter, quadratic = (updates.floats(name) for name in BF16_GAINS)
     means = bootstrap.estimate(
         {"quarter": Mean(quarter), "quadratic": Mean(quadratic), "difference": Mean(quadratic - quarter)}
     )
@@ -185,10 +175,8 @@ class RuleRow(Row):
     """Failures whose state the bound rule keeps, because their FP64 slope is not positive."""
 
 
-COLUMNS_interventions = (
-    MODEL,
-    TASK,
-    UPDATE,
+RULE_COLUMNS = (
+    *IDENTITY,
     label("key", "Rule"),
     Column(
         ("recovered_quarter", "recovered_selected", "failures"),
@@ -206,13 +194,13 @@ COLUMNS_interventions = (
 def interventions(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[RuleRow]:
     """Up to two rows per condition, as far as its level of measurement goes."""
     settings = bootstrap or Bootstrap()
-    rows = tuple(row for updates in records.updates for row in _rows(updates, settings))
+    rows = tuple(row for updates in records.updates for row in _rule_rows(updates, settings))
     notes = notes_on(row.condition for row in rows)
     notes += tuple(
         bounds.kept_note(row.condition, "failures", row.without_scale, row.n) for row in rows if row.without_scale
     )
     if not rows:
-        notes += (records.nothing("no condition has interventions: measure with --level grid"),)
+        notes += (records.nothing(f"no condition has interventions: measure with {setting('level', 'grid')}"),)
     return TableResult(
         study="interventions",
         label="tab:interventions-main",
@@ -222,16 +210,16 @@ def interventions(records: Records, bootstrap: Bootstrap | None = None) -> Table
             "populations are listed separately. Brackets give paired 95% intervals. Bound selection uses FP64."
         ),
         rows=rows,
-        panels=(Panel(COLUMNS_interventions),),
+        panels=(Panel(RULE_COLUMNS),),
         notes=notes,
         key_names=RULES,
     )
 
 
-def _rows(updates: Updates, bootstrap: Bootstrap) -> list[RuleRow]:
+def _rule_rows(updates: Updates, bootstrap: Bootstrap) -> list[RuleRow]:
     rows = []
-    if updates.has(*NEEDED):
-        by_action = {row.key: row for row in rows_of(updates, bootstrap)}
+    if updates.has(*BF16_GAINS):
+        by_action = {row.key: row for row in _quadratic_rows(updates, bootstrap)}
         rows.append(
             RuleRow(
                 updates.condition,
@@ -246,7 +234,7 @@ def _rows(updates: Updates, bootstrap: Bootstrap) -> list[RuleRow]:
             )
         )
     if updates.condition.concave and updates.has("fp64_L_D", "fp64_quarter_gain"):
-        failures = next(row for row in bounds.rows_of(updates, bootstrap) if row.key == "failures")
+        failures = next(row for row in bounds.bound_selected_rows(updates, bootstrap) if row.key == "failures")
         rows.append(
             RuleRow(
                 updates.condition,

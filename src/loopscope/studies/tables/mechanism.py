@@ -1,8 +1,8 @@
-"""Finite-step failures and endpoint prediction: Table "tab:mechanism-matrix", Section 4.2.
+"""Why updates fail: a right direction with too long a step, and how well slope and curvature predict the gain.
 
-Finite-step failure shares and margin counts: Table "tab:mechanism-intervals", Appendix E.2.
-
-Numerical check of the exact endpoint correction ΔU = A − C: Table "tab:exact-kl", Appendix E.2.
+- `mechanism` (Table "tab:mechanism-matrix", Section 4.2): finite-step failures; A and A + Q against ΔU.
+- `failure_shares` (Table "tab:mechanism-intervals", Appendix E.2): failure shares with intervals and margin counts.
+- `exact_kl` (Table "tab:exact-kl", Appendix E.2): a numerical check of the exact endpoint correction ΔU = A − C.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ from loopscope.store import Level
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import (
     COUNT,
-    MODEL,
-    TASK,
-    UPDATE,
+    IDENTITY,
     Column,
-    Panel,
     Row,
     TableResult,
     column,
@@ -55,10 +52,8 @@ class MechanismRow(Row):
     """Mean |A + Q − ΔU|."""
 
 
-COLUMNS = (
-    MODEL,
-    TASK,
-    UPDATE,
+MECHANISM_COLUMNS = (
+    *IDENTITY,
     column("mean_gain", "Mean gain\n(1e-3)", fixed(2, 1e3, sign=True)),
     Column(("finite_step", "harmful"), "Count", (COUNT, COUNT), group="Finite-step failures", template="{}/{}"),
     column("share", "Share (%)", percent(2), group="Finite-step failures"),
@@ -73,21 +68,22 @@ COLUMNS = (
 def mechanism(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[MechanismRow]:
     """One row per condition; every estimate of a condition shares its question resamples."""
     chosen = select(records, "slope", "quadratic", "gain")
-    return TableResult(
-        study="mechanism",
+    return chosen.table(
+        "mechanism",
+        _mechanism_row,
+        bootstrap,
         label="tab:mechanism-matrix",
         title="Finite-step failures and endpoint prediction",
         caption=(
             "Counts are finite-step/harmful updates, and mean gain averages the full-step gain over all questions. "
             "Rank correlation is Spearman between A+Q and the full-step gain."
         ),
-        rows=tuple(_row(updates, bootstrap or Bootstrap()) for updates in chosen.kept),
-        panels=(Panel(COLUMNS),),
-        notes=chosen.notes + layout_notes(chosen.kept),
+        columns=MECHANISM_COLUMNS,
+        notes=layout_notes(chosen.kept),
     )
 
 
-def _row(updates: Updates, bootstrap: Bootstrap) -> MechanismRow:
+def _mechanism_row(updates: Updates, bootstrap: Bootstrap) -> MechanismRow:
     gain, slope = updates.gain, updates.slope
     predicted = endpoint_prediction(slope, updates.quadratic)
     estimates = bootstrap.estimate(
@@ -124,10 +120,8 @@ class FailureShareRow(Row):
     """Updates whose outcome another batch layout could have made another."""
 
 
-COLUMNS_failure_shares = (
-    MODEL,
-    TASK,
-    UPDATE,
+FAILURE_SHARE_COLUMNS = (
+    *IDENTITY,
     column(
         "share",
         "Failure share (%)\nwith 95% CI",
@@ -142,21 +136,22 @@ COLUMNS_failure_shares = (
 def failure_shares(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[FailureShareRow]:
     """One row per condition."""
     chosen = select(records, "slope", "gain")
-    return TableResult(
-        study="failure-shares",
+    return chosen.table(
+        "failure-shares",
+        _failure_share_row,
+        bootstrap,
         label="tab:mechanism-intervals",
         title="Finite-step failure shares and margin counts",
         caption=(
             "Shares are relative to harmful updates; both counts are recomputed in every question resample. "
             "Margin counts require both the slope and the loss to exceed 0.0001."
         ),
-        rows=tuple(_failure_shares_row(updates, bootstrap) for updates in chosen.kept),
-        panels=(Panel(COLUMNS_failure_shares),),
-        notes=chosen.notes + layout_notes(chosen.kept),
+        columns=FAILURE_SHARE_COLUMNS,
+        notes=layout_notes(chosen.kept),
     )
 
 
-def _failure_shares_row(updates: Updates, bootstrap: Bootstrap | None) -> FailureShareRow:
+def _failure_share_row(updates: Updates, bootstrap: Bootstrap) -> FailureShareRow:
     return FailureShareRow(
         updates.condition,
         "",
@@ -178,10 +173,8 @@ class ExactKLRow(Row):
     failures: int
 
 
-COLUMNS_exact_kl = (
-    MODEL,
-    TASK,
-    UPDATE,
+EXACT_KL_COLUMNS = (
+    *IDENTITY,
     column("max_residual", "Maximum residual", scientific(3)),
     Column(("satisfied", "failures"), "Inequality satisfied", (COUNT, COUNT), template="{}/{}"),
 )
@@ -189,9 +182,10 @@ COLUMNS_exact_kl = (
 
 def exact_kl(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ExactKLRow]:
     """One row per condition whose path is concave; maxima and counts have no intervals."""
-    chosen = select(records, "kl_correction", "kl_residual", level=Level.GRID, about=CONCAVE_PATHS)
-    return TableResult(
-        study="exact-kl",
+    return select(records, "kl_correction", "kl_residual", level=Level.GRID, about=CONCAVE_PATHS).table(
+        "exact-kl",
+        _exact_kl_row,
+        bootstrap,
         label="tab:exact-kl",
         title="Numerical check of the exact endpoint correction",
         caption=(
@@ -199,13 +193,11 @@ def exact_kl(records: Records, bootstrap: Bootstrap | None = None) -> TableResul
             "independently from endpoint logits. The last column counts finite-step failures whose slope is positive "
             "and below that correction numerically."
         ),
-        rows=tuple(_exact_kl_row(updates) for updates in chosen.kept),
-        panels=(Panel(COLUMNS_exact_kl),),
-        notes=chosen.notes,
+        columns=EXACT_KL_COLUMNS,
     )
 
 
-def _exact_kl_row(updates: Updates) -> ExactKLRow:
+def _exact_kl_row(updates: Updates, _: Bootstrap) -> ExactKLRow:
     correction = updates.floats("kl_correction")
     ordered = (updates.slope > 0) & (updates.slope < correction)
     return ExactKLRow(

@@ -1,27 +1,25 @@
-"""Quadratic prediction against refined FP64 optimum estimates: Table "tab:fp64-path-prediction", Appendix E.5.
+"""The optima of FP64 paths: how far the quadratic prediction is from them, and how narrow their brackets are.
 
-Refinement of numerical optimum intervals that a signed bound fails to cover: Table "tab:bound-reference-refinement".
-
-Appendix E.9: where S̄/κ lies below the upper end of the numerical scale error, the bracket of the optimum is narrowed
-with its endpoint slopes and local curvature bounds; prediction and bound stay as they are.
+- `refined_optima` (Table "tab:fp64-path-prediction", Appendix E.5): scale error and regret of the prediction.
+- `optimum_refinement` (Table "tab:bound-reference-refinement", Appendix E.9): where S̄/κ lies below the upper end of the
+  numerical scale error, the bracket of the optimum is narrowed with its endpoint slopes and local curvature bounds;
+  prediction and bound stay as they are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.store import Level
-from loopscope.studies.records import BOUNDS, NEEDED, Fp64Paths, Mask, Records, Updates
+from loopscope.studies.fp64_paths import FP64_BOUNDS, FP64_COLUMNS, Fp64Paths
+from loopscope.studies.records import Mask, Records, Updates
 from loopscope.studies.result import (
     COUNT,
-    MODEL,
-    TASK,
-    UPDATE,
+    IDENTITY,
     Column,
-    Panel,
     Row,
     TableResult,
     column,
@@ -56,10 +54,8 @@ class RefinedRow(Row):
     """Where the optima lie: at 0, inside, at 1."""
 
 
-COLUMNS = (
-    MODEL,
-    TASK,
-    UPDATE,
+REFINED_OPTIMA_COLUMNS = (
+    *IDENTITY,
     label("key", "Population"),
     column("n", "n", COUNT, latex="$n$"),
     Column(("error_low", "error_high"), "Mean scale error", (fixed(6), fixed(6)), template="[{}, {}]"),
@@ -80,9 +76,10 @@ COLUMNS = (
 
 def refined_optima(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[RefinedRow]:
     """Four rows per condition; primary membership is that of the stored slope and curvature, as in the paper."""
-    chosen = select(records, *NEEDED, level=Level.FULL)
-    return TableResult(
-        study="refined-optima",
+    return select(records, *FP64_COLUMNS, level=Level.FULL).table(
+        "refined-optima",
+        _refined_rows,
+        bootstrap,
         label="tab:fp64-path-prediction",
         title="Quadratic prediction against refined FP64 optimum estimates",
         caption=(
@@ -90,9 +87,7 @@ def refined_optima(records: Records, bootstrap: Bootstrap | None = None) -> Tabl
             "paths both ends use the best evaluated candidate. These intervals are numerical, not confidence "
             "intervals. Interior and failure rows are descriptive subsets."
         ),
-        rows=tuple(row for updates in chosen.kept for row in _rows(updates, bootstrap or Bootstrap())),
-        panels=(Panel(COLUMNS),),
-        notes=chosen.notes,
+        columns=REFINED_OPTIMA_COLUMNS,
         key_names=POPULATIONS,
     )
 
@@ -107,7 +102,7 @@ def population(updates: Updates, paths: Fp64Paths, key: str) -> Mask:
     }[key]
 
 
-def _rows(updates: Updates, bootstrap: Bootstrap) -> list[RefinedRow]:
+def _refined_rows(updates: Updates, bootstrap: Bootstrap) -> list[RefinedRow]:
     paths = Fp64Paths(updates)
     kinds = {kind: paths.of_kind(kind) for kind in ("left", "interior", "right")}
     rows = []
@@ -151,10 +146,8 @@ class RefinementRow(Row):
     """Bound minus refined error."""
 
 
-COLUMNS_optimum_refinement = (
-    MODEL,
-    TASK,
-    UPDATE,
+REFINEMENT_COLUMNS = (
+    *IDENTITY,
     label("key", "Source row"),
     column("error_upper", "Original\nerror upper", fixed(8)),
     column("signed_bound", "Unchanged\nS/κ", fixed(8), latex=r"\makecell{Unchanged\\$\overline S/\kappa$}"),
@@ -165,13 +158,11 @@ COLUMNS_optimum_refinement = (
 
 def optimum_refinement(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[RefinementRow]:
     """One row per primary question whose signed bound does not cover the error; none is the good case."""
-    chosen = select(records, *NEEDED, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS)
-    rows = tuple(row for updates in chosen.kept for row in _optimum_refinement_rows(updates))
-    notes = chosen.notes
-    if chosen.kept and not rows:
-        notes += ("every signed bound covers its numerical scale error: nothing to refine",)
-    return TableResult(
-        study="optimum-refinement",
+    chosen = select(records, *FP64_COLUMNS, *FP64_BOUNDS, level=Level.FULL, about=CONCAVE_PATHS)
+    result = chosen.table(
+        "optimum-refinement",
+        _refinement_rows,
+        bootstrap,
         label="tab:bound-reference-refinement",
         title="Refinement of numerical optimum intervals",
         caption=(
@@ -179,13 +170,15 @@ def optimum_refinement(records: Records, bootstrap: Bootstrap | None = None) -> 
             "are unchanged; endpoint derivatives and local curvature bounds refine the numerical optimum interval. "
             "Margin is bound minus refined error upper, in units of 0.00001."
         ),
-        rows=rows,
-        panels=(Panel(COLUMNS_optimum_refinement),),
-        notes=notes,
+        columns=REFINEMENT_COLUMNS,
     )
+    if chosen.kept and not result.rows:
+        covered = "every signed bound covers its numerical scale error: nothing to refine"
+        return replace(result, notes=(*result.notes, covered))
+    return result
 
 
-def _optimum_refinement_rows(updates: Updates) -> list[RefinementRow]:
+def _refinement_rows(updates: Updates, _: Bootstrap) -> list[RefinementRow]:
     paths = Fp64Paths(updates)
     bound = np.full(len(updates), np.inf)
     bound[paths.primary] = paths.bounds(paths.primary)["signed"]

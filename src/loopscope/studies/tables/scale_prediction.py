@@ -15,9 +15,7 @@ from loopscope.store import Level
 from loopscope.studies.records import GRID_SCALES, Floats, Mask, Records, Updates
 from loopscope.studies.result import (
     COUNT,
-    MODEL,
-    TASK,
-    UPDATE,
+    IDENTITY,
     Panel,
     Row,
     TableResult,
@@ -74,7 +72,7 @@ class ScaleRow(Row):
         return estimate
 
 
-LEADS = (MODEL, TASK, UPDATE, label("key", "Population"))
+LEADS = (*IDENTITY, label("key", "Population"))
 PANELS = (
     Panel(
         (
@@ -104,18 +102,17 @@ PANELS = (
 
 def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ScaleRow]:
     """Three rows per condition: the primary subset, all questions, and primary questions with interior optimum."""
-    chosen = select(records, "grid_gain", "quadratic_scale", level=Level.GRID)
-    return TableResult(
-        study="scale-prediction",
+    return select(records, "grid_gain", "quadratic_scale", level=Level.GRID).table(
+        "scale-prediction",
+        rows_of,
+        bootstrap,
         label="tab:step-prediction",
         title="Local quadratic scale prediction",
         caption=(
             "Correlation and scale MAE compare the continuous prediction with the 21-point grid optimum, and utility "
             "regret uses the nearest grid action. The best fixed scale is chosen in hindsight on the same questions."
         ),
-        rows=tuple(row for updates in chosen.kept for row in rows_of(updates, bootstrap or Bootstrap())),
         panels=PANELS,
-        notes=chosen.notes,
         key_names=POPULATIONS,
     )
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loopscope.errors import setting
 from loopscope.path import Outcome, classify, exceeds_margin, within_margin
 from loopscope.stats import Bootstrap, Clusters, Estimate
 from loopscope.studies.records import Records, Tokens
-from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed, percent
+from loopscope.studies.result import COUNT, IDENTITY, Column, Panel, Row, TableResult, column, fixed, percent
 from loopscope.studies.selection import notes_on, notes_on_layout
 
 
@@ -44,9 +45,6 @@ class TokenRow(Row):
     """Positions whose outcome another batch layout could have made another."""
 
 
-LEADS = (MODEL, TASK, UPDATE)
-
-
 def _counted(count: str, rate: str, head: str) -> Column:
     return Column((count, rate), f"{head} (%)", (COUNT, percent(2)), template="{} ({})")
 
@@ -54,7 +52,7 @@ def _counted(count: str, rate: str, head: str) -> Column:
 PANELS = (
     Panel(
         (
-            *LEADS,
+            *IDENTITY,
             column("positions", "Positions", COUNT),
             _counted("failures", "failure_rate", "Finite-step failures"),
             _counted("recovered_quarter", "quarter_rate", "Quarter recovered"),
@@ -64,7 +62,7 @@ PANELS = (
     ),
     Panel(
         (
-            *LEADS,
+            *IDENTITY,
             column("full", "Full", fixed(3, 1e3)),
             column("quarter", "Quarter", fixed(3, 1e3)),
             column("quadratic", "Quadratic", fixed(3, 1e3)),
@@ -95,7 +93,7 @@ def tokens(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[
         (row.condition, row.condition.token_layout_margin, row.layout_sensitive, row.positions) for row in rows
     )
     if not groups:
-        notes += (records.nothing("no run holds token rows: measure with --tokens"),)
+        notes += (records.nothing(f"no run holds token rows: measure with {setting('tokens', True)}"),)
     return TableResult(
         study="tokens",
         label="tab:native-continue",

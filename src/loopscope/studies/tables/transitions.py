@@ -12,7 +12,7 @@ from loopscope.path import EFFECT_MARGIN, endpoint_prediction
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.store import Level
 from loopscope.studies.records import DepthSweep, Records, Updates
-from loopscope.studies.result import COUNT, MODEL, TASK, UPDATE, Column, Panel, Row, TableResult, column, fixed, percent
+from loopscope.studies.result import COUNT, IDENTITY, Column, Panel, Row, TableResult, column, fixed, percent
 from loopscope.studies.selection import OPTION_TASKS, select
 
 
@@ -41,11 +41,10 @@ class TransitionRow(Row):
     """Share of questions whose best-scored option is the right one, at both ends."""
 
 
-LEADS = (MODEL, TASK, UPDATE)
 PANELS = (
     Panel(
         (
-            *LEADS,
+            *IDENTITY,
             column("failures", "Failures", COUNT),
             Column(
                 ("recovered_quarter", "recovered_quadratic"),
@@ -62,7 +61,7 @@ PANELS = (
     ),
     Panel(
         (
-            *LEADS,
+            *IDENTITY,
             column("sign_slope", "Sign A (%)", percent(2), latex=r"Sign $A$ (\%)"),
             column("sign_quadratic", "Sign A+Q (%)", percent(2), latex=r"Sign $A+Q$ (\%)"),
             column(
@@ -81,9 +80,10 @@ PANELS = (
 
 def transitions(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[TransitionRow]:
     """One row per transition of every option task."""
-    chosen = select(records, "grid_gain", "quadratic_gain", level=Level.GRID, about=OPTION_TASKS)
-    return TableResult(
-        study="transitions",
+    return select(records, "grid_gain", "quadratic_gain", level=Level.GRID, about=OPTION_TASKS).table(
+        "transitions",
+        lambda updates, resampling: _row(updates, _sweep(records, updates), resampling),
+        bootstrap,
         label="tab:hellaswag-transitions",
         title="Quadratic scale selection across transitions",
         caption=(
@@ -92,9 +92,7 @@ def transitions(records: Records, bootstrap: Bootstrap | None = None) -> TableRe
             "paired quadratic-minus-full gain with 95% question-bootstrap intervals. Each transition is an "
             "independent intervention before further recurrence."
         ),
-        rows=tuple(_row(updates, _sweep(records, updates), bootstrap or Bootstrap()) for updates in chosen.kept),
         panels=PANELS,
-        notes=chosen.notes,
     )
 
 

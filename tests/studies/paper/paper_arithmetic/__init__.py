@@ -140,7 +140,7 @@ def name_of(entry: PaperRow, label: str, column: str) -> str:
 
 def checks() -> tuple[Check, ...]:
     """Every check, tables first."""
-    from loopscope.studies.paper import rules_across, rules_tables, rules_text
+    from paper_arithmetic import rules_across, rules_tables, rules_text
 
     return tuple(check for rules in (rules_tables, rules_text, rules_across) for check in rules.checks())
 

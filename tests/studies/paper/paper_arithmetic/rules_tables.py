@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from decimal import Decimal
 
-from loopscope.studies.paper.arithmetic import (
+from loopscope.studies.paper.published import PaperRow, tables
+from paper_arithmetic import (
     Check,
     Rounded,
     Scope,
@@ -15,7 +16,6 @@ from loopscope.studies.paper.arithmetic import (
     table,
     text,
 )
-from loopscope.studies.paper.published import PaperRow, tables
 
 HUNDRED = exactly(100)
 AFFINE_TASKS = ("math500", "gsm8k")

@@ -8,7 +8,8 @@ against.
 from collections.abc import Iterator
 from decimal import Decimal
 
-from loopscope.studies.paper.arithmetic import (
+from loopscope.studies.paper.published import PaperRow
+from paper_arithmetic import (
     Check,
     Rounded,
     Scope,
@@ -21,8 +22,7 @@ from loopscope.studies.paper.arithmetic import (
     table,
     text,
 )
-from loopscope.studies.paper.published import PaperRow
-from loopscope.studies.paper.rules_tables import is_affine
+from paper_arithmetic.rules_tables import is_affine
 
 MATRIX = "tab:mechanism-matrix"
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
-from loopscope.studies.comparison import Verdict, compare, setting_differences
+from loopscope.studies.comparability import Verdict, setting_differences
+from loopscope.studies.comparison import compare
 from loopscope.studies.paper import cells, tables
 from loopscope.studies.records import Records
 from loopscope.studies.registry import TABLES, Study

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 
-from loopscope.studies.paper.arithmetic import (
+from loopscope.studies.paper.published import PaperRow, claims, models
+from paper_arithmetic import (
     Check,
     Rounded,
     Scope,
@@ -14,7 +15,6 @@ from loopscope.studies.paper.arithmetic import (
     row,
     table,
 )
-from loopscope.studies.paper.published import PaperRow, claims, models
 
 HUNDRED = exactly(100)
 
