@@ -4,7 +4,7 @@ Nothing is estimated here in a way of its own: tables come from `loopscope.studi
 `loopscope.stats` with the resamples of the paper (Section 4.1), step oracles from `loopscope.path`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.studies.result import Row, TableResult
 from loopscope.studies.tables.depth_coverage import running_best
+from loopscope.studies.tables.interventions import ContractionRow
+from loopscope.studies.tables.mechanism import MechanismRow
 
 Tables = Mapping[str, TableResult[Row]]
 
@@ -72,52 +74,20 @@ class Overview:
         mechanism = self._row("mechanism", updates)
         contraction = self._row("contraction", updates)
         facts = []
-        if mechanism is not None:
-            finite, harmful = mechanism.value("finite_step"), mechanism.value("harmful")
-            assert isinstance(finite, int)
-            assert isinstance(harmful, int)
-            facts = [
-                _fact(
-                    "Finite-step failures among harmful updates",
-                    mechanism.value("share"),
-                    words.of_share(finite, harmful, condition.n),
-                    share=True,
-                ),
-                _fact(
-                    "Sign accuracy of A",
-                    mechanism.value("sign_slope"),
-                    lambda estimate: words.of_accuracy(estimate, "A"),
-                    share=True,
-                ),
-                _fact(
-                    "Sign accuracy of A + Q",
-                    mechanism.value("sign_quadratic"),
-                    lambda estimate: words.of_accuracy(estimate, "A + Q"),
-                    share=True,
-                ),
-            ]
-        if contraction is not None:
-            recovered, failures = contraction.value("recovered"), contraction.value("failures")
-            assert isinstance(recovered, int)
-            assert isinstance(failures, int)
-            facts.append(
-                _fact(
-                    "Recovered by a quarter step",
-                    contraction.value("recovery"),
-                    words.of_recovery(recovered, failures),
-                    share=True,
-                )
-            )
+        if isinstance(mechanism, MechanismRow):
+            said = words.of_share(mechanism.finite_step, mechanism.harmful, condition.n)
+            facts.append(_fact("Finite-step failures among harmful updates", mechanism.share, said))
+            for predictor, accuracy in (("A", mechanism.sign_slope), ("A + Q", mechanism.sign_quadratic)):
+                said = words.of_accuracy(accuracy, predictor)
+                facts.append(_fact(f"Sign accuracy of {predictor}", accuracy, said))
+        if isinstance(contraction, ContractionRow):
+            said = words.of_recovery(contraction.recovered, contraction.failures)
+            facts.append(_fact("Recovered by a quarter step", contraction.recovery, said))
         sensitive = int(updates.layout_sensitive.sum())
         if sensitive:
-            facts.append(
-                _fact(
-                    "Layout-sensitive outcomes",
-                    self.bootstrap.estimate({"share": Mean(updates.layout_sensitive)})["share"],
-                    words.of_layout(sensitive, condition.n, condition.layout_margin),
-                    share=True,
-                )
-            )
+            share = self.bootstrap.estimate({"share": Mean(updates.layout_sensitive)})["share"]
+            said = words.of_layout(sensitive, condition.n, condition.layout_margin)
+            facts.append(_fact("Layout-sensitive outcomes", share, said))
         return {
             "transition": condition.transition,
             "update": condition.update,
@@ -224,14 +194,9 @@ def depth_summary(sweep: DepthSweep, bootstrap: Bootstrap) -> dict[str, Any]:
     return summary
 
 
-def _fact(label: str, estimate: Any, said: Any, *, share: bool) -> dict[str, Any]:
-    assert isinstance(estimate, Estimate)
-    return {
-        "label": label,
-        **_numbers(estimate),
-        "text": _share(estimate) if share else _signed(estimate),
-        "words": said if isinstance(said, str) else said(estimate),
-    }
+def _fact(label: str, estimate: Estimate, said: str) -> dict[str, Any]:
+    """A share with its interval and what it says."""
+    return {"label": label, **_numbers(estimate), "text": _share(estimate), "words": said}
 
 
 def _numbers(estimate: Estimate) -> dict[str, float | None]:
@@ -245,14 +210,15 @@ def _numbers(estimate: Estimate) -> dict[str, float | None]:
 
 def _signed(estimate: Estimate) -> list[str]:
     """Value and interval as text; one entry where there is no interval."""
-    if estimate.value is None:
-        return ["—"]
-    value, interval = words.number(estimate.value, sign=True), estimate.interval
-    return [value, f"{words.number(interval.low)} to {words.number(interval.high)}"] if interval else [value]
+    return _text(estimate, words.number, lambda value: words.number(value, sign=True))
 
 
 def _share(estimate: Estimate) -> list[str]:
+    return _text(estimate, words.percent, words.percent)
+
+
+def _text(estimate: Estimate, end: Callable[[float], str], value: Callable[[float], str]) -> list[str]:
     if estimate.value is None:
         return ["—"]
-    value, interval = words.percent(estimate.value), estimate.interval
-    return [value, f"{words.percent(interval.low)} to {words.percent(interval.high)}"] if interval else [value]
+    ends = [f"{end(estimate.interval.low)} to {end(estimate.interval.high)}"] if estimate.interval else []
+    return [value(estimate.value), *ends]

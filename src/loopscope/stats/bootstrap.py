@@ -1,25 +1,15 @@
-"""A number with its interval, and how bootstrap replicates become one (Section 4.1, 95% percentile intervals).
+"""Paired question bootstrap: whole question records are resampled, and every statistic sees the same resamples.
 
-A block of resamples as counts, and the midranks of a column in each of them, computed once for all statistics.
-
-With records sorted by value, the midrank of a record in a resample is (records drawn below) + (records drawn at the
-same value + 1) / 2, which is a cumulative sum of counts: no resample is ever sorted.
-
-Shapes: B resamples, N records, G groups of equal values.
-
-Paired question bootstrap: whole question records are resampled, every statistic sees the same resamples.
-
-Section 4.1 and Appendix E.2: 2000 resamples, seed 20260904, percentile intervals. Replicate b of a statistic is
+Section 4.1 and Appendix E.2: 2000 resamples, seed 20260904, 95% percentile intervals. Replicate b of a statistic is
 its value on n records drawn with replacement. A draw is held as counts, c_BN[b, i] = how often record i was
 drawn, so that means and ratios are matrix products and ranks are cumulative sums. Counts come in blocks, so
 memory is bounded whatever n is; the stream of draws does not depend on the block size and is the one that
 `scipy.stats.bootstrap` makes from `numpy.random.default_rng(seed)`.
 
-Shapes: B resamples of a block, N records.
+`Clusters` is for records that belong to a question, such as its tokens: they stay together (Appendix E.8). Only sums
+per question enter a ratio of sums, so tokens are summed once and the questions are resampled.
 
-Question-cluster bootstrap: all tokens of a resampled question stay together (Appendix E.8).
-
-Only sums per question enter a ratio of sums, so tokens are summed once and the questions are resampled.
+Shapes: B resamples of a block, N records, K summed columns.
 """
 
 from __future__ import annotations
@@ -34,6 +24,16 @@ from numpy.typing import ArrayLike, NDArray
 from loopscope.arguments import LARGEST_SEED, whole
 from loopscope.errors import LoopscopeError, setting
 from loopscope.stats.statistics import Block, OfSums, Ratio, Statistic
+
+SEED = 20260904
+RESAMPLES = 2000
+LEVEL = 0.95
+MOST_RESAMPLES = 10_000_000
+# Counts are float64 because they enter matrix products. A hundred thousand of them are 0.8 MB: with the ranks that rank
+# statistics keep for a block (of the same size each) they stay in the cache.
+BLOCK_ELEMENTS = 100_000
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,6 @@ def percentile_interval(replicates: NDArray[np.float64], level: float) -> Interv
     return Interval(float(low), float(high), int(replicates.size - defined.size))
 
 
-SEED = 20260904
-RESAMPLES = 2000
-LEVEL = 0.95
-MOST_RESAMPLES = 10_000_000
-# Counts are float64 because they enter matrix products. A hundred thousand of them are 0.8 MB: with the ranks that rank
-# statistics keep for a block (of the same size each) they stay in the cache.
-BLOCK_ELEMENTS = 100_000
-
-Key = TypeVar("Key")
-
-
 @dataclass(frozen=True)
 class Bootstrap:
     """How to resample; the defaults are the paper's."""
@@ -142,7 +131,7 @@ class Bootstrap:
             raise ValueError(f"statistics over {sorted(sizes)} records cannot share resamples")
         if not sizes or not (n := sizes.pop()):
             return {key: np.full(self.resamples, np.nan) for key in statistics}
-        parts: dict[Key, list[NDArray[np.float64]]] = {key: [] for key in statistics}
+        found: dict[Key, list[NDArray[np.float64]]] = {key: [] for key in statistics}
         sums = {key: statistic for key, statistic in statistics.items() if isinstance(statistic, OfSums)}
         stacked = [column for statistic in sums.values() for column in statistic.columns]
         values_NK = np.stack(stacked, axis=1) if stacked else np.empty((n, 0))
@@ -153,11 +142,11 @@ class Bootstrap:
             for key, statistic in statistics.items():
                 if key in sums:
                     width = len(sums[key].columns)
-                    parts[key].append(sums[key].combine(sums_BK[:, start : start + width]))
+                    found[key].append(sums[key].combine(sums_BK[:, start : start + width]))
                     start += width
                 else:
-                    parts[key].append(statistic.replicates(block))
-        return {key: np.concatenate(blocks) for key, blocks in parts.items()}
+                    found[key].append(statistic.replicates(block))
+        return {key: np.concatenate(blocks) for key, blocks in found.items()}
 
     def estimate(self, statistics: Mapping[Key, Statistic]) -> dict[Key, Estimate]:
         """Value and interval of every statistic, from shared resamples."""

@@ -1,6 +1,10 @@
 """Statistics that know their value and their replicates under resampling counts.
 
-Shapes: N records, B resamples, K summed columns.
+A `Block` holds the counts of some resamples and the midranks of every column in each of them, computed once for all
+statistics. With records sorted by value, the midrank of a record in a resample is (records drawn below) +
+(records drawn at the same value + 1) / 2, which is a cumulative sum of counts: no resample is ever sorted.
+
+Shapes: N records, B resamples, K summed columns, G groups of equal values.
 """
 
 from abc import ABC, abstractmethod
@@ -115,7 +119,7 @@ def column(values: ArrayLike) -> NDArray[np.float64]:
     """`values` as one finite float64 per record."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1:
-        raise ValueError(f"expected one value a record, got shape {array.shape}")
+        raise ValueError(f"expected one value per record, got shape {array.shape}")
     if not np.isfinite(array).all():
         raise ValueError("a statistic was given NaN or infinite values: leave such records out first")
     return array

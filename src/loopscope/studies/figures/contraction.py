@@ -110,7 +110,7 @@ def _gain_axis(axes: Axes, rows: tuple[ContractionRow, ...]) -> None:
     limit = max(max(abs(end) for end in ends), threshold) * 1.5
     axes.set_xscale("symlog", linthresh=threshold, linscale=0.6)
     axes.axvline(0, color=BLACK, linewidth=0.5)
-    # Recovery is about positive gains: give the negative side only the room that it needs.
+    # Recovery is about positive gains: give the negative side only the space that it needs.
     axes.set_xlim(min(min(ends) * 1.5, -0.5 * threshold), limit)
     axes.set_xticks(symlog_ticks(threshold, limit))
     axes.set_xticks([], minor=True)

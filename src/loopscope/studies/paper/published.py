@@ -1,6 +1,6 @@
-"""What one published number is: as printed, as a quantity, and the setting it belongs to.
+"""The published numbers, each as printed, as a quantity, and with the setting it belongs to.
 
-Reading the published numbers from the TOML files beside this module, once a process.
+They are read from the TOML files beside this module, once per process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables as CSV: long form, natural units, full precision; `_low` and `_high` beside every estimate.
+"""Tables as data, in natural units and full precision: CSV and JSON.
 
-Tables as JSON: every field of every row in natural units and full precision, with intervals and conditions.
+CSV has one line per row, with `_low` and `_high` beside every estimate; JSON has every field with its condition.
 """
 
 from __future__ import annotations

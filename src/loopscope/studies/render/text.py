@@ -1,7 +1,4 @@
-"""Aligned plain text for terminals and logs.
-
-Markdown pipe tables.
-"""
+"""Tables as aligned plain text for terminals and logs, and as Markdown."""
 
 from __future__ import annotations
 
