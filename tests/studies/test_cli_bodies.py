@@ -10,7 +10,7 @@ from loopscope.cli.studies import draw_figures as figures
 from loopscope.cli.studies import list_studies as studies
 from loopscope.cli.studies import render_comparison as compare
 from loopscope.cli.studies import render_tables as tables
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, command_line_words
 from loopscope.studies import FIGURES, TABLES
 
 
@@ -43,7 +43,7 @@ def test_all_tables_as_one_json_document(run):
 
 
 def test_a_table_that_the_run_cannot_fill_says_what_to_do(quick_run):
-    with pytest.raises(LoopscopeError, match=r"oracles: .*--level grid"):
+    with command_line_words(), pytest.raises(LoopscopeError, match=r"oracles: .*--level grid"):
         tables([quick_run], name="oracles")
 
 
@@ -79,7 +79,7 @@ def test_figures_are_written_into_a_new_folder(run, tmp_path):
 
 
 def test_a_figure_that_the_run_cannot_fill_says_why(quick_run, tmp_path):
-    with pytest.raises(LoopscopeError, match=r"contraction: .*measure with --level grid"):
+    with command_line_words(), pytest.raises(LoopscopeError, match=r"contraction: .*measure with --level grid"):
         list(figures([quick_run], str(tmp_path), name="contraction"))
 
 

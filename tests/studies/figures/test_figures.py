@@ -102,7 +102,7 @@ def test_a_quick_run_is_told_what_to_measure_not_that_it_has_no_failures(records
     task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.1])})
     result = FIGURES[name].figure(records(task, level="quick"), QUICK)
     assert result.shown == {}
-    assert "measure with --level grid" in result.caption
+    assert "measure with level='grid'" in result.caption
 
 
 @pytest.mark.parametrize(("task", "said"), [("sums", False), ("commonsense_qa", True)])

@@ -83,7 +83,7 @@ def test_reasons_do_not_ask_for_what_the_run_has(records, synthetic):
     assert checks.rows == transitions.rows == ()
     assert "scalar_checks=0" in checks.notes[-1]
     assert transitions.notes == ("this study is about option tasks, and these runs hold none",)
-    assert not any("--level grid" in note for note in (*checks.notes, *transitions.notes))
+    assert not any("level='grid'" in note for note in (*checks.notes, *transitions.notes))
 
 
 @pytest.mark.parametrize("name", ["exact-kl", "bound-selected", "scale-bounds", "integrated-bounds"])

@@ -54,7 +54,7 @@ def test_runs_without_a_gate_use_every_token(records, synthetic):
 def test_runs_without_token_rows_say_how_to_get_them(hand):
     result = tokens(hand)
     assert result.rows == ()
-    assert "--tokens" in result.notes[-1]
+    assert "measure with tokens=True" in result.notes[-1]
 
 
 def test_wrong_options_are_no_references(records, synthetic):
