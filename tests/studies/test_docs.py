@@ -37,7 +37,7 @@ def test_counts_are_current(document):
     across = sum(check.scope is Scope.ACROSS for check in checks())
     text = " ".join(document.split())
     assert f"{len(cells())} published cells ({number_count()} numbers" in text
-    assert f"recomputes {len(checks())} of them" in text
+    assert f"recompute {len(checks())} of them" in text
     assert f"All {len(checks()) - across} checks within one measurement hold" in text
     assert f"Of {across} comparisons between separate measurements" in text
 

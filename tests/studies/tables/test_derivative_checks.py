@@ -45,4 +45,4 @@ def test_searched_paths_have_third_derivative_and_refinement_checks(records, syn
 def test_a_run_at_level_quick_has_no_checks(records, synthetic):
     result = derivative_checks(records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])}), level="quick"))
     assert result.rows == ()
-    assert "--level" in result.notes[-1]
+    assert "level='grid'" in result.notes[-1]
