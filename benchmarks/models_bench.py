@@ -31,7 +31,7 @@ from torch.nn import functional
 from loopscope.kernels.choice import implementation, takes_kernel
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.assign import fill_randomly
+from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.families.huginn import Huginn, HuginnConfig
 from loopscope.models.families.ouro import Ouro, OuroConfig
 from loopscope.models.layers.attention import counted_surroundings

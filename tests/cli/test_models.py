@@ -9,7 +9,7 @@ from rich.console import Console
 
 from loopscope.cli.listing import list_models, model_rows
 from loopscope.models.families.detect import FAMILIES
-from loopscope.models.registry import PUBLISHED
+from loopscope.models.published import PUBLISHED
 
 
 def printed(width=80):

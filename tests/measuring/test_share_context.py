@@ -19,8 +19,8 @@ from loopscope.errors import LoopscopeError
 from loopscope.measuring.batches import Question, collate, padded_tokens, plan_batches
 from loopscope.measuring.replay import replay
 from loopscope.measuring.settings import BatchPolicy
-from loopscope.models.batch import common_prefix
 from loopscope.models.families.ouro import Ouro
+from loopscope.models.packing import common_prefix
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import Example, Row, Sequence
 

@@ -314,7 +314,7 @@ TINY_CONFIGS = {
 @pytest.fixture
 def tiny(tmp_path):
     """Writes a tiny checkpoint of a family: `tiny("ouro")` → its folder; `shards=2` splits the weights."""
-    from loopscope.models.checkpoint.assign import fill_randomly
+    from loopscope.models.checkpoint.random_weights import fill_randomly
     from loopscope.models.families.detect import build_model
 
     def write(family, folder="checkpoint", *, dtype=torch.float32, shards=1, seed=0, **fields):

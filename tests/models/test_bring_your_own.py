@@ -13,7 +13,7 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, LoopedModel, card_of, load_model, load_tokenizer
-from loopscope.models.identity import REQUIRED
+from loopscope.models.user_models import REQUIRED
 from loopscope.readout import affine_path_from_states, nonlinear_path_from_states
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "your-own-model.md"

@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.folder import CONFIG, INDEX, WEIGHTS, open_checkpoint
+from loopscope.models.checkpoint.config import CONFIG
+from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, open_checkpoint
 
 TENSORS = {"a.weight": torch.ones(2, 3), "b.weight": torch.zeros(4), "c.weight": torch.full((5,), 2.0)}
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.folder import ConfigFields
+from loopscope.models.checkpoint.config import ConfigFields
 
 
 def test_values_and_defaults():

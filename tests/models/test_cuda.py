@@ -14,8 +14,8 @@ import torch
 from loopscope.kernels.choice import implementation, takes_kernel
 from loopscope.models.batch import Batch
 from loopscope.models.generate import generate
+from loopscope.models.layers.blocks import RMSNorm, add_branch, gated_silu_joined
 from loopscope.models.layers.linear import linear
-from loopscope.models.layers.norms import RMSNorm, add_branch, gated_silu_joined
 from loopscope.models.layers.rope import Rotary, rotate, rotate_own
 
 pytestmark = [

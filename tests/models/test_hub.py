@@ -11,8 +11,9 @@ import pytest
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.checkpoint import hub as hub_module
-from loopscope.models.checkpoint.folder import CONFIG, INDEX, TOKENIZER, WEIGHTS
+from loopscope.models.checkpoint.config import CONFIG, TOKENIZER
 from loopscope.models.checkpoint.hub import HubRepository
+from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "maker/looped"

@@ -14,10 +14,11 @@ from torch.nn import functional
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
-from loopscope.models.batch import Batch, Group, common_prefix, pack
+from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.layers.attention import attend, surroundings, visible_keys
 from loopscope.models.layers.rope import Rotary
+from loopscope.models.packing import Group, common_prefix, pack
 from loopscope.models.protocol import Context
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]

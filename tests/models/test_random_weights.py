@@ -8,7 +8,7 @@ import torch
 from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, card_of, load_model
 from loopscope.models import load as load_module
-from loopscope.models.checkpoint.assign import fill_randomly
+from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.families.detect import build_model
 
 FAMILIES = ["ouro", "huginn", "retrofit-llama", "retrofit-olmo"]
@@ -146,7 +146,7 @@ def test_published_sizes_need_no_network_and_take_the_papers_dtype(spec, given, 
 
 
 def test_parameters_own_their_memory_in_the_asked_dtype():
-    from loopscope.models.registry import find_published
+    from loopscope.models.published import find_published
 
     entry = find_published("recurrent-tinyllama-3t-untrained")
     small = dict(entry.config) | {

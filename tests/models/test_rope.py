@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.folder import ConfigFields
+from loopscope.models.checkpoint.config import ConfigFields
 from loopscope.models.layers.rope import LinearScaling, Llama3Scaling, Rotary, read_rotary, rotate
 
 HEAD = 16

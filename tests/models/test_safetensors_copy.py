@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.safetensors import copy_tensor, read_header, stored_dtype
+from loopscope.models.checkpoint.safetensors import read_header
+from loopscope.models.checkpoint.weights import copy_tensor, stored_dtype
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 

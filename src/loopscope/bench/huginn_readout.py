@@ -35,7 +35,7 @@ class HuginnUpdate:
     """Coda and head in BF16, two BF16 states, and a label at nearly every position."""
 
     def __init__(self, size: HuginnSizes, device: torch.device) -> None:
-        from loopscope.models.checkpoint.assign import fill_randomly
+        from loopscope.models.checkpoint.random_weights import fill_randomly
         from loopscope.models.families.huginn import Huginn, HuginnConfig
 
         config = {

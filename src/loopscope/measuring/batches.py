@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from loopscope.measuring.settings import BatchPolicy
-from loopscope.models.batch import Group, Packing, pack
+from loopscope.models.packing import Group, Packing, pack
 from loopscope.tasks.encoding import Example, Row
 
 

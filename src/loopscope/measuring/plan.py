@@ -24,10 +24,10 @@ from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.batches import Question, Span
 from loopscope.measuring.settings import Ids, Limits, LongPolicy, Settings, canonical
-from loopscope.models.batch import common_prefix
-from loopscope.models.identity import ModelCard, model_identity
+from loopscope.models.identity import model_identity
 from loopscope.models.initial_state import InitialState
-from loopscope.models.load import card_of
+from loopscope.models.load import ModelCard, card_of
+from loopscope.models.packing import common_prefix
 from loopscope.models.protocol import LoopedModel
 from loopscope.store.hashing import code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo

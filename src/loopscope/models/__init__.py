@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
     from loopscope.models.batch import Batch
-    from loopscope.models.identity import ModelCard
-    from loopscope.models.load import card_of, load_model
+    from loopscope.models.load import ModelCard, card_of, load_model
     from loopscope.models.protocol import AffineHead, Context, LoopedModel
     from loopscope.models.tokenizer import Tokenizer, load_tokenizer
 
@@ -36,7 +35,7 @@ _HOMES = {
     "Context": "protocol",
     "LoopedModel": "protocol",
     "LoopedModule": "base",
-    "ModelCard": "identity",
+    "ModelCard": "load",
     "Tokenizer": "tokenizer",
     "card_of": "load",
     "load_model": "load",

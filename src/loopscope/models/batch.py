@@ -1,17 +1,6 @@
 """What goes into a looped model: token ids, which of them are valid, where they sit.
 
 Shapes: B rows (sequences), S positions, D hidden width.
-
-Sequences that begin alike in one row, so that what they share is computed once.
-
-    [shared tokens] [rest of sequence 1] [rest of sequence 2] …
-
-A sequence's own tokens go on at the position where the shared ones end, and see those and themselves
-(`Batch.segments`). In a causal model every state is then that of the sequence in a row of its own, but for the order
-in which attention is summed. `Packing.separate` gives the states of each sequence its own row back, padded on the
-right, as everything that reads states wants them: a readout that attends would take a packed row for one sequence.
-
-Shapes: B rows, T positions of a packed row, R sequences, S positions of the longest, D hidden width.
 """
 
 from __future__ import annotations
@@ -19,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -149,124 +138,3 @@ def _padding(mask: Tensor) -> Padding:
         raise LoopscopeError(f"row {int(empty[0])} of the batch has no valid token; leave empty rows out")
     rises = mask[:, 1:] & ~mask[:, :-1]
     return "left" if bool(rises.any()) else "right"
-
-
-class Group(NamedTuple):
-    """Sequences whose first `shared` tokens are the same and run once; with 0 each has a row of its own."""
-
-    sequences: Sequence[Sequence[int]]
-    shared: int = 0
-    source_row: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows that it takes in a batch."""
-        return 1 if self.shared else len(self.sequences)
-
-    @property
-    def width(self) -> int:
-        """Tokens of its longest row."""
-        lengths = [len(sequence) for sequence in self.sequences]
-        return sum(lengths) - self.shared * (len(lengths) - 1) if self.shared else max(lengths)
-
-
-@dataclass(frozen=True)
-class Packing:
-    """A batch and where its sequences are.
-
-    Attributes:
-        batch: what the model runs.
-        sequences: the same with every sequence in a row of its own, which is how `separate` arranges states.
-        place_RS: [R, S], which of the B·T positions is position s of sequence r (beyond a sequence's end, some
-            position of its row); None where every sequence has a row of its own.
-    """
-
-    batch: Batch
-    sequences: Batch
-    place_RS: Tensor | None = None
-
-    def to(self, device: torch.device | str) -> Packing:
-        """The same packing on another device."""
-        batch = self.batch.to(device)
-        if self.place_RS is None:
-            return Packing(batch, batch)
-        return Packing(batch, self.sequences.to(device), self.place_RS.to(device, non_blocking=True))
-
-    def separate(self, packed_BTD: Tensor) -> Tensor:
-        """What stands at the positions of each sequence, [R, S, D]."""
-        if self.place_RS is None:
-            return packed_BTD
-        flat = packed_BTD.reshape(-1, packed_BTD.shape[-1])
-        return flat.index_select(0, self.place_RS.reshape(-1)).reshape(*self.place_RS.shape, -1)
-
-
-def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
-    """How many tokens the sequences begin with in common, if each is to keep one of its own.
-
-    >>> common_prefix([[1, 2, 3], [1, 2, 4, 5]]), common_prefix([[1, 2], [1, 2, 4]]), common_prefix([[1, 2]])
-    (2, 1, 0)
-    """
-    if len(sequences) < 2:
-        return 0
-    most = min(len(sequence) for sequence in sequences) - 1
-    first = sequences[0]
-    for place in range(most):
-        if any(sequence[place] != first[place] for sequence in sequences[1:]):
-            return place
-    return most
-
-
-def pack(groups: Sequence[Group]) -> Packing:
-    """The groups one after the other, each in one row or a row a sequence, padded on the right.
-
-    >>> packing = pack([Group([[5, 6, 7], [5, 6, 8, 9]], 2), Group([[3, 4]])])
-    >>> packing.batch.input_ids.tolist(), packing.place_RS.tolist()
-    ([[5, 6, 7, 8, 9], [3, 4, 0, 0, 0]], [[0, 1, 2, 0], [0, 1, 3, 4], [5, 6, 5, 5]])
-    """
-    sequences = Batch.from_rows(
-        [sequence for group in groups for sequence in group.sequences],
-        source_rows=[group.source_row for group in groups for _ in group.sequences],
-    )
-    if not any(group.shared for group in groups):
-        return Packing(sequences, sequences)
-    laid = [row for group in groups for row in _rows(group)]
-    plain = Batch.from_rows([row.ids for row in laid])
-    positions, segments = torch.zeros_like(plain.input_ids), torch.zeros_like(plain.input_ids)
-    width = plain.input_ids.shape[1]
-    longest = sequences.input_ids.shape[1]
-    place_RS: list[list[int]] = []
-    for index, row in enumerate(laid):
-        positions[index, : len(row.ids)] = torch.tensor(row.positions)
-        segments[index, : len(row.ids)] = torch.tensor(row.segments)
-        start = index * width
-        place_RS += [[start + at for at in place] + [start] * (longest - len(place)) for place in row.places]
-    sources = [group.source_row for group in groups for _ in range(group.rows)]
-    batch = Batch(plain.input_ids, plain.attention_mask, positions, sources, segments=segments)
-    return Packing(batch, sequences, torch.tensor(place_RS))
-
-
-class _Row(NamedTuple):
-    """One row, and for each of its sequences where in the row its positions are."""
-
-    ids: list[int]
-    positions: list[int]
-    segments: list[int]
-    places: list[list[int]]
-
-
-def _rows(group: Group) -> list[_Row]:
-    if not group.shared:
-        counted = [list(range(len(sequence))) for sequence in group.sequences]
-        return [
-            _Row(list(sequence), places, [0] * len(places), [places])
-            for sequence, places in zip(group.sequences, counted, strict=True)
-        ]
-    shared = group.shared
-    row = _Row(list(group.sequences[0][:shared]), list(range(shared)), [0] * shared, [])
-    for number, sequence in enumerate(group.sequences, start=1):
-        begin, own = len(row.ids), len(sequence) - shared
-        row.ids.extend(sequence[shared:])
-        row.positions.extend(range(shared, len(sequence)))
-        row.segments.extend([number] * own)
-        row.places.append([*range(shared), *range(begin, begin + own)])
-    return [row]

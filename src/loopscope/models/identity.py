@@ -3,13 +3,6 @@
 Tensors are found where a model can hold them: parameters and buffers, then whatever its attributes, containers,
 methods and the variables its functions close over lead to. Not identified, and so up to whoever names the model:
 numbers and strings kept as attributes, tensors inside objects of compiled code, and functions outside its classes.
-
-Where a loaded model came from and what it is: everything a run's manifest says about it.
-
-A user's own looped model, named through an entry point and checked for what the rest of loopscope calls.
-
-The entry point names a callable. It is called with `device` and `dtype` if it takes them; if not, what it returns
-is moved there when it is an `nn.Module`. Modules are frozen and put in evaluation mode.
 """
 
 from __future__ import annotations
@@ -19,12 +12,9 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,13 +23,9 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.layers.linear import Fusing
-from loopscope.models.registry import load_entry_point, user_models
-
-if TYPE_CHECKING:
-    from loopscope.models.protocol import LoopedModel
-
 
 WINDOW_BYTES = 32 * 1024 * 1024
+
 
 # Their versions are in a run's manifest, with the hash of loopscope's own code.
 _KNOWN_CODE = sys.stdlib_module_names | {"loopscope", "torch", "numpy"}
@@ -174,94 +160,3 @@ def _source(kind: type) -> str | None:
         return inspect.getsource(kind)
     except (OSError, TypeError):
         return None
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """The provenance of a loaded model.
-
-    Attributes:
-        spec: what the user wrote.
-        name: what tables call it.
-        family: "ouro", "huginn", …
-        kind: hub, folder, embedded, random or entry point.
-        location: the hub name, the folder or the entry point.
-        revision: the full commit hash, for a hub model.
-        stored_dtype: the dtype of most of the checkpoint's bytes; None without a checkpoint.
-        dtype: the dtype it was loaded in.
-        device: where it was loaded to.
-        parameters: unique parameters.
-        trained_depth: the number of loops it was trained for.
-        boundary: where the state is taken.
-        random: whether the weights are random.
-        seed: the seed of random weights.
-        files: what was read.
-    """
-
-    spec: str
-    name: str
-    family: str
-    kind: str
-    location: str
-    revision: str | None
-    stored_dtype: str | None
-    dtype: str
-    device: str
-    parameters: int
-    trained_depth: int
-    boundary: str
-    random: bool = False
-    seed: int | None = None
-    files: tuple[Path, ...] = ()
-
-    @cached_property
-    def sha256(self) -> dict[str, str]:
-        """The hash of every file read, by file name; computed when first asked for, since it reads them all."""
-        return {path.name: _hash(path) for path in self.files}
-
-    def as_dict(self, *, hashes: bool = True) -> dict[str, Any]:
-        """Plain values for a manifest, with the files' sizes and, unless declined, their hashes."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("files", "sha256")}
-        files = [{"name": path.name, "bytes": path.stat().st_size} for path in self.files]
-        if hashes:
-            for entry in files:
-                entry["sha256"] = self.sha256[str(entry["name"])]
-        return fields | {"files": files}
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-REQUIRED = (
-    "family", "name", "hidden_size", "vocabulary_size", "trained_depth", "boundary", "head", "device", "dtype",
-    "embed", "step", "readout", "states",
-)  # fmt: skip
-
-
-def load_user_model(name: str, device: torch.device, dtype: torch.dtype | None) -> LoopedModel:
-    """The model that the entry point `name` builds.
-
-    Raises:
-        LoopscopeError: if it cannot be imported or lacks a part of the `LoopedModel` protocol.
-    """
-    factory = load_entry_point(user_models()[name])
-    wanted = {"device": device, "dtype": dtype}
-    taken = {key: value for key, value in wanted.items() if _takes(factory, key)}
-    model = factory(**taken)
-    if isinstance(model, nn.Module):
-        if len(taken) < len(wanted):
-            model.to(device=device, dtype=dtype)
-        model.eval().requires_grad_(False)
-    missing = [attribute for attribute in REQUIRED if not hasattr(model, attribute)]
-    if missing:
-        raise LoopscopeError(
-            f"the model {name!r} lacks {', '.join(missing)}: see the LoopedModel protocol in loopscope.models.protocol"
-        )
-    return model  # type: ignore[no-any-return]
-
-
-def _takes(factory: Callable[..., Any], name: str) -> bool:
-    parameters = inspect.signature(factory).parameters.values()
-    return any(parameter.name == name or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

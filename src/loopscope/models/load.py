@@ -1,13 +1,13 @@
-"""The device and dtype a user asks for, by name.
-
-`load_model`: from what the user wrote to a model that is ready to be measured.
-"""
+"""`load_model`: from what the user wrote to a model that is ready to be measured, with a card that says what it is."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,15 @@ import torch
 
 from loopscope.arguments import LARGEST_SEED, optional_text, switch, text, whole
 from loopscope.errors import LoopscopeError, shown
-from loopscope.models.checkpoint.assign import fill_randomly, load_tensors, main_dtype, match_tensors
-from loopscope.models.checkpoint.folder import INDEX, WEIGHTS, index_shards, open_checkpoint, read_config
+from loopscope.models.checkpoint.config import read_config
 from loopscope.models.checkpoint.hub import HubRepository
-from loopscope.models.checkpoint.safetensors import read_header
+from loopscope.models.checkpoint.random_weights import fill_randomly
+from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards, open_checkpoint, read_header
+from loopscope.models.checkpoint.weights import load_tensors, main_dtype, match_tensors
 from loopscope.models.families.detect import build_model, check_architecture, detect_family
-from loopscope.models.identity import ModelCard, load_user_model
-from loopscope.models.registry import RUN_DTYPE, Source, parse_spec
+from loopscope.models.published import RUN_DTYPE
+from loopscope.models.registry import Source, parse_spec
+from loopscope.models.user_models import load_user_model
 
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
@@ -38,45 +40,65 @@ _TYPES = ("cpu", "cuda", "mps")
 _ABBREVIATIONS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
 
 
-def find_device(device: str | torch.device) -> torch.device:
-    """The device of a name; "auto" is the first accelerator, else the CPU.
+@dataclass(frozen=True)
+class ModelCard:
+    """The provenance of a loaded model.
 
-    Raises:
-        LoopscopeError: if there is no such device on this machine.
+    Attributes:
+        spec: what the user wrote.
+        name: what tables call it.
+        family: "ouro", "huginn", …
+        kind: hub, folder, embedded, random or entry point.
+        location: the hub name, the folder or the entry point.
+        revision: the full commit hash, for a hub model.
+        stored_dtype: the dtype of most of the checkpoint's bytes; None without a checkpoint.
+        dtype: the dtype it was loaded in.
+        device: where it was loaded to.
+        parameters: unique parameters.
+        trained_depth: the number of loops it was trained for.
+        boundary: where the state is taken.
+        random: whether the weights are random.
+        seed: the seed of random weights.
+        files: what was read.
     """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else _apple() or "cpu")
-    unknown = LoopscopeError(f"there is no device {shown(str(device))} for models: choose cpu, cuda, cuda:1, … or auto")
-    # torch knows devices that hold no numbers (meta) or that no model was ever run on.
-    if str(device).partition(":")[0] not in _TYPES:
-        raise unknown
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise unknown from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise LoopscopeError(f"{found} is asked for but this machine has {count} CUDA devices: choose cpu or auto")
-    if found.type == "mps" and _apple() is None:
-        raise LoopscopeError("mps is asked for but this machine has none: choose cpu or auto")
-    return found
+
+    spec: str
+    name: str
+    family: str
+    kind: str
+    location: str
+    revision: str | None
+    stored_dtype: str | None
+    dtype: str
+    device: str
+    parameters: int
+    trained_depth: int
+    boundary: str
+    random: bool = False
+    seed: int | None = None
+    files: tuple[Path, ...] = ()
+
+    @cached_property
+    def sha256(self) -> dict[str, str]:
+        """The hash of every file read, by file name; computed when first asked for, since it reads them all."""
+        return {path.name: _hash(path) for path in self.files}
+
+    def as_dict(self, *, hashes: bool = True) -> dict[str, Any]:
+        """Plain values for a manifest, with the files' sizes and, unless declined, their hashes."""
+        fields = {name: value for name, value in vars(self).items() if name not in ("files", "sha256")}
+        files = [{"name": path.name, "bytes": path.stat().st_size} for path in self.files]
+        if hashes:
+            for entry in files:
+                entry["sha256"] = self.sha256[str(entry["name"])]
+        return fields | {"files": files}
 
 
-def _apple() -> str | None:
-    return "mps" if torch.backends.mps.is_available() else None
-
-
-def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """The floating-point dtype of a name.
-
-    >>> find_dtype("bf16")
-    torch.bfloat16
-    """
-    name = str(dtype).removeprefix("torch.").lower()
-    try:
-        return DTYPES[_ABBREVIATIONS.get(name, name)]
-    except KeyError:
-        raise LoopscopeError(f"{shown(name)} is no dtype for weights: choose one of {', '.join(DTYPES)}") from None
+def card_of(model: LoopedModel) -> ModelCard:
+    """The provenance of a model that `load_model` returned."""
+    card = getattr(model, "card", None)
+    if not isinstance(card, ModelCard):
+        raise LoopscopeError(f"{model.name} has no card: load it with load_model, or set model.card")
+    return card
 
 
 def load_model(
@@ -123,14 +145,6 @@ def load_model(
     return _load_checkpoint(spec, source, place, wanted, offline)
 
 
-def card_of(model: LoopedModel) -> ModelCard:
-    """The provenance of a model that `load_model` returned."""
-    card = getattr(model, "card", None)
-    if not isinstance(card, ModelCard):
-        raise LoopscopeError(f"{model.name} has no card: load it with load_model, or set model.card")
-    return card
-
-
 def _load_checkpoint(
     spec: str, source: Source, device: torch.device, dtype: torch.dtype | None, offline: bool | None
 ) -> LoopedModel:
@@ -168,17 +182,6 @@ def _fetch(source: Source, repository: HubRepository | None) -> Path:
     return repository.fetch_weights()
 
 
-@contextmanager
-def _naming(what: Path | str) -> Iterator[None]:
-    """Puts the checkpoint's name in front of complaints that do not have it yet."""
-    try:
-        yield
-    except LoopscopeError as error:
-        if str(what) in str(error):
-            raise
-        raise LoopscopeError(f"{what}: {error}") from None
-
-
 def _load_random(
     spec: str, source: Source, device: torch.device, dtype: torch.dtype | None, seed: int, offline: bool | None
 ) -> LoopedModel:
@@ -206,6 +209,17 @@ def _repository(source: Source, offline: bool | None) -> HubRepository:
     return HubRepository(source.location, source.revision, offline=offline)
 
 
+@contextmanager
+def _naming(what: Path | str) -> Iterator[None]:
+    """Puts the checkpoint's name in front of complaints that do not have it yet."""
+    try:
+        yield
+    except LoopscopeError as error:
+        if str(what) in str(error):
+            raise
+        raise LoopscopeError(f"{what}: {error}") from None
+
+
 def _family(source: Source, config: Mapping[str, Any], names: list[str] | None) -> str:
     if source.span is not None:
         return "loop"
@@ -214,19 +228,14 @@ def _family(source: Source, config: Mapping[str, Any], names: list[str] | None) 
     return detect_family(config, names)
 
 
-def _index_names(folder: Path) -> list[str] | None:
-    return list(index_shards(folder / INDEX)) if (folder / INDEX).is_file() else None
-
-
 def _stored_names(folder: Path) -> list[str] | None:
     """The tensors a folder's index or header names; None where only the configuration is there."""
     single = folder / WEIGHTS
     return list(read_header(single)) if single.is_file() else _index_names(folder)
 
 
-def _stated_dtype(config: Mapping[str, Any]) -> torch.dtype:
-    stated = config.get("dtype") or config.get("torch_dtype")
-    return find_dtype(stated) if isinstance(stated, str) else torch.float32
+def _index_names(folder: Path) -> list[str] | None:
+    return list(index_shards(folder / INDEX)) if (folder / INDEX).is_file() else None
 
 
 def _named(model: LoopedModule, name: str, *, random: bool) -> LoopedModule:
@@ -253,5 +262,56 @@ def _with_card(model: LoopedModel, spec: str, source: Source, **fields: Any) -> 
     return model
 
 
+def find_device(device: str | torch.device) -> torch.device:
+    """The device of a name; "auto" is the first accelerator, else the CPU.
+
+    Raises:
+        LoopscopeError: if there is no such device on this machine.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else _apple() or "cpu")
+    unknown = LoopscopeError(f"there is no device {shown(str(device))} for models: choose cpu, cuda, cuda:1, … or auto")
+    # torch knows devices that hold no numbers (meta) or that no model was ever run on.
+    if str(device).partition(":")[0] not in _TYPES:
+        raise unknown
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise unknown from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise LoopscopeError(f"{found} is asked for but this machine has {count} CUDA devices: choose cpu or auto")
+    if found.type == "mps" and _apple() is None:
+        raise LoopscopeError("mps is asked for but this machine has none: choose cpu or auto")
+    return found
+
+
+def _apple() -> str | None:
+    return "mps" if torch.backends.mps.is_available() else None
+
+
+def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """The floating-point dtype of a name.
+
+    >>> find_dtype("bf16")
+    torch.bfloat16
+    """
+    name = str(dtype).removeprefix("torch.").lower()
+    try:
+        return DTYPES[_ABBREVIATIONS.get(name, name)]
+    except KeyError:
+        raise LoopscopeError(f"{shown(name)} is no dtype for weights: choose one of {', '.join(DTYPES)}") from None
+
+
+def _stated_dtype(config: Mapping[str, Any]) -> torch.dtype:
+    stated = config.get("dtype") or config.get("torch_dtype")
+    return find_dtype(stated) if isinstance(stated, str) else torch.float32
+
+
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

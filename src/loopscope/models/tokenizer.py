@@ -20,9 +20,10 @@ from tokenizers import Tokenizer as Backend
 
 from loopscope.arguments import optional_text, text
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.folder import CONFIG, TOKENIZER, read_json_object
+from loopscope.models.checkpoint.config import CONFIG, TOKENIZER, read_json_object
 from loopscope.models.checkpoint.hub import HubRepository
-from loopscope.models.registry import load_entry_point, parse_spec, user_tokenizers
+from loopscope.models.registry import parse_spec
+from loopscope.models.user_models import load_entry_point, user_tokenizers
 
 
 @dataclass(frozen=True)

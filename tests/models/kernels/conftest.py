@@ -12,9 +12,12 @@ import os
 import pytest
 import torch
 
-KERNELS = ("rms_norm", "add_branch", "gated_silu", "rotation")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-collect_ignore = [] if INTERPRETED else [f"test_{name}.py" for name in (*KERNELS, "models")]
+collect_ignore = (
+    []
+    if INTERPRETED
+    else [f"test_{name}.py" for name in ("rms_norm", "add_branch", "gated_silu", "rotation", "models")]
+)
 
 
 def _rounding(convert):
@@ -30,16 +33,16 @@ def _rounding(convert):
 
 
 @pytest.fixture(scope="session")
-def _modules():
-    modules = [importlib.import_module(f"loopscope.models.kernels.{name}") for name in KERNELS]
+def _kernels():
+    kernels = importlib.import_module("loopscope.models.layers.kernels")
     interpreter = importlib.import_module("triton.runtime.interpreter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "_convert_float", _rounding(interpreter._convert_float))
-        yield modules
+        yield kernels
 
 
 @pytest.fixture
-def interpreted(_modules):
+def interpreted(_kernels):
     """Inference with the kernels, interpreted."""
     from loopscope.kernels.choice import implementation
 
@@ -48,16 +51,15 @@ def interpreted(_modules):
 
 
 @pytest.fixture
-def launches(_modules, monkeypatch):
+def launches(_kernels, monkeypatch):
     """The names of the kernels launched."""
-    names = []
-    for module in _modules:
+    names, launch = [], _kernels.launch
 
-        def counted(kernel, *arguments, launch=module.launch, **options):
-            names.append(kernel.fn.__name__)
-            launch(kernel, *arguments, **options)
+    def counted(kernel, *arguments, **options):
+        names.append(kernel.fn.__name__)
+        launch(kernel, *arguments, **options)
 
-        monkeypatch.setattr(module, "launch", counted)
+    monkeypatch.setattr(_kernels, "launch", counted)
     return names
 
 

@@ -7,7 +7,7 @@ import torch
 
 from loopscope.kernels.choice import implementation
 from loopscope.models.batch import Batch
-from loopscope.models.layers.norms import gated_silu_joined
+from loopscope.models.layers.blocks import gated_silu_joined
 
 ROWS = [[5, 9, 1, 60, 33, 2, 17], [7, 8, 30, 4]]
 

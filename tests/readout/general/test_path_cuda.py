@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from loopscope.kernels.choice import implementation
-from loopscope.models.checkpoint.assign import fill_randomly
+from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.families.huginn import Huginn, HuginnConfig
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.readout.general.token_derivatives import token_derivatives

@@ -16,7 +16,8 @@ import shutil
 from pathlib import Path
 
 from loopscope.errors import LoopscopeError, shown
-from loopscope.models.checkpoint.folder import CONFIG, INDEX, TOKENIZER, WEIGHTS, index_shards
+from loopscope.models.checkpoint.config import CONFIG, TOKENIZER
+from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards
 
 # requests in huggingface_hub 0.x, httpx in 1.x, httpx2 in 2.x: each means the wire, and none is a dependency of ours.
 _TRANSPORTS = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}

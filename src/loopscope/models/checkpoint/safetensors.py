@@ -1,31 +1,28 @@
-"""The header of a safetensors file: which tensors it holds, of what type and shape, and where their bytes lie.
+"""A checkpoint's safetensors files, in one file or in shards with an index, checked without reading a weight.
 
 A safetensors file is eight bytes (the header's length, little-endian), the header (JSON), and one buffer that the
-tensors fill without holes. Only the header is read here, and it is believed only after every number in it has
-been checked against the file's size, so that a truncated or tampered file is refused before any memory is taken.
-
-Tensor bytes from a file straight to their place: mapped a window at a time, converted on the way.
-
-A window of the file is mapped, copied into the (already allocated) parameter on its device and in its dtype, and
-unmapped before the next one, so loading needs the model's own memory plus one window, whatever the sizes of the
-checkpoint, its shards or its largest tensor. Parameters own their memory afterwards: a checkpoint that is
-overwritten while a run is going on cannot change the weights under it.
+tensors fill without holes. `read_header` reads the header alone and checks every number in it against the file's size,
+so that a truncated or tampered file is refused before any memory is taken. `open_checkpoint` does so for all files of
+a folder and checks that they agree with the index. Pickle is never read and no code of a checkpoint is ever run.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import torch
+from pathlib import Path
+from typing import Any
 
 from loopscope.errors import LoopscopeError, shown
+from loopscope.models.checkpoint.config import CONFIG, read_config, read_json_object
 
-if TYPE_CHECKING:
-    from pathlib import Path
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+LONGEST_NAME = 255
+"""Of a shard's file, as file systems have it."""
 
 
 LARGEST_HEADER = 50_000_000
@@ -33,12 +30,16 @@ LARGEST_HEADER = 50_000_000
 MOST_TENSORS = 200_000
 """In one file; the largest published models have half as many in all their shards."""
 
+
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
     "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
     "U32": 4, "I32": 4, "F32": 4,
     "U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
+
+
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,112 @@ class TensorEntry:
     def nbytes(self) -> int:
         """The number of bytes in the file."""
         return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The checked contents of a folder: configuration, and every tensor with its place on disk."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, TensorEntry]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that the weights and the configuration come from."""
+        shards = {entry.path for entry in self.tensors.values()}
+        return (self.folder / CONFIG, *sorted(shards))
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """The checkpoint in a folder, all headers checked.
+
+    Raises:
+        LoopscopeError: if anything is missing, damaged, contradictory or not safetensors.
+    """
+    try:
+        return Checkpoint(folder, read_config(folder), _read_tensors(folder))
+    except OSError as error:
+        raise LoopscopeError(f"{error.filename or folder} cannot be read: {error.strerror or error}") from None
+
+
+def _read_tensors(folder: Path) -> dict[str, TensorEntry]:
+    index, single = folder / INDEX, folder / WEIGHTS
+    if index.is_file():
+        weight_map = index_shards(index)
+        if single.is_file() and WEIGHTS not in weight_map.values():
+            raise LoopscopeError(f"{folder} holds both {WEIGHTS} and shards: remove the ones that are out of date")
+        return _read_shards(index, weight_map)
+    if single.is_file():
+        return read_header(single)
+    raise _no_weights(folder)
+
+
+def _no_weights(folder: Path) -> LoopscopeError:
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    if any("-of-" in name for name in others):
+        return LoopscopeError(f"{folder} holds shards ({others[0]}, …) but no {INDEX}: download that file too")
+    if others:
+        return LoopscopeError(f"{folder} has no {WEIGHTS} (found {others[0]}): rename the weights' file to {WEIGHTS}")
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
+        return LoopscopeError(
+            f"{folder} has pickled weights only ({pickles[0]}), which are never read because they can run code: "
+            f"export the model as safetensors"
+        )
+    return LoopscopeError(f"{folder} has no {WEIGHTS}: the weights are missing")
+
+
+def index_shards(index: Path) -> dict[str, str]:
+    """Tensor name to shard file name, as the index of a sharded checkpoint has it; every name stays in the folder."""
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise LoopscopeError(f"{index} has no weight_map; download or export it again")
+    for shard in weight_map.values():
+        if not isinstance(shard, str) or not _is_plain_name(shard):
+            raise LoopscopeError(f"{index} names the shard {shown(shard)}, which is not a file in its folder; refused")
+    return weight_map
+
+
+def _is_plain_name(name: str) -> bool:
+    forbidden = "/" in name or "\\" in name or ":" in name or "\0" in name
+    return name.endswith(".safetensors") and not forbidden and not name.startswith(".") and len(name) <= LONGEST_NAME
+
+
+def _read_shards(index: Path, weight_map: dict[str, str]) -> dict[str, TensorEntry]:
+    tensors: dict[str, TensorEntry] = {}
+    for shard in sorted(set(weight_map.values())):
+        for name, entry in read_header(_shard_path(index, shard)).items():
+            if name in tensors:
+                both = f"{tensors[name].path.name} and {shard}"
+                raise LoopscopeError(
+                    f"{index.parent} stores {shown(name)} twice, in {both}; download or export it again"
+                )
+            tensors[name] = entry
+    for name, shard in weight_map.items():
+        if name not in tensors:
+            raise LoopscopeError(f"{index} lists {shown(name)} in {shard}, which does not hold it")
+        if tensors[name].path.name != shard:
+            raise LoopscopeError(f"{index} lists {shown(name)} in {shard}, but it is in {tensors[name].path.name}")
+    unlisted = sorted(tensors.keys() - weight_map.keys())
+    if unlisted:
+        raise LoopscopeError(f"{tensors[unlisted[0]].path} holds {shown(unlisted[0])}, which {INDEX} does not list")
+    return tensors
+
+
+def _shard_path(index: Path, shard: str) -> Path:
+    """The shard beside its index; a link may lead out of the folder only into the hub cache that made it."""
+    path = index.parent / shard
+    if not path.is_file():
+        raise LoopscopeError(f"{index} lists {shard}, which is missing: download it too")
+    target, folder = path.resolve(), index.parent.resolve()
+    allowed = [folder]
+    if folder.parent.name == "snapshots":
+        repository = folder.parent.parent
+        allowed += [repository / "blobs", repository.parent / "blobs"]
+    if not any(target.is_relative_to(place) for place in allowed):
+        raise LoopscopeError(f"{path} is a link that leaves its folder; refused: load the folder the weights lie in")
+    return path
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
@@ -143,67 +250,3 @@ def _check_layout(path: Path, entries: dict[str, TensorEntry], data_start: int, 
 
 def _damaged(path: Path, what: str) -> LoopscopeError:
     return LoopscopeError(f"{path} {what}; download or export it again")
-
-
-WINDOW_BYTES = 32 * 1024 * 1024
-
-FLOATING_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-def stored_dtype(entry: TensorEntry) -> torch.dtype:
-    """The torch type of a tensor of weights.
-
-    Raises:
-        LoopscopeError: for types that are no plain floating-point weights (8-bit floats, integers).
-    """
-    try:
-        return FLOATING_TYPES[entry.dtype]
-    except KeyError:
-        raise LoopscopeError(
-            f"{entry.path} stores {entry.name!r} as {entry.dtype}, which is not supported: "
-            f"export the weights as one of {', '.join(FLOATING_TYPES)}"
-        ) from None
-
-
-@torch.no_grad()
-def copy_tensor(entry: TensorEntry, target: torch.Tensor, window_bytes: int = WINDOW_BYTES) -> None:
-    """Fill `target` (contiguous, any device, any floating dtype) with a stored tensor of the same shape."""
-    source_dtype = stored_dtype(entry)
-    if tuple(target.shape) != entry.shape or not target.is_contiguous():
-        raise ValueError(f"{entry.name}: {entry.shape} cannot be copied into {tuple(target.shape)}")
-    flat = target.view(-1)
-    per_window = max(window_bytes // source_dtype.itemsize, 1)
-    with entry.path.open("rb") as file:
-        for first in range(0, entry.elements, per_window):
-            last = min(first + per_window, entry.elements)
-            start = entry.start + first * source_dtype.itemsize
-            _copy_window(file.fileno(), start, source_dtype, flat[first:last])
-
-
-def same_bytes(one: TensorEntry, other: TensorEntry, window_bytes: int = WINDOW_BYTES) -> bool:
-    """Whether two stored tensors are the same, bit by bit, without holding either in memory."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    with one.path.open("rb") as first, other.path.open("rb") as second:
-        first.seek(one.start)
-        second.seek(other.start)
-        for position in range(0, one.nbytes, window_bytes):
-            count = min(window_bytes, one.nbytes - position)
-            if first.read(count) != second.read(count):
-                return False
-    return True
-
-
-def _copy_window(descriptor: int, start: int, dtype: torch.dtype, target: torch.Tensor) -> None:
-    mapped_start = start - start % mmap.ALLOCATIONGRANULARITY
-    offset = start - mapped_start
-    nbytes = target.numel() * dtype.itemsize
-    # A private mapping, because torch warns about read-only buffers; nothing is ever written to it.
-    with mmap.mmap(descriptor, offset + nbytes, access=mmap.ACCESS_COPY, offset=mapped_start) as window:
-        if offset % dtype.itemsize == 0:
-            source = torch.frombuffer(window, dtype=dtype, count=target.numel(), offset=offset)
-        else:  # a header whose length is no multiple of eight leaves every tensor unaligned
-            source = torch.frombuffer(window, dtype=torch.uint8, count=nbytes, offset=offset).clone().view(dtype)
-        target.copy_(source)
-        # The mapping cannot be closed while a tensor still looks into it.
-        del source

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from loopscope.models.checkpoint.folder import MOST_LOOPS, ConfigFields
+from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
 from loopscope.models.families.recurrent_depth import (
     JointAttention,
     JointFeedForward,
@@ -23,8 +23,7 @@ from loopscope.models.families.recurrent_depth import (
     RecurrentDepthConfig,
     read_stack_sizes,
 )
-from loopscope.models.layers.attention import Queries, Surroundings
-from loopscope.models.layers.norms import RMSNorm, Stream, add_branch
+from loopscope.models.layers.blocks import Block, Branch, RMSNorm
 from loopscope.models.layers.rope import Rotary
 
 
@@ -64,8 +63,8 @@ class HuginnConfig(RecurrentDepthConfig):
         )
 
 
-class HuginnBlock(nn.Module):
-    """Norms before each branch and on each residual sum."""
+class HuginnBlock(Block):
+    """norm_2(x + attention(norm_1(x))), then norm_4(x + feed_forward(norm_3(x)))."""
 
     def __init__(self, config: RecurrentDepthConfig) -> None:
         super().__init__()
@@ -76,20 +75,10 @@ class HuginnBlock(nn.Module):
         self.mlp = JointFeedForward(config)
         self.norm_4 = RMSNorm(config.hidden_size, config.norm_eps)
 
-    @property
-    def first_norm(self) -> RMSNorm:
-        """The norm ahead of the attention."""
-        return self.norm_1
-
-    def forward(
-        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
-    ) -> Stream:
-        """The stream after both branches."""
-        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
-        mixed = self.attn(stream.normed, around, slot, queries)
-        stream = add_branch(state, mixed, sum_norm=self.norm_2, next_norm=self.norm_3, plain=plain)
-        branch = self.mlp(stream.normed, plain)
-        return add_branch(stream.state, branch, sum_norm=self.norm_4, next_norm=next_norm, plain=plain)
+    def branches(self) -> tuple[Branch, Branch]:
+        """Norms before each branch and on each residual sum."""
+        attention = Branch(self.attn, self.norm_1, sum_norm=self.norm_2)
+        return attention, Branch(self.mlp, self.norm_3, sum_norm=self.norm_4)
 
 
 class Huginn(RecurrentDepth):

@@ -25,19 +25,21 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.folder import ConfigFields
+from loopscope.models.checkpoint.config import ConfigFields
 from loopscope.models.families.ouro import check_full_attention
-from loopscope.models.layers.attention import KeyValueCache, Queries, Surroundings, cached_surroundings, surroundings
-from loopscope.models.layers.blocks import read_blocks, readout_surroundings, run_blocks
-from loopscope.models.layers.linear import (
+from loopscope.models.layers.attention import KeyValueCache, Surroundings, cached_surroundings, surroundings
+from loopscope.models.layers.blocks import (
     AttentionSizes,
-    Embedding,
-    Linear,
+    Block,
+    Branch,
+    RMSNorm,
     SeparateAttention,
     SeparateFeedForward,
-    linear,
+    read_blocks,
+    readout_surroundings,
+    run_blocks,
 )
-from loopscope.models.layers.norms import RMSNorm, Stream, add_branch
+from loopscope.models.layers.linear import Embedding, Linear, linear
 from loopscope.models.layers.rope import Rotary, read_rotary
 from loopscope.models.protocol import BodyAndHead, Context
 
@@ -107,7 +109,7 @@ class LayerLoopConfig:
         )
 
 
-class LlamaLayer(nn.Module):
+class LlamaLayer(Block):
     """x += attention(norm(x)); x += feed_forward(norm(x))."""
 
     def __init__(self, config: LayerLoopConfig) -> None:
@@ -117,19 +119,9 @@ class LlamaLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.attention.hidden, config.norm_eps)
         self.post_attention_layernorm = RMSNorm(config.attention.hidden, config.norm_eps)
 
-    @property
-    def first_norm(self) -> RMSNorm:
-        """The norm ahead of the attention."""
-        return self.input_layernorm
-
-    def forward(
-        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
-    ) -> Stream:
-        """The stream after both branches."""
-        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
-        mixed = self.self_attn(stream.normed, around, slot, queries)
-        stream = add_branch(state, mixed, next_norm=self.post_attention_layernorm, plain=plain)
-        return add_branch(stream.state, self.mlp(stream.normed, plain), next_norm=next_norm, plain=plain)
+    def branches(self) -> tuple[Branch, Branch]:
+        """Norms before each branch."""
+        return Branch(self.self_attn, self.input_layernorm), Branch(self.mlp, self.post_attention_layernorm)
 
 
 class LlamaStack(nn.Module):

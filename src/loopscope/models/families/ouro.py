@@ -32,18 +32,18 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.folder import MOST_LOOPS, ConfigFields
-from loopscope.models.layers.attention import KeyValueCache, Queries, Surroundings, cached_surroundings, surroundings
-from loopscope.models.layers.blocks import run_blocks
-from loopscope.models.layers.linear import (
+from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
+from loopscope.models.layers.attention import KeyValueCache, cached_surroundings, surroundings
+from loopscope.models.layers.blocks import (
     AttentionSizes,
-    Embedding,
-    Linear,
+    Block,
+    Branch,
+    RMSNorm,
     SeparateAttention,
     SeparateFeedForward,
-    linear,
+    run_blocks,
 )
-from loopscope.models.layers.norms import RMSNorm, Stream, add_branch
+from loopscope.models.layers.linear import Embedding, Linear, linear
 from loopscope.models.layers.rope import Rotary, read_rotary
 from loopscope.models.protocol import AffineHead, Context
 
@@ -164,7 +164,7 @@ def check_full_attention(fields: ConfigFields, layers: int) -> None:
         raise fields.fault(f"sliding_window {shown(fields.json['sliding_window'])} is not supported, only null")
 
 
-class OuroLayer(nn.Module):
+class OuroLayer(Block):
     """x += norm(attention(norm(x))); x += norm(feed_forward(norm(x)))."""
 
     def __init__(self, config: OuroConfig) -> None:
@@ -178,21 +178,12 @@ class OuroLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
         self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, config.norm_eps)
 
-    @property
-    def first_norm(self) -> RMSNorm:
-        """The norm ahead of the attention."""
-        return self.input_layernorm
-
-    def forward(
-        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
-    ) -> Stream:
-        """The stream after both branches."""
-        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
-        mixed = self.self_attn(stream.normed, around, slot, queries)
-        middle = self.post_attention_layernorm
-        stream = add_branch(state, mixed, branch_norm=self.input_layernorm_2, next_norm=middle, plain=plain)
-        branch, norm = self.mlp(stream.normed, plain), self.post_attention_layernorm_2
-        return add_branch(stream.state, branch, branch_norm=norm, next_norm=next_norm, plain=plain)
+    def branches(self) -> tuple[Branch, Branch]:
+        """Norms before and after each branch."""
+        return (
+            Branch(self.self_attn, self.input_layernorm, branch_norm=self.input_layernorm_2),
+            Branch(self.mlp, self.post_attention_layernorm, branch_norm=self.post_attention_layernorm_2),
+        )
 
 
 class OuroStack(nn.Module):

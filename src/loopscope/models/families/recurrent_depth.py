@@ -23,7 +23,7 @@ from torch.nn import functional
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.folder import ConfigFields
+from loopscope.models.checkpoint.config import ConfigFields
 from loopscope.models.initial_state import InitialState
 from loopscope.models.layers.attention import (
     KeyValueCache,
@@ -33,9 +33,8 @@ from loopscope.models.layers.attention import (
     cached_surroundings,
     surroundings,
 )
-from loopscope.models.layers.blocks import read_blocks, readout_surroundings, run_blocks
+from loopscope.models.layers.blocks import RMSNorm, gated_silu_joined, read_blocks, readout_surroundings, run_blocks
 from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.norms import RMSNorm, gated_silu_joined
 from loopscope.models.layers.rope import Rotary, RotaryTables, rotate_own
 from loopscope.models.protocol import BodyAndHead, Context
 

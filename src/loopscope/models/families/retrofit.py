@@ -20,7 +20,7 @@ from typing import Any, Literal
 from torch import nn
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.folder import MOST_LOOPS, ConfigFields
+from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
 from loopscope.models.families.recurrent_depth import (
     JointAttention,
     JointFeedForward,
@@ -28,8 +28,7 @@ from loopscope.models.families.recurrent_depth import (
     RecurrentDepthConfig,
     read_stack_sizes,
 )
-from loopscope.models.layers.attention import Queries, Surroundings
-from loopscope.models.layers.norms import RMSNorm, Stream, add_branch
+from loopscope.models.layers.blocks import Block, Branch, RMSNorm
 from loopscope.models.layers.rope import read_rotary
 
 Variant = Literal["huginn", "llama", "olmo"]
@@ -85,7 +84,7 @@ class RetrofitConfig(RecurrentDepthConfig):
         )
 
 
-class RetrofitLlamaBlock(nn.Module):
+class RetrofitLlamaBlock(Block):
     """Norms before each branch."""
 
     def __init__(self, config: RecurrentDepthConfig) -> None:
@@ -95,22 +94,12 @@ class RetrofitLlamaBlock(nn.Module):
         self.norm_2 = RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp = JointFeedForward(config)
 
-    @property
-    def first_norm(self) -> RMSNorm:
-        """The norm ahead of the attention."""
-        return self.norm_1
-
-    def forward(
-        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
-    ) -> Stream:
-        """The stream after both branches."""
-        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
-        mixed = self.attn(stream.normed, around, slot, queries)
-        stream = add_branch(state, mixed, next_norm=self.norm_2, plain=plain)
-        return add_branch(stream.state, self.mlp(stream.normed, plain), next_norm=next_norm, plain=plain)
+    def branches(self) -> tuple[Branch, Branch]:
+        """Norms before each branch."""
+        return Branch(self.attn, self.norm_1), Branch(self.mlp, self.norm_2)
 
 
-class RetrofitOlmoBlock(nn.Module):
+class RetrofitOlmoBlock(Block):
     """Norms on each branch's output, and on the flat queries and keys."""
 
     def __init__(self, config: RecurrentDepthConfig) -> None:
@@ -120,20 +109,9 @@ class RetrofitOlmoBlock(nn.Module):
         self.mlp = JointFeedForward(config)
         self.norm_2 = RMSNorm(config.hidden_size, config.norm_eps)
 
-    @property
-    def first_norm(self) -> None:
-        """The attention reads the stream itself."""
-        return None
-
-    def forward(
-        self, stream: Stream, around: Surroundings, slot: int, next_norm: RMSNorm | None, queries: Queries | None
-    ) -> Stream:
-        """The stream after both branches."""
-        plain, state = around.plain, stream.state if queries is None else queries.pick(stream.state)
-        mixed = self.attn(stream.normed, around, slot, queries)
-        stream = add_branch(state, mixed, branch_norm=self.norm_1, plain=plain)
-        branch = self.mlp(stream.normed, plain)
-        return add_branch(stream.state, branch, branch_norm=self.norm_2, next_norm=next_norm, plain=plain)
+    def branches(self) -> tuple[Branch, Branch]:
+        """Norms on each branch's output."""
+        return Branch(self.attn, branch_norm=self.norm_1), Branch(self.mlp, branch_norm=self.norm_2)
 
 
 class RetrofitLlama(RecurrentDepth):

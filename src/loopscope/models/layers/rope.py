@@ -25,7 +25,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from loopscope.errors import shown
 from loopscope.kernels.choice import Implementation, takes_kernel
-from loopscope.models.checkpoint.folder import ConfigFields
+from loopscope.models.checkpoint.config import ConfigFields
 
 Layout = Literal["half", "interleaved"]
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from loopscope.models.layers.norms import gated_silu_joined
+from loopscope.models.layers.blocks import gated_silu_joined
 from loopscope.models.layers.rope import Rotary, rotate_own
 from loopscope.readout.general.taylor import Series
 

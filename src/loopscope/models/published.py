@@ -1,0 +1,185 @@
+"""The published checkpoints: where they are, which commit is meant, and their configuration.
+
+The configuration is enough to build a model of the same size with random weights and no network. Commits are
+pinned where they are known; without one the newest is taken, and the commit is recorded with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+RUN_DTYPE = "bfloat16"
+"""What a published checkpoint is run in unless told otherwise, however it is stored: the paper's protocol."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published checkpoint.
+
+    Attributes:
+        name: the short name, lower case.
+        repo_id: its name on the hub.
+        revision: the pinned commit, if one is known.
+        family: "ouro", "huginn", "retrofit-llama" or "retrofit-olmo".
+        parameters: unique parameters, a tied head counted once.
+        trained_depth: the number of loops it was trained for (on average, where that was drawn).
+        stored_dtype: how the weights are stored; they are run in `RUN_DTYPE`.
+        config: the part of config.json that decides shapes and arithmetic.
+    """
+
+    name: str
+    repo_id: str
+    revision: str | None
+    family: str
+    parameters: int
+    trained_depth: int
+    stored_dtype: str
+    config: Mapping[str, Any]
+
+
+# What the three retrofitted bases do not share. Huginn's `rope_base` stands in their files too, and is not used.
+_LLAMA_SCALING = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+_LLAMA: dict[str, Any] = {
+    "n_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
+    "norm_eps": 1e-5, "rope_theta": 500000.0, "rope_scaling": _LLAMA_SCALING, "max_position_embeddings": 131072,
+}  # fmt: skip
+_TINYLLAMA: dict[str, Any] = {
+    "n_heads": 32, "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 5632, "vocab_size": 32000,
+    "norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 2048,
+}  # fmt: skip
+_OLMO: dict[str, Any] = {
+    "n_heads": 16, "num_key_value_heads": 16, "head_dim": 128, "intermediate_size": 8192, "vocab_size": 100352,
+    "norm_eps": 1e-6, "rope_theta": 500000.0, "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+def _ouro(name: str, revision: str, layers: int, parameters: int, bos: int = 0, eos: int = 0) -> Published:
+    config = {
+        "architectures": ["OuroForCausalLM"],
+        "model_type": "ouro",
+        "vocab_size": 49152,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 65536,
+        "tie_word_embeddings": False,
+        "total_ut_steps": 4,
+        "early_exit_threshold": 1.0,
+        "bos_token_id": bos,
+        "eos_token_id": eos,
+    }
+    return Published(name.lower(), f"ByteDance/{name}", revision, "ouro", parameters, 4, "bfloat16", config)
+
+
+def _raven(*, prelude: int, core: int, coda: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "architectures": ["RavenForCausalLM"],
+        "model_type": "huginn_raven",
+        "n_layers": prelude + core + coda,
+        "n_layers_in_prelude": prelude,
+        "n_layers_in_recurrent_block": core,
+        "n_layers_in_coda": coda,
+        "bias": False,
+        "injection_type": "linear",
+        "state_init": "like-init",
+        **fields,
+    }
+
+
+def _huginn() -> Published:
+    config = _raven(
+        prelude=2,
+        core=4,
+        coda=2,
+        n_embd=5280,
+        n_heads=55,
+        num_key_value_heads=55,
+        head_dim=96,
+        intermediate_size=17920,
+        vocab_size=65536,
+        padded_vocab_size=65536,
+        block_size=4096,
+        mean_recurrence=32,
+        rope_base=50000,
+        norm_eps=1e-6,
+        qk_bias=True,
+        tie_embeddings=True,
+        init_values={"std": 0.008703882797784892, "embed_scale": 72.6636084983398},
+        bos_token_id=65504,
+        eos_token_id=65505,
+        pad_token_id=65509,
+    )
+    commit = "bb6621b65e90b6a4b9b29ef88dc83866d450470c"
+    repo_id = "tomg-group-umd/huginn-0125"
+    return Published("huginn-0125", repo_id, commit, "huginn", 3_564_976_800, 32, "float32", config)
+
+
+def _retrofit(
+    name: str, base: Mapping[str, Any], stack: tuple[int, int, int], family: str, parameters: int, depth: int
+) -> Published:
+    prelude, core, coda = stack
+    config = _raven(
+        prelude=prelude,
+        core=core,
+        coda=coda,
+        n_embd=2048,
+        padded_vocab_size=base["vocab_size"],
+        mean_recurrence=depth,
+        qk_bias=False,
+        tie_embeddings=False,
+        # Inherited from Huginn, whose width it was computed from; the drawn state has this std at 2048, too.
+        init_values={"std": 0.008703882797784892, "embed_scale": 1.0},
+        **base,
+    )
+    return Published(name.lower(), f"smcleish/{name}", None, family, parameters, depth, "float32", config)
+
+
+def _retrofits() -> list[Published]:
+    bases = [
+        ("Recurrent-Llama-3.2", _LLAMA, (4, 6, 4), "retrofit-llama", 1_385_228_288),
+        ("Recurrent-TinyLlama-3T", _TINYLLAMA, (4, 8, 4), "retrofit-llama", 844_171_264),
+        ("Recurrent-OLMo-2-0425", _OLMO, (4, 6, 4), "retrofit-olmo", 1_359_071_232),
+    ]
+    small = "Recurrent-Llama-3.2-2-4-2-untrained"
+    found = [_retrofit(small, _LLAMA, (2, 4, 2), "retrofit-llama", 1_020_299_264, 32)]
+    for name, base, stack, family, parameters in bases:
+        # The conversion leaves Huginn's own mean recurrence in the file.
+        found.append(_retrofit(f"{name}-untrained", base, stack, family, parameters, 32))
+        for depth in (4, 8, 16, 32):
+            trained = f"{name}-train-recurrence-{depth}"
+            found.append(_retrofit(trained, base, stack, family, parameters, depth))
+    return found
+
+
+PUBLISHED: tuple[Published, ...] = (
+    _ouro("Ouro-1.4B", "574fa66cb8bf5abdc979642d01cf2b79b16bfab1", 24, 1_434_652_673),
+    _ouro("Ouro-2.6B", "1ed04250da1a9936042725d302e81c8fa2ab5abd", 48, 2_667_974_657),
+    _ouro("Ouro-1.4B-Thinking", "3aaa2224253a92ca45cf2e3d427c360e1ef9c93d", 24, 1_434_652_673),
+    _ouro("Ouro-2.6B-Thinking", "f1edd81e7ac41355db670500ceaf204e0f73af68", 48, 2_667_974_657, bos=1, eos=2),
+    _huginn(),
+    *_retrofits(),
+)
+
+
+def find_published(name: str) -> Published | None:
+    """The published checkpoint of a short name or a hub name, in upper or lower case.
+
+    >>> find_published("bytedance/ouro-1.4b").name
+    'ouro-1.4b'
+    """
+    wanted = name.lower()
+    return next((entry for entry in PUBLISHED if wanted in (entry.name, entry.repo_id.lower())), None)
