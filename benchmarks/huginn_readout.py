@@ -135,21 +135,21 @@ def bench_products(update: HuginnUpdate, streams: int, clock: Clock, repeats: in
     for name, weight in matrices.items():
         outputs, inputs = weight.shape
         x = torch.randn(count, inputs, device=weight.device)
-        parts, wide = split(x), weight.float()
+        terms, wide = split(x), weight.float()
         # A few rows of the product in float64 say how far each way is from the exact one.
         exact = x[:64].double() @ weight.double().T
         ways: dict[str, Callable[[], Tensor]] = {
             "float32": lambda x=x, wide=wide: x @ wide.T,
             "split alone": lambda x=x: split(x),
         }
-        for stretch in (1 << 20, 1792, 896, 448):
-            label = "whole" if stretch > inputs else str(stretch)
-            ways[f"library, stretches {label}"] = lambda parts=parts, w=weight, s=stretch: accumulated(parts, w, s)
+        for block in (1 << 20, 1792, 896, 448):
+            label = "whole" if block > inputs else str(block)
+            ways[f"library, blocks {label}"] = lambda terms=terms, w=weight, b=block: accumulated(terms, w, b)
         if clock.device.type == "cuda":
-            ways["library, BF16 part alone"] = lambda parts=parts, w=weight: torch.mm(
-                parts[2], w.T, out_dtype=torch.float32
+            ways["library, BF16 term alone"] = lambda terms=terms, w=weight: torch.mm(
+                terms[2], w.T, out_dtype=torch.float32
             )
-            ways |= triton_ways(parts, weight)
+            ways |= triton_ways(terms, weight)
         for way, call in ways.items():
             try:
                 result = call()
@@ -172,7 +172,7 @@ def bench_products(update: HuginnUpdate, streams: int, clock: Clock, repeats: in
     return found
 
 
-def triton_ways(parts: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]]:
+def triton_ways(terms: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]]:
     from loopscope.kernels.split_product_kernels import Tile, fused
 
     tiles = [
@@ -186,7 +186,7 @@ def triton_ways(parts: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]
         Tile(rows=256, outputs=128, stages=2),
         Tile(rows=64, outputs=128, warps=4),
     ]
-    return {f"Triton {tuple(tile)}": lambda parts=parts, w=weight, tile=tile: fused(parts, w, tile) for tile in tiles}
+    return {f"Triton {tuple(tile)}": lambda terms=terms, w=weight, tile=tile: fused(terms, w, tile) for tile in tiles}
 
 
 def profile(update: HuginnUpdate, device: torch.device) -> str:

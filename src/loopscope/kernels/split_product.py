@@ -11,7 +11,7 @@ differences are exact. So is the sum for |x| ≥ 2⁻¹¹⁰; below, BF16 runs o
 
 A tensor core adds sixteen products at a time to its sum and cuts the result off instead of rounding it, which drifts
 towards zero with the length of the sum (for Huginn's 17,920 inputs ten times the error of a rounded float32 sum). The
-largest terms are therefore multiplied a slice of inputs at a time, and the slices added with rounding. The smaller
+largest terms are therefore multiplied a block of inputs at a time, and the blocks added with rounding. The smaller
 terms are so much smaller that their drift does not show.
 
 `loopscope.kernels.choice` says which implementation runs: `auto` splits on CUDA devices with BF16 tensor cores
@@ -52,30 +52,30 @@ def split(x: Tensor, impl: Implementation | None = None) -> Tensor:
     return out
 
 
-STRETCH = 896  # of inputs summed by the tensor cores alone; longer ones drift by more than float32's own rounding
+BLOCK = 896  # of inputs summed by the tensor cores alone; longer ones drift by more than float32's own rounding
 
 
-def accumulated(parts_3MK: Tensor, weight_NK: Tensor, stretch: int = STRETCH) -> Tensor:
-    """Σ parts Wᵀ in float32, [M, N], smallest first."""
-    terms = [(parts_3MK[0], weight_NK), (parts_3MK[1], weight_NK)]
-    terms += [(parts_3MK[2, :, inputs], weight_NK[:, inputs]) for inputs in stretches(weight_NK.shape[1], stretch)]
+def accumulated(terms_3MK: Tensor, weight_NK: Tensor, block: int = BLOCK) -> Tensor:
+    """Σ terms Wᵀ in float32, [M, N], smallest first; the plain code of `split_product_kernels.fused`."""
+    factors = [(terms_3MK[0], weight_NK), (terms_3MK[1], weight_NK)]
+    factors += [(terms_3MK[2, :, inputs], weight_NK[:, inputs]) for inputs in input_blocks(weight_NK.shape[1], block)]
     with _float32_reductions():
         if not weight_NK.is_cuda:
-            return _summed(terms)
-        first, *others = terms
+            return _summed(factors)
+        first, *others = factors
         out = torch.mm(first[0], first[1].T, out_dtype=torch.float32)
-        for part_MK, matrix_NK in others:
+        for term_MK, matrix_NK in others:
             if _adds_in_place(weight_NK.device):
-                torch.addmm(out, part_MK, matrix_NK.T, out_dtype=torch.float32, out=out)
+                torch.addmm(out, term_MK, matrix_NK.T, out_dtype=torch.float32, out=out)
             else:
-                out += torch.mm(part_MK, matrix_NK.T, out_dtype=torch.float32)
+                out += torch.mm(term_MK, matrix_NK.T, out_dtype=torch.float32)
     return out
 
 
-def stretches(inputs: int, longest: int) -> Iterator[slice]:
-    """Stretches of nearly equal length, no longer than `longest`, that begin at multiples of 16.
+def input_blocks(inputs: int, longest: int) -> Iterator[slice]:
+    """Blocks of nearly equal length, no longer than `longest`, that begin at multiples of 16.
 
-    >>> list(stretches(40, 32))
+    >>> list(input_blocks(40, 32))
     [slice(0, 32, None), slice(32, 40, None)]
     """
     count = max(1, -(-inputs // longest))
@@ -84,11 +84,11 @@ def stretches(inputs: int, longest: int) -> Iterator[slice]:
         yield slice(start, min(start + step, inputs))
 
 
-def _summed(terms: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """The same where there are no tensor cores: BF16 parts multiplied in float32, which holds each product exactly."""
-    out = terms[0][0].float() @ terms[0][1].float().T
-    for part_MK, matrix_NK in terms[1:]:
-        out += part_MK.float() @ matrix_NK.float().T
+def _summed(factors: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The same where there are no tensor cores: BF16 terms multiplied in float32, which holds each product exactly."""
+    out = factors[0][0].float() @ factors[0][1].float().T
+    for term_MK, matrix_NK in factors[1:]:
+        out += term_MK.float() @ matrix_NK.float().T
     return out
 
 
@@ -150,16 +150,16 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, impl: Im
     """
     if not is_mixed(x, weight) or x.numel() == 0 or not splits_apply(x.device, impl):
         return functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-    parts_3MK = split(x.reshape(-1, x.shape[-1]), impl)
-    out_MN = _product(parts_3MK, weight, impl).reshape(*x.shape[:-1], weight.shape[0])
+    terms_3MK = split(x.reshape(-1, x.shape[-1]), impl)
+    out_MN = _product(terms_3MK, weight, impl).reshape(*x.shape[:-1], weight.shape[0])
     return out_MN if bias is None else out_MN.add_(bias)
 
 
-def _product(parts_3MK: Tensor, weight_NK: Tensor, impl: Implementation | None) -> Tensor:
+def _product(terms_3MK: Tensor, weight_NK: Tensor, impl: Implementation | None) -> Tensor:
     """By the kernel, which is as fast as the library's products and rounds four times as well; by those without it."""
     matrix_NK = weight_NK if weight_NK.stride(1) == 1 else weight_NK.contiguous()
-    if not takes_kernel(parts_3MK, impl):
-        return accumulated(parts_3MK, matrix_NK)
+    if not takes_kernel(terms_3MK, impl):
+        return accumulated(terms_3MK, matrix_NK)
     from loopscope.kernels.split_product_kernels import fused
 
-    return fused(parts_3MK, matrix_NK)
+    return fused(terms_3MK, matrix_NK)

@@ -20,7 +20,7 @@ _BLOCK = 1024
 
 
 def split_in_one_pass(x: Tensor) -> Tensor:
-    """(lo, mid, hi), BF16 [3, *x.shape]."""
+    """(lo, mid, hi), BF16 [3, *x.shape]; `split_product.split` has the plain code."""
     values = x.contiguous()
     out = torch.empty(3, *x.shape, dtype=torch.bfloat16, device=x.device)
     size = x.numel()
@@ -58,24 +58,24 @@ TILE = Tile()
 _SMALL = Tile(16, 16, 16, 1, 1, 2)
 
 
-def fused(parts_3MK: Tensor, weight_NK: Tensor, tile: Tile | None = None) -> Tensor:
-    """Σ parts Wᵀ in float32, [M, N]; entries of a row must be neighbours in memory."""
-    _, rows, inputs = parts_3MK.shape
+def fused(terms_3MK: Tensor, weight_NK: Tensor, tile: Tile | None = None) -> Tensor:
+    """Σ terms Wᵀ in float32, [M, N]; entries of a row must be neighbours in memory."""
+    _, rows, inputs = terms_3MK.shape
     outputs = weight_NK.shape[0]
-    cut = tile or (TILE if parts_3MK.is_cuda else _SMALL)
-    out = torch.empty(rows, outputs, dtype=torch.float32, device=parts_3MK.device)
+    cut = tile or (TILE if terms_3MK.is_cuda else _SMALL)
+    out = torch.empty(rows, outputs, dtype=torch.float32, device=terms_3MK.device)
     launch(
         _fused,
         (-(-rows // cut.rows) * -(-outputs // cut.outputs),),
-        parts_3MK,
-        parts_3MK,
+        terms_3MK,
+        terms_3MK,
         weight_NK,
         out,
         rows,
         outputs,
         inputs,
-        parts_3MK.stride(0),
-        parts_3MK.stride(1),
+        terms_3MK.stride(0),
+        terms_3MK.stride(1),
         weight_NK.stride(0),
         ROWS=cut.rows,
         OUTPUTS=cut.outputs,
@@ -90,13 +90,13 @@ def fused(parts_3MK: Tensor, weight_NK: Tensor, tile: Tile | None = None) -> Ten
 
 @jit
 def _fused(
-    parts: Value,
+    terms: Value,
     weight: Value,
     out: Value,
     rows: Value,
     outputs: Value,
     inputs: Value,
-    part_stride: Value,
+    term_stride: Value,
     row_stride: Value,
     output_stride: Value,
     ROWS: constexpr,
@@ -118,9 +118,9 @@ def _fused(
     output = output_tile * OUTPUTS + tl.arange(0, OUTPUTS)
     along = tl.arange(0, INPUTS)
     # Rows and outputs beyond the end read those at the beginning; what they give is not stored.
-    lo = parts + (row % rows).to(tl.int64)[:, None] * row_stride + along[None, :]
-    mid = lo + tl.cast(part_stride, tl.int64)
-    hi = mid + tl.cast(part_stride, tl.int64)
+    lo = terms + (row % rows).to(tl.int64)[:, None] * row_stride + along[None, :]
+    mid = lo + tl.cast(term_stride, tl.int64)
+    hi = mid + tl.cast(term_stride, tl.int64)
     matrix = weight + (output % outputs).to(tl.int64)[None, :] * output_stride + along[:, None]
 
     total = tl.zeros((ROWS, OUTPUTS), dtype=tl.float32)

@@ -111,7 +111,7 @@ def shrink(
     """Narrow every bracket to `tolerance`, and count the evaluations spent on each.
 
     Invariant: `above(f)` is true at the lower end and false at the upper end, so the bracket closes on the
-    end of the stretch where it holds, also where f vanishes on an interval. `inspect(alpha, brackets, f)`
+    end of the interval where it holds, also where f vanishes on a whole interval. `inspect(alpha, brackets, f)`
     sees every evaluation before it is used.
     """
     lower, upper = brackets.lower.copy(), brackets.upper.copy()

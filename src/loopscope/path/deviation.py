@@ -149,11 +149,11 @@ def deviation_at(alpha: ArrayLike, nodes: ArrayLike, curvature: ArrayLike, lipsc
     profile = _profile(cells)
     shape = np.broadcast_shapes(alpha.shape, updates)
     cell = np.broadcast_to(np.searchsorted(cells.nodes[1:-1], alpha, side="right"), shape)
-    part = alpha - cells.nodes[cell]
+    inside = alpha - cells.nodes[cell]
     constant = _pick(cells.lipschitz, cell)
     magnitude = _pick(np.abs(cells.curvature - cells.curvature[..., :1]), cell)
-    middle = magnitude * part
-    slack = 0.5 * constant * part**2
+    middle = magnitude * inside
+    slack = 0.5 * constant * inside**2
     lower = _pick(profile.lower, cell) + np.maximum(middle - slack, 0.0)
     upper = np.minimum(_pick(profile.upper, cell) + middle + slack, _pick(profile.upper, cell + 1))
     return DeviationBounds(plain(lower), plain(upper))

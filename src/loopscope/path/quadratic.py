@@ -70,7 +70,7 @@ def endpoint_prediction(slope: ArrayLike, quadratic: ArrayLike) -> Floats:
 
 
 class ScaleCase(NamedTuple):
-    """Which part of Eq. (predicted-step) gives α̂; where neither holds it is 0."""
+    """Which case of Eq. (predicted-step) gives α̂; where neither holds it is 0."""
 
     at_one: Any
     """α̂ = 1."""

@@ -63,9 +63,9 @@ def ceilings(samples: Samples, curvature: FloatArray) -> FloatArray:
     left, right = samples.value[:, :-1], samples.value[:, 1:]
     slope_left, slope_right = samples.slope[:, :-1], samples.slope[:, 1:]
     # The difference of the parabolas is linear in x, with this slope; it vanishes only if both are one line.
-    turn = slope_left - slope_right + K * width
+    opening = slope_left - slope_right + K * width
     meet = np.divide(
-        right - left - slope_right * width + 0.5 * K * width**2, turn, out=np.zeros_like(width), where=turn > 0
+        right - left - slope_right * width + 0.5 * K * width**2, opening, out=np.zeros_like(width), where=opening > 0
     )
     x = np.clip(meet, 0.0, width)
     top = left + slope_left * x + 0.5 * K * x**2

@@ -1,4 +1,4 @@
-"""What every entrance of the readout room checks before it computes: one clear line, never a silent number."""
+"""Checks of arguments for every public function of `readout`: one clear line, never a silent wrong number."""
 
 from __future__ import annotations
 

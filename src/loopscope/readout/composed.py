@@ -56,7 +56,7 @@ class JoinedPath(_ManyExamples):
 class RememberedPath(_ManyExamples):
     """Another path whose values at common scales are evaluated once, with the highest order asked for first.
 
-    What is known beforehand is handed over with `know`.
+    `know` tells it what is known beforehand.
     """
 
     def __init__(self, path: UtilityPath, initial_N: Tensor) -> None:
@@ -113,7 +113,7 @@ class MeanPath(_ManyExamples):
 
     @property
     def examples(self) -> int:
-        """One a sequence."""
+        """One per sequence."""
         return int(self._given_R.shape[0])
 
     def _initial(self) -> Tensor:

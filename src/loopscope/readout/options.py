@@ -1,7 +1,7 @@
 """The joint option utility: log-softmax over length-normalised option scores (Eq. option-utility), for any readout.
 
 U = s_{k*} − log Σ_k exp s_k, where s_k is option k's mean log probability under its own teacher-forced state. One scale
-moves every option, so U's derivatives follow exactly from the options' own: see `composition`. Arithmetic is float64.
+moves every option, so U's derivatives follow exactly from the options' own (`token_derivatives`), in float64.
 
 Shapes: N scored sequences (options of all questions), G questions, O options of the largest question, K scales.
 """
@@ -72,7 +72,7 @@ class OptionGroups:
 
 
 class OptionPath(UtilityPath):
-    """φ of the joint option utility, one example a question; made by `option_path`."""
+    """φ of the joint option utility, one example per question; made by `option_path`."""
 
     def __init__(self, path: UtilityPath, groups: OptionGroups, *, single: bool = False) -> None:
         self._path, self._questions, self._single = path, groups, single

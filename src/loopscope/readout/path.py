@@ -89,11 +89,17 @@ class UtilityPath(ABC):
 
     @abstractmethod
     def at_scales(self, scales: list[float], order: int) -> Tensor:
-        """Derivatives 0..order at the scales: float64 [order+1, N, K]."""
+        """φ, φ', … up to `order` of every example at the same K scales, float64 [order+1, N, K].
+
+        Unlike `derivatives` it checks nothing and always keeps the example axis.
+        """
 
     @abstractmethod
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
-        """Derivatives 0..order of each example at its own scale: float64 [order+1, N]."""
+        """φ, φ', … up to `order` of each example at a scale of its own, float64 [order+1, N].
+
+        Unlike `at` it checks nothing and always keeps the example axis.
+        """
 
     @abstractmethod
     def _initial(self) -> Tensor:
@@ -152,7 +158,7 @@ class UtilityPath(ABC):
 
     @cached_property
     def initial_N(self) -> Tensor:  # noqa: N802 - its shape
-        """U(H) of each example, the example axis kept: float64 [N]."""
+        """U(H) of each example, float64 [N]: `initial_utility` with the example axis kept."""
         return self._initial()
 
     def _drop(self, per_example: Tensor) -> Tensor:

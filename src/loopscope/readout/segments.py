@@ -83,7 +83,7 @@ class SegmentMean:
 
 
 def _sums(values: Tensor, lengths: Tensor) -> Tensor:
-    """Sums of consecutive stretches of rows, each added up in order; the lengths are known to be right."""
+    """Sums of consecutive rows, `lengths` of them at a time, added up in order; the lengths are known to be right."""
     if values.numel() == 0:
         return values.new_zeros(lengths.shape[0], *values.shape[1:])
     flat = values.reshape(values.shape[0], -1).contiguous()

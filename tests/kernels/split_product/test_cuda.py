@@ -52,7 +52,7 @@ def test_no_worse_than_a_float32_product(product, rows, inputs, outputs, spread)
 
 
 @pytest.mark.parametrize("shape", [(1,), (999,), (3, 1025)])
-def test_parts_equal_the_plain_ones(shape):
+def test_terms_equal_the_plain_ones(shape):
     g = torch.Generator("cuda").manual_seed(1)
     x = torch.randn(shape, generator=g, device="cuda")
     x *= torch.exp(20 * torch.randn(shape, generator=g, device="cuda"))
@@ -62,8 +62,8 @@ def test_parts_equal_the_plain_ones(shape):
 @WAYS
 def test_repeats_bit_for_bit(product):
     x, weight = drawn(300, 5280, 500, 1.0)
-    parts = split(x)
-    assert torch.equal(product(parts, weight), product(parts, weight))
+    terms = split(x)
+    assert torch.equal(product(terms, weight), product(terms, weight))
 
 
 def test_it_is_what_runs():

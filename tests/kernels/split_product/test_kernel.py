@@ -10,7 +10,7 @@ from loopscope.kernels.split_product_kernels import Tile, fused
 
 
 @pytest.mark.parametrize("shape", [(1,), (7, 5), (3, 700), (2, 3, 513)])
-def test_parts_equal_the_plain_ones(interpreted, shape):
+def test_terms_equal_the_plain_ones(interpreted, shape):
     g = torch.Generator().manual_seed(1)
     x = torch.randn(shape, generator=g) * torch.exp(20 * torch.randn(shape, generator=g))
     assert torch.equal(split(x, "triton"), split(x, "reference"))

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from loopscope.kernels import split_product as module
-from loopscope.kernels.split_product import STRETCH, accumulated, mixed_linear, split, splits_apply, stretches
+from loopscope.kernels.split_product import BLOCK, accumulated, input_blocks, mixed_linear, split, splits_apply
 
 SHAPES = [(1, 1, 1), (1, 16, 3), (5, 33, 17), (16, 896, 8), (7, 2049, 5), (3, 17920, 2)]
 
@@ -27,7 +27,7 @@ def test_no_worse_than_a_float32_product(factors, rows, inputs, outputs, spread)
 
 
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
-def test_parts_lose_nothing(factors, rows, inputs, outputs):
+def test_terms_lose_nothing(factors, rows, inputs, outputs):
     x, weight = factors(rows, inputs, outputs, 3.0)
     exact, summed = x.double() @ weight.double().T, (split(x).double() @ weight.double().T).sum(0)
     torch.testing.assert_close(summed, exact, rtol=1e-13, atol=1e-13 * float(exact.abs().max()))
@@ -57,20 +57,20 @@ def _one_by_one(x, weight):
 
 
 @pytest.mark.parametrize("inputs", [5280, 17920])
-def test_stretches_undo_the_drift_of_tensor_cores(factors, inputs):
+def test_blocks_undo_the_drift_of_tensor_cores(factors, inputs):
     x, weight = factors(8, inputs, 32)
     lo, mid, hi = split(x)
     whole = total = (_by_tensor_core(lo, weight) + _by_tensor_core(mid, weight)).float().double()
     whole = whole + _by_tensor_core(hi, weight)
-    for here in stretches(inputs, STRETCH):
+    for here in input_blocks(inputs, BLOCK):
         total = (total + _by_tensor_core(hi[:, here], weight[:, here])).float().double()
     plain = error(_one_by_one(x, weight), x, weight)
     assert error(total, x, weight) < plain < 0.3 * error(whole, x, weight)
 
 
 @pytest.mark.parametrize(("inputs", "longest"), [(1, 896), (896, 896), (897, 896), (5280, 896), (17920, 896), (40, 16)])
-def test_stretches_cover_the_inputs_once(inputs, longest):
-    found = list(stretches(inputs, longest))
+def test_blocks_cover_the_inputs_once(inputs, longest):
+    found = list(input_blocks(inputs, longest))
     assert [i for part in found for i in range(part.start, part.stop)] == list(range(inputs))
     assert max(part.stop - part.start for part in found) <= longest
     assert all(part.start % 16 == 0 for part in found)

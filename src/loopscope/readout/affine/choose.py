@@ -1,8 +1,18 @@
 """The ways in which φ through an affine head is computed, and the one place that chooses between them.
 
-`impl=` of `affine_path` and `affine_path_from_states` takes the name of a way, or "auto". A question that a way does
-not take (it may ask for scales that are not evenly spaced) goes to the next one of its line in `_LINES`; a path says
-in `ways_taken` which ways answered.
+`impl=` of `affine_path` and `affine_path_from_states` takes the name of a way, or "auto":
+
+>>> for way in WAYS.values():
+...     print(f"{way.name}: {way.purpose}")
+fused: BF16 or FP16 states and head on a GPU, read in float32: surveys, both ends, one scale per example
+fp64_kernel: evenly spaced scales in float64 on a GPU, or any survey there
+even: evenly spaced scales in float64 on any device, or any survey
+moments: any scales in float64
+reference: what the others are tested against: whole rows, one scale after the other, float64
+autograd: as in the paper: gradient and Hessian-vector product
+
+What a way does not answer (`even` knows no other scales, for instance) goes to the next one of its line in `_LINES`; a
+path says in `ways_taken` which ways answered.
 """
 
 from __future__ import annotations
@@ -41,22 +51,28 @@ WAYS: dict[str, Way] = {
     for way in (
         Way(
             "fused",
-            "BF16 or FP16 states and head on a GPU, read in float32: a whole survey, both ends, scales of one's own",
+            "BF16 or FP16 states and head on a GPU, read in float32: surveys, both ends, one scale per example",
             "little more than the products on tensor cores; no logit is written",
         ),
         Way(
             "fp64_kernel",
             "evenly spaced scales in float64 on a GPU, or any survey there",
-            "some 30 multiplications an entry for an interval of scales, in registers",
+            "some 30 multiplications per entry and interval of scales, in registers",
         ),
         Way(
             "even",
             "evenly spaced scales in float64 on any device, or any survey",
-            "one exponential and some 30 multiplications an entry for an interval of scales",
+            "one exponential and some 30 multiplications per entry and interval of scales",
         ),
-        Way("moments", "any scales in float64", "two exponentials an entry for every scale"),
-        Way("reference", "the yardstick of the others: whole rows, one scale after the other, float64", "memory too"),
-        Way("autograd", "the paper's way: gradient and Hessian-vector product", "a backward of a backward a scale", 2),
+        Way("moments", "any scales in float64", "two exponentials per entry and scale"),
+        Way(
+            "reference",
+            "what the others are tested against: whole rows, one scale after the other, float64",
+            "all logits in memory",
+        ),
+        Way(
+            "autograd", "as in the paper: gradient and Hessian-vector product", "two backward passes for every scale", 2
+        ),
     )
 }
 
@@ -79,12 +95,21 @@ class Asked(NamedTuple):
     """What a path is asked for.
 
     Attributes:
-        even: whether at evenly spaced scales from 0 to 1 that are worth a sweep of their own kind.
+        even: whether at evenly spaced scales from 0 to 1, and enough of them for `even` to pay.
         fused: whether the fused kernels have an answer to it.
     """
 
     even: bool = False
     fused: bool = False
+
+
+def may_take(impl: str, name: str) -> bool:
+    """Whether a path made with `impl` may be answered by the way `name`.
+
+    >>> may_take("auto", "fused"), may_take("even", "fused")
+    (True, False)
+    """
+    return name in _LINES.get(impl, (impl,))
 
 
 def choose(impl: str, asked: Asked, on: Tensor, *, has_fused: bool) -> str:
@@ -114,7 +139,7 @@ def check_impl(impl: str, on: Tensor) -> str:
 
 
 def is_even(scales: Sequence[float]) -> bool:
-    """Whether these are so many evenly spaced scales from 0 to 1 that they are worth a sweep of their own kind.
+    """Whether these are evenly spaced scales from 0 to 1, and enough of them for `even` to pay.
 
     >>> is_even([0.0, 0.25, 0.5, 0.75, 1.0]), is_even([0.0, 0.25, 0.6, 0.75, 1.0]), is_even([0.0, 1.0])
     (True, False, False)

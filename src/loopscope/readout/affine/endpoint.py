@@ -65,8 +65,8 @@ class EndpointDistributions:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of the vocabulary: its distributions compared, and its log masses as unevaluated sums; [t] each.
+class Comparison:
+    """One block of the vocabulary: its distributions compared, and its log masses as unevaluated sums; [t] each.
 
     log Σ exp z(0) = z0_e + log_mass and log Σ exp z(1) − log Σ exp z(0) = v_e + growth; mean_below is E_p[z(0)] − z0_e.
     """
@@ -78,19 +78,19 @@ class Part:
     log_mass: Tensor
     growth: Tensor
     mean_below: Tensor
-    moved: Tensor  # the entropy change by the formula above, to which parts inside add theirs
+    moved: Tensor  # the entropy change by the formula above, to which blocks inside add theirs
     moved_scale: Tensor
 
     def stacked(self) -> Tensor:
-        """What the chain rule asks of a part, as one tensor [11, t]: the five quantities and their scale come first."""
+        """What the chain rule needs of a block, one tensor [11, t]: the five quantities and their scale come first."""
         outside = (self.change_scale, self.z0_e, self.v_e, self.log_mass, self.growth, self.mean_below)
         return torch.cat([self.within.stacked(), torch.stack(outside)])
 
 
 class Compared(NamedTuple):
-    """A part and its two distributions, [t, b] each."""
+    """A block and its two distributions, [t, b] each."""
 
-    part: Part
+    block: Comparison
     p_tb: Tensor
     q_tb: Tensor
 
@@ -102,10 +102,10 @@ def entropy_change(initial: Tensor, final: Tensor, moved: Tensor, moved_scale: T
 
 
 def compare(z0_tb: Tensor, v_tb: Tensor, z0_rest_tb: Tensor, v_rest_tb: Tensor, mean_below_tb: Tensor) -> Compared:
-    """Compare softmax(z0) with softmax(z0 + v), both logits and displacements given as unevaluated sums of two parts.
+    """Compare softmax(z0) with softmax(z0 + v), both logits and displacements given as unevaluated sums of two terms.
 
     A block's log mass is its likeliest logit plus a small rest. Added up, the rest would lose its last digits; so
-    differences between entries are taken part by part. `mean_below` is the mean of z0 − z0_e inside each entry, where
+    differences between entries are taken term by term. `mean_below` is the mean of z0 − z0_e inside each entry, where
     it is a block: mass that moves between blocks moves at its block's mean logit.
     """
 
@@ -142,7 +142,7 @@ def compare(z0_tb: Tensor, v_tb: Tensor, z0_rest_tb: Tensor, v_rest_tb: Tensor, 
     gone = difference * mean_logit
     moved, moved_scale = -gone.sum(1) - reverse, gone.abs().sum(1) + reverse
     change, change_scale = entropy_change(initial_entropy, final_entropy, moved, moved_scale)
-    part = Part(
+    block = Comparison(
         EndpointDistributions(divergence, reverse, initial_entropy, final_entropy, change),
         change_scale,
         z0_tb.gather(1, e_t1)[:, 0],
@@ -153,7 +153,7 @@ def compare(z0_tb: Tensor, v_tb: Tensor, z0_rest_tb: Tensor, v_rest_tb: Tensor, 
         moved,
         moved_scale,
     )
-    return Compared(part, p, q)
+    return Compared(block, p, q)
 
 
 def log_mean_exp(u: Tensor, p: Tensor, q: Tensor, direct: Tensor) -> Tensor:
@@ -180,24 +180,24 @@ _ELEMENTS = 1 << 16  # half a megabyte of float64: a few such arrays stay in a c
 
 
 def compare_block(z0_tb: Tensor, v_tb: Tensor) -> Tensor:
-    """Compare softmax(z0) with softmax(z0 + v) over one block: `Part.stacked`, [11, t]."""
+    """Compare softmax(z0) with softmax(z0 + v) over one block: `Comparison.stacked`, [11, t]."""
     if z0_tb.is_cuda:  # to sort the rows by their range would wait for the device
-        return _by_parts(z0_tb, v_tb)
+        return _with_care(z0_tb, v_tb)
     chunk = max(1, _ELEMENTS // z0_tb.shape[1])
-    parts = []
+    found = []
     for rows in blocks(z0_tb.shape[0], chunk):
         v_cb = v_tb[rows]
-        parts.append(_sorted(z0_tb[rows], v_cb, v_cb.amax(1) - v_cb.amin(1)))
-    return torch.cat(parts, 1)
+        found.append(_by_range(z0_tb[rows], v_cb, v_cb.amax(1) - v_cb.amin(1)))
+    return torch.cat(found, 1)
 
 
-def _sorted(z0_cb: Tensor, v_cb: Tensor, spread_c: Tensor) -> Tensor:
+def _by_range(z0_cb: Tensor, v_cb: Tensor, spread_c: Tensor) -> Tensor:
     """Each row in the way that suits its range."""
     small_c, large_c = spread_c < _SMALL, ~(spread_c <= _LARGE)
     ways: tuple[tuple[Tensor, Callable[[Tensor, Tensor], Tensor]], ...] = (
         (~(small_c | large_c), _close),
         (small_c, _closer),
-        (large_c, _by_parts),
+        (large_c, _with_care),
     )
     out = z0_cb.new_empty(11, z0_cb.shape[0])
     for rows_c, way in ways:
@@ -208,9 +208,9 @@ def _sorted(z0_cb: Tensor, v_cb: Tensor, spread_c: Tensor) -> Tensor:
     return out
 
 
-def _by_parts(z0_cb: Tensor, v_cb: Tensor) -> Tensor:
+def _with_care(z0_cb: Tensor, v_cb: Tensor) -> Tensor:
     nothing = torch.zeros_like(z0_cb)
-    return compare(z0_cb, v_cb, nothing, nothing, nothing).part.stacked()
+    return compare(z0_cb, v_cb, nothing, nothing, nothing).block.stacked()
 
 
 def _closer(z0_cb: Tensor, v_cb: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ __all__ = ["EndpointDecomposition", "EndpointDistributions", "EndpointSweep", "e
 
 @dataclass(frozen=True)
 class EndpointDecomposition:
-    """ΔU = A − C, its parts computed independently, averaged over reference tokens.
+    """ΔU = A − C, its terms computed independently, averaged over reference tokens.
 
     Attributes:
         gain: ΔU = φ(1).
@@ -307,17 +307,17 @@ class EndpointSweep:
     """The comparison of some tokens' endpoint distributions, a vocabulary block at a time."""
 
     def __init__(self) -> None:
-        self._parts: list[Tensor] = []
+        self._blocks: list[Tensor] = []
 
     def add(self, z0_tb: Tensor, v_tb: Tensor) -> None:
         """Takes in one block."""
-        self._parts.append(compare_block(z0_tb, v_tb))
+        self._blocks.append(compare_block(z0_tb, v_tb))
 
     def result(self) -> EndpointDistributions:
         """The blocks so far, put together by the chain rule."""
-        if len(self._parts) == 1:
-            return EndpointDistributions(*self._parts[0][:5])
-        kl, reverse, h0, h1, change, scale, *outside = torch.stack(self._parts, -1)
+        if len(self._blocks) == 1:
+            return EndpointDistributions(*self._blocks[0][:5])
+        kl, reverse, h0, h1, change, scale, *outside = torch.stack(self._blocks, -1)
         between, p_tB, q_tB = compare(*outside)
         initial_entropy = between.within.initial_entropy + (p_tB * h0).sum(1)
         final_entropy = between.within.final_entropy + (q_tB * h1).sum(1)

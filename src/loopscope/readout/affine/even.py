@@ -50,7 +50,7 @@ _MOST = 4  # Python runs one thread at a time between operations
 
 
 def workers() -> int:
-    """How many pieces run at a time."""
+    """How many groups of tokens are worked on at a time."""
     return min(_MOST, torch.get_num_threads())
 
 
@@ -115,7 +115,7 @@ class BlockSums:
 
 BLOCK_TOKENS = 256
 BLOCK_VOCABULARY = 1024
-_LEAST_TOKENS = 16  # for which a piece of work of its own, with products of its own, is worth it
+_LEAST_TOKENS = 16  # of a group: fewer are not worth products of their own
 _NEGLECTED = 1e-13
 
 
@@ -199,20 +199,20 @@ def even_survey(
         return _survey(source, there, targets_t[here], nodes, distributions, width, kernel)
 
     tokens = targets_t.shape[0]
-    pieces = 1 if source.device.type == "cuda" else max(1, min(workers(), tokens // _LEAST_TOKENS))
-    return _joined(in_parallel([partial(some, here) for here in blocks(tokens, -(-tokens // pieces))]))
+    groups = 1 if source.device.type == "cuda" else max(1, min(workers(), tokens // _LEAST_TOKENS))
+    return _joined(in_parallel([partial(some, here) for here in blocks(tokens, -(-tokens // groups))]))
 
 
-def _joined(pieces: list[EvenSurvey]) -> EvenSurvey:
+def _joined(groups: list[EvenSurvey]) -> EvenSurvey:
     """Surveys of tokens that follow each other."""
-    if len(pieces) == 1:
-        return pieces[0]
-    found = [piece.distributions.stacked() for piece in pieces if piece.distributions is not None]
+    if len(groups) == 1:
+        return groups[0]
+    found = [group.distributions.stacked() for group in groups if group.distributions is not None]
     return EvenSurvey(
-        torch.cat([piece.gains for piece in pieces]),
-        torch.cat([piece.derivatives for piece in pieces], 1),
-        torch.cat([piece.initial for piece in pieces]),
-        torch.cat([piece.spread for piece in pieces]),
+        torch.cat([group.gains for group in groups]),
+        torch.cat([group.derivatives for group in groups], 1),
+        torch.cat([group.initial for group in groups]),
+        torch.cat([group.spread for group in groups]),
         EndpointDistributions(*torch.cat(found, 1)) if found else None,
     )
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.affine.choose import WHOLE_ROWS
+from loopscope.readout.affine.choose import WHOLE_ROWS, may_take
 from loopscope.readout.affine.fused.path import fused_path
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.sources import HeadLogits, StoredLogits
@@ -90,8 +90,8 @@ def affine_path_from_states(
 
     D = H⁺ − H is formed in `dtype` from the states as stored, the products H Wᵀ and D Wᵀ are taken in it a block of
     tokens and vocabulary at a time, and everything after the products is float64. The products are taken again for
-    every question asked of the path; `survey` asks for everything at once. It, both ends and scales of one's own run
-    in the fused kernels where those can be had (`loopscope.readout.affine.fused`).
+    every call on the path; `survey` computes everything at once. It, both ends and `at` run in the fused kernels where
+    those are available (`loopscope.readout.affine.fused`).
 
     Args:
         h: current states at the reference tokens' prediction positions, [tokens, hidden].
@@ -133,7 +133,7 @@ def affine_path_from_states(
     source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
     targets_T = as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets
     fused = None
-    if impl in ("auto", "fused") and dtype == torch.float32:
+    if may_take(impl, "fused") and dtype == torch.float32:
         fused = fused_path(h, h_plus, head_weight, head_bias, targets_T, check=check)
     if impl == "fused" and fused is None:
         raise LoopscopeError(

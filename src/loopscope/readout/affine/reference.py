@@ -70,7 +70,7 @@ def gain_at(z0_tV: Tensor, v_tV: Tensor, targets_t: Tensor, alpha: float) -> Ten
 
 
 def log_probability_at_start(z0_tV: Tensor, targets_t: Tensor) -> Tensor:
-    """The log probability of each target at α = 0, [t], a sum of two non-positive parts."""
+    """The log probability of each target at α = 0, [t], a sum of two non-positive terms."""
     d_t1 = torch.argmax(z0_tV, dim=1, keepdim=True)
     gap_tV = z0_tV - z0_tV.gather(1, d_t1)
     others_t = torch.exp(gap_tV).scatter(1, d_t1, 0.0).sum(1)

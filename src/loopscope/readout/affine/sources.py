@@ -40,7 +40,7 @@ class StateView(NamedTuple):
 
 
 class LogitSource(ABC):
-    """Initial logits and their displacement for every reference token, handed out in blocks."""
+    """Initial logits and their displacement for every reference token, in blocks."""
 
     tokens: int
     vocabulary: int
@@ -48,7 +48,7 @@ class LogitSource(ABC):
 
     @abstractmethod
     def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
-        """The targets' entries, bit for bit those that `block` hands out."""
+        """The targets' entries, bit for bit those that `block` gives."""
 
     @abstractmethod
     def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
@@ -98,7 +98,7 @@ class HeadLogits(LogitSource):
     """A linear head over two stored states: z(0) = H Wᵀ + b and v = (H⁺ − H) Wᵀ.
 
     D = H⁺ − H is formed in the readout's dtype from the states as they are stored. Both products are taken in that
-    dtype with TF32 off, and handed on in float64.
+    dtype with TF32 off; what follows is float64.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class HeadLogits(LogitSource):
 
     @cached_property
     def _hd_T2D(self) -> Tensor:  # noqa: N802 - its shape
-        # Side by side, so that both products are one: twice the rows for each stretch of the head that is read.
+        # Side by side, so that both products are one: twice the rows for each block of the head that is read.
         both = torch.empty(self.tokens, 2, self._h_TD.shape[1], dtype=self._dtype, device=self.device)
         both[:, 0] = self._h_TD
         torch.sub(self._h_plus_TD.to(self._dtype), both[:, 0], out=both[:, 1])
@@ -134,7 +134,7 @@ class HeadLogits(LogitSource):
         return TargetLogits(z0_t.unsqueeze(1), v_t.unsqueeze(1))
 
     def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
-        """Two products with one stretch of the head."""
+        """Two products with one block of the head."""
         weight_Db = self._weight_VD[columns].to(self._dtype).T
         with full_precision_products():
             products_t2b = (self._hd_T2D[rows].flatten(0, 1) @ weight_Db).view(-1, 2, weight_Db.shape[1])

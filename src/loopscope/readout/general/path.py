@@ -134,11 +134,11 @@ class NonlinearPath(UtilityPath):
         return self._along(self._state + alpha * self._displacement, order, at_start=alpha == 0.0)
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
-        """Each example's rows of the state at its scale; examples that share a row (tokens) take turns."""
+        """Each example's rows of the state at its scale; those that share a row (tokens) are taken one by one."""
         if self.examples == 1:
             return self._at(float(scales_N[0]), order)
         found = torch.empty(order + 1, self.examples, dtype=torch.float64, device=scales_N.device)
-        for chosen in self._turns():
+        for chosen in self._disjoint_sets():
             scales_R = torch.zeros(self._state.shape[0], dtype=self._state.dtype, device=self._state.device)
             member_T = chosen[self._segments.index]
             scales_R[self._rows_of_tokens()[member_T]] = scales_N[self._segments.index[member_T]].to(scales_R.dtype)
@@ -149,18 +149,18 @@ class NonlinearPath(UtilityPath):
         found[0, scales_N == 0.0] = 0.0
         return found
 
-    def _turns(self) -> list[Tensor]:
+    def _disjoint_sets(self) -> list[Tensor]:
         """Sets of examples [N] no two of which share a row of the state."""
         row_T, index = self._rows_of_tokens(), self._segments.index
         rows: list[set[int]] = [set() for _ in range(self.examples)]
         for row, example in zip(row_T.tolist(), index.tolist(), strict=True):
             rows[example].add(row)
         busy: dict[int, int] = {}
-        turn = np.zeros(self.examples, dtype=np.int64)
+        place = np.zeros(self.examples, dtype=np.int64)
         for example, its_rows in enumerate(rows):
-            turn[example] = max(busy.get(row, 0) for row in its_rows)
-            busy.update(dict.fromkeys(its_rows, int(turn[example]) + 1))
-        return [torch.from_numpy(turn == t).to(index.device) for t in range(int(turn.max()) + 1)]
+            place[example] = max(busy.get(row, 0) for row in its_rows)
+            busy.update(dict.fromkeys(its_rows, int(place[example]) + 1))
+        return [torch.from_numpy(place == k).to(index.device) for k in range(int(place.max()) + 1)]
 
     def _along(self, base: Tensor, order: int, *, at_start: bool = False) -> Tensor:
         """Derivatives 0..order at a state of the segment, averaged over tokens: [order+1, N].
@@ -272,7 +272,7 @@ def nonlinear_path(
         state: H, float32 or float64.
         displacement: D in the same dtype.
         targets: reference label of each token.
-        positions: int64 [tokens, 2] of (row, position), handed to the readout.
+        positions: int64 [tokens, 2] of (row, position), which the readout gets.
         examples: which example each token belongs to, integers 0..N-1; None means one example.
         impl: "taylor" (truncated power series, derivatives up to the fourth), "nested" (nested forward mode, the same,
             for readouts with operations that Taylor mode does not know), or "autograd" (gradient and Hessian–vector

@@ -136,12 +136,12 @@ def token_derivatives(c_ntV: Tensor, targets_t: Tensor, impl: Implementation | N
 
         return _from_sums(c_ntV, targets_t, *logit_sums(c_ntV))
     size = _COEFFICIENT_ELEMENTS.get(c_ntV.device.type, _COEFFICIENT_ELEMENTS["cpu"])
-    parts = []
+    found = []
     for rows in blocks(c_ntV.shape[1], max(1, size // c_ntV.shape[2])):
         z = [c_ntV[k, rows].double() * math.factorial(k) for k in range(c_ntV.shape[0])]
         value = log_probability_at_start(z[0], targets_t[rows])
-        parts.append(torch.stack([value, *log_softmax_derivatives(z[0], z[1:], targets_t[rows].unsqueeze(1))]))
-    return torch.cat(parts, 1)
+        found.append(torch.stack([value, *log_softmax_derivatives(z[0], z[1:], targets_t[rows].unsqueeze(1))]))
+    return torch.cat(found, 1)
 
 
 def _from_sums(c_ntV: Tensor, targets_t: Tensor, likeliest_t: Tensor, sums_7t: Tensor) -> Tensor:

@@ -78,12 +78,12 @@ def scaled_dot_product_attention(
     k_GTX = _orders(key, batch, n, -2, backwards=True).reshape(-1, keys, n * key.shape[-1])
     v_GXP = _orders(value, batch, n, -3, backwards=True).reshape(-1, n * keys, value.shape[-1])
     total, step = batch.numel(), max(1, _ATTENTION_ELEMENTS // max(1, n * queries * keys))
-    parts = []
+    found = []
     for start in range(0, max(1, total), step):
         heads = slice(start, min(start + step, total))
         scores_nGST = _products(q_GSX[heads], k_GTX[heads].mT, n, factor)
-        parts.append(_attended(scores_nGST, v_GXP[heads], visible, heads))
-    out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        found.append(_attended(scores_nGST, v_GXP[heads], visible, heads))
+    out = found[0] if len(found) == 1 else torch.cat(found, 1)
     return Series(out.reshape(n, *batch, queries, value.shape[-1]))
 
 

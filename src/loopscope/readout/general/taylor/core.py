@@ -1,12 +1,12 @@
 """Truncated power series that pass through ordinary torch code.
 
-A `Series` stands for x(τ) = x₀ + x₁τ + … + x_Kτ^K. Functions written with torch run on it unchanged: torch hands every
-operation on it to `Series.__torch_function__`, which looks up what the operation does to coefficients. Pushing the line
-H + (α+τ)D through a readout gives all derivatives of the logits along an update at once, without a Hessian and without
-reverse mode (derivatives of φ, Eq. directional-coefficients and beyond).
+A `Series` stands for x(τ) = x₀ + x₁τ + … + x_Kτ^K. Functions written with torch run on it unchanged: torch calls
+`Series.__torch_function__` for every operation, which looks up what the operation does to coefficients. Pushing the
+line H + (α+τ)D through a readout gives all derivatives of the logits along an update at once, without a Hessian and
+without reverse mode (derivatives of φ, Eq. directional-coefficients and beyond).
 
-Rules for operations are registered by name in the other files of this package: `elementwise`, `structural`, `linear`,
-`normalise`, `attention` and `blocks`. Coefficients are stacked on a leading axis, so that a linear map acts on all of
+Rules for operations are registered by name in the other files of this package: `elementwise`, `structural`, `layers`
+and `attention`. Coefficients are stacked on a leading axis, so that a linear map acts on all of
 them as one product.
 """
 

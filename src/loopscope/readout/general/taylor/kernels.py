@@ -22,7 +22,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
+from loopscope.kernels.language import Value, constants, constexpr, jit, launch, power_of_two, tl
 
 _BLOCK = 512
 
@@ -259,36 +259,38 @@ def _attention_weights(
             tl.store(to + 3 * keys, e3 - t1 * p2 - t2 * p1 - t3 * p0, mask=inside)
 
 
-_STRETCH = 8192
+_VOCABULARY_BLOCK = 8192
+MASS, S1, S2, S3, S11, S12, S111, SUMS = constants(8)
+"""The sums of a token with weights e^{z_a − z_d}, d its likeliest entry and x_k the k-th coefficient less d's:
+Σ_{a≠d} 1, then those of x₁, x₂, x₃, x₁², x₁x₂ and x₁³."""
 
 
 def logit_sums(c_ntV: Tensor) -> tuple[Tensor, Tensor]:
     """The likeliest entry d of every token, int64 [t], and the seven sums seen from it, float64 [7, t].
 
-    With weights e^{z_a − z_d} and x_k the k-th coefficient less d's: Σ_{a≠d} 1, then the sums of x₁, x₂, x₃, x₁², x₁x₂
-    and x₁³. Sums of coefficients that are not there are zero.
+    They are in the order of the slots above; sums of coefficients that are not there are zero.
     """
     c = c_ntV if c_ntV.stride(2) == 1 else c_ntV.contiguous()
     n, tokens, vocabulary = c.shape
     likeliest_t = c[0].argmax(1)
-    stretches = -(-vocabulary // _STRETCH)
-    sums_S7t = torch.zeros(stretches, 7, tokens, dtype=torch.float64, device=c.device)
+    blocks = -(-vocabulary // _VOCABULARY_BLOCK)
+    sums_B7t = torch.zeros(blocks, int(SUMS), tokens, dtype=torch.float64, device=c.device)
     launch(
         _logit_sums,
-        (tokens, stretches),
+        (tokens, blocks),
         c,
         c,
         likeliest_t,
-        sums_S7t,
+        sums_B7t,
         tokens,
         vocabulary,
         c.stride(0),
         c.stride(1),
         ORDER=n - 1,
-        STRETCH=_STRETCH,
-        BLOCK=min(_BLOCK, power_of_two(vocabulary)),
+        VOCABULARY_BLOCK=_VOCABULARY_BLOCK,
+        TILE=min(_BLOCK, power_of_two(vocabulary)),
     )
-    return likeliest_t, sums_S7t.sum(0)
+    return likeliest_t, sums_B7t.sum(0)
 
 
 @jit
@@ -301,8 +303,8 @@ def _logit_sums(
     order_stride: Value,
     token_stride: Value,
     ORDER: constexpr,
-    STRETCH: constexpr,
-    BLOCK: constexpr,
+    VOCABULARY_BLOCK: constexpr,
+    TILE: constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
     step = tl.cast(order_stride, tl.int64)
@@ -312,7 +314,7 @@ def _logit_sums(
     z2 = z1 + step
     z3 = z2 + step
     d0 = tl.load(z0 + d).to(tl.float64)
-    zero = tl.zeros((BLOCK,), dtype=tl.float64)
+    zero = tl.zeros((TILE,), dtype=tl.float64)
     mass, s1, s2, s3, s11, s12, s111 = zero, zero, zero, zero, zero, zero, zero
     d1 = d0
     d2 = d0
@@ -323,9 +325,9 @@ def _logit_sums(
         d2 = tl.load(z2 + d).to(tl.float64)
     if ORDER >= 3:
         d3 = tl.load(z3 + d).to(tl.float64)
-    first = tl.program_id(1) * STRETCH
-    for start in range(first, min(first + STRETCH, vocabulary), BLOCK):
-        entry = start + tl.arange(0, BLOCK)
+    first = tl.program_id(1) * VOCABULARY_BLOCK
+    for start in range(first, min(first + VOCABULARY_BLOCK, vocabulary), TILE):
+        entry = start + tl.arange(0, TILE)
         counted = (entry < vocabulary) & (entry != d)
         w = tl.load(z0 + entry, mask=counted, other=0.0).to(tl.float64) - d0
         w = tl.where(counted, tl.exp(w), 0.0)
@@ -343,14 +345,14 @@ def _logit_sums(
             s3 += w * x3
             s12 += w1 * x2
             s111 += w1 * x1 * x1
-    here = sums + tl.program_id(1).to(tl.int64) * 7 * tokens + token
-    tl.store(here, tl.sum(mass, axis=0))
+    here = sums + tl.program_id(1).to(tl.int64) * SUMS * tokens + token
+    tl.store(here + tokens * MASS, tl.sum(mass, axis=0))
     if ORDER >= 1:
-        tl.store(here + tokens, tl.sum(s1, axis=0))
+        tl.store(here + tokens * S1, tl.sum(s1, axis=0))
     if ORDER >= 2:
-        tl.store(here + 2 * tokens, tl.sum(s2, axis=0))
-        tl.store(here + 4 * tokens, tl.sum(s11, axis=0))
+        tl.store(here + tokens * S2, tl.sum(s2, axis=0))
+        tl.store(here + tokens * S11, tl.sum(s11, axis=0))
     if ORDER >= 3:
-        tl.store(here + 3 * tokens, tl.sum(s3, axis=0))
-        tl.store(here + 5 * tokens, tl.sum(s12, axis=0))
-        tl.store(here + 6 * tokens, tl.sum(s111, axis=0))
+        tl.store(here + tokens * S3, tl.sum(s3, axis=0))
+        tl.store(here + tokens * S12, tl.sum(s12, axis=0))
+        tl.store(here + tokens * S111, tl.sum(s111, axis=0))

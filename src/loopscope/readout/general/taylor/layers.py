@@ -1,7 +1,7 @@
 """Rules for the operations that layers are made of: linear maps, products, reductions, norms, softmax, whole blocks.
 
-A constant matrix meets all coefficients in one product. A model that hands `gated_silu_joined` and `rotate_own` over by
-torch's own protocol (`__torch_function__`) gets the rules for these whole operations.
+A constant matrix meets all coefficients in one product. A model that offers `gated_silu_joined` and `rotate_own`
+through torch's own protocol (`__torch_function__`) gets the rules for these whole operations.
 """
 
 from __future__ import annotations
@@ -229,18 +229,18 @@ def rotate_own(x: Series, tables: Any, bias: Tensor | None = None, impl: Any = N
 
     A bias is turned by itself and joins the constant coefficient.
     """
-    out = _turned(x.coefficients, tables)
+    out = _rotated(x.coefficients, tables)
     if bias is not None:
-        out[0] += _turned(bias, tables)
+        out[0] += _rotated(bias, tables)
     return Series(out)
 
 
-def _turned(c: Tensor, tables: Any) -> Tensor:
+def _rotated(c: Tensor, tables: Any) -> Tensor:
     """(a, b) → (a cos − b sin, b cos + a sin)."""
     if tables.layout == "interleaved" and c.dtype == tables.cos.dtype:
         # Neighbours as complex numbers: one pass over memory.
-        turn = torch.complex(tables.cos[..., ::2], tables.sin[..., ::2])
-        return torch.view_as_real(_as_complex(c) * turn).flatten(-2)
+        rotation = torch.complex(tables.cos[..., ::2], tables.sin[..., ::2])
+        return torch.view_as_real(_as_complex(c) * rotation).flatten(-2)
     straight: Tensor = c * tables.cos
     crossed: Tensor = c * tables.sin
     half = c.shape[-1] // 2

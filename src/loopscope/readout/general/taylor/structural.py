@@ -24,8 +24,8 @@ def _sizes(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(int(s) for s in sizes)
 
 
-def _wrap(parts: Sequence[Tensor]) -> tuple[Series, ...]:
-    return tuple(Series(part) for part in parts)
+def _wrap(coefficients: Sequence[Tensor]) -> tuple[Series, ...]:
+    return tuple(Series(c) for c in coefficients)
 
 
 def _constant_coefficients(x: Any, example: Series) -> Tensor:
@@ -139,13 +139,13 @@ def repeat_interleave(x: Series, repeats: Any, dim: int | None = None) -> Series
 
 @implements("chunk")
 def chunk(x: Series, chunks: int, dim: int = 0) -> tuple[Series, ...]:
-    """An axis cut in pieces."""
+    """An axis in a number of slices."""
     return _wrap(x.coefficients.chunk(chunks, shifted(dim)))
 
 
 @implements("split", "split_with_sizes")
 def split(x: Series, split_size: Any, dim: int = 0) -> tuple[Series, ...]:
-    """An axis cut in pieces of given sizes."""
+    """An axis in slices of given sizes."""
     return _wrap(torch.split(x.coefficients, split_size, shifted(dim)))
 
 
@@ -169,7 +169,7 @@ def select(x: Series, dim: int, index: int) -> Series:
 
 @implements("narrow")
 def narrow(x: Series, dim: int, start: Any, length: int) -> Series:
-    """A stretch of an axis."""
+    """A slice of an axis."""
     return Series(x.coefficients.narrow(shifted(dim), int(start), length))
 
 

@@ -33,9 +33,9 @@ def test_flat_and_peaked_softmaxes(interpreted, sharpness):
     torch.testing.assert_close(token_derivatives(c, targets), expected, rtol=1e-10, atol=0.0)
 
 
-def test_stretches_of_the_vocabulary_add_up(interpreted, monkeypatch):
+def test_blocks_of_the_vocabulary_add_up(interpreted, monkeypatch):
     c, targets = _coefficients(3, 4, 1000), torch.tensor([0, 500, 999, 3])
-    monkeypatch.setattr("loopscope.readout.general.taylor.kernels._STRETCH", 128)
+    monkeypatch.setattr("loopscope.readout.general.taylor.kernels._VOCABULARY_BLOCK", 128)
     monkeypatch.setattr("loopscope.readout.general.taylor.kernels._BLOCK", 64)
     expected = token_derivatives(c, targets, "reference")
     torch.testing.assert_close(token_derivatives(c, targets), expected, rtol=1e-11, atol=1e-13)
