@@ -26,7 +26,7 @@ def test_tiny_numbers_lose_less_than_bf16_can_hold(value):
     assert abs(float(split(x).double().sum(0) - x.double())) <= 2.0**-134
 
 
-def test_each_part_is_at_most_an_eighth_bit_of_the_next():
+def test_each_term_is_at_most_an_eighth_bit_of_the_next():
     x = torch.randn(10_000, generator=torch.Generator().manual_seed(0))
     lo, mid, hi = split(x).double().abs()
     assert (mid <= hi * 2.0**-8).all()
