@@ -50,9 +50,7 @@ test-gpu:
 
 bench: setup
 	$(BIN)/loopscope bench $(BENCH_FLAGS)
-	$(BIN)/python benchmarks/path_bench.py
-	$(BIN)/python benchmarks/studies_bench.py
-	$(BIN)/python benchmarks/models_bench.py --tiny --output /dev/null
+	$(BIN)/loopscope bench --rows loops,mathematics,bootstrap,studies
 
 mutation: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS) --editable '.[dev,mutation]'

@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
+from loopscope.bench.benchmark import run_bench
 from loopscope.bench.row import Setting
-from loopscope.bench.run import run_bench
 from loopscope.bench.sizes import QUICK, random_update, with_likely_targets
 
 

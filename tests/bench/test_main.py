@@ -51,7 +51,7 @@ def test_it_runs_without_the_command_lines_libraries():
         "import sys\n"
         f"sys.modules.update(dict.fromkeys({blocked!r}))\n"  # None in sys.modules makes an import fail
         "from loopscope.bench.__main__ import main\n"
-        "sys.exit(main(['--device', 'cpu', '--quick', '--rows', 'geometry,accuracy,fp64,huginn']))\n"
+        "sys.exit(main(['--device', 'cpu', '--quick', '--rows', 'geometry,accuracy,fp64,huginn,loops,mathematics']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from loopscope.bench.accuracy import by_name, plain_geometry
+from loopscope.bench.affine_geometry import CURVATURE_AT, SCALES, PaperWay
 from loopscope.bench.fp64_path import NodeByNode
-from loopscope.bench.geometry import CURVATURE_AT, SCALES, PaperWay
 from loopscope.readout import affine_path_from_states
 
 GRID = [k / (SCALES - 1) for k in range(SCALES)]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from loopscope.bench import whole_pass
+from loopscope.bench.benchmark import ROWS, run_bench
 from loopscope.bench.row import Setting
-from loopscope.bench.run import run_bench
 from loopscope.bench.sizes import CPU, QUICK
 from loopscope.errors import LoopscopeError
 
@@ -19,17 +22,34 @@ HERE = torch.device("cpu")
 
 
 def test_without_a_tokenizer_and_data_it_is_left_out_and_refused_when_named(capsys, monkeypatch):
-    monkeypatch.setattr("loopscope.bench.run.ROWS", {"pass": whole_pass.rows})
+    monkeypatch.setattr("loopscope.bench.benchmark.ROWS", {"pass": ROWS["pass"]})
     report = run_bench("cpu")
     assert (report.rows, report.failed) == ([], {})
-    assert "pass: left out, a pass needs --tokenizer" in capsys.readouterr().err
-    with pytest.raises(LoopscopeError, match="needs --tokenizer"):
+    assert "pass: left out, it needs tokenizer= (a folder with Ouro's) and data_dir= (a" in capsys.readouterr().err
+    with pytest.raises(LoopscopeError, match="the row pass cannot be measured: it needs tokenizer="):
         run_bench("cpu", "pass", progress=False)
 
 
-def test_a_missing_library_is_named(monkeypatch):
-    monkeypatch.setattr(whole_pass, "NEEDED", ("json", "no_such_library"))
-    assert whole_pass.unavailable(Setting(HERE, QUICK)) == "a pass needs no_such_library"
+def test_a_missing_library_is_named():
+    rows = ROWS["pass"]._replace(libraries=("json", "no_such_library"))
+    assert rows.unavailable(Setting(HERE, QUICK)) == "it needs no_such_library"
+    assert ROWS["pass"].unavailable(Setting(HERE, QUICK)) is None
+
+
+def test_a_pass_needs_no_library_of_the_studies_or_the_command_line(tmp_path):
+    output = tmp_path / "bench.json"
+    code = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('polars', 'typer', 'rich', 'matplotlib', 'huggingface_hub')))\n"
+        "from loopscope.bench.__main__ import main\n"
+        f"sys.exit(main(['--device', 'cpu', '--quick', '--rows', 'pass', '--output', {str(output)!r}]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(output.read_text())["rows"]
+    stages = {"forward", "survey", "own scale", "rounded", "diagnostics", "gate", "scalar checks"}
+    stages |= {"encode", "launch", "finish", "commit"}
+    assert {f"host_{name}" for name in stages} <= set(row["figures"])
 
 
 def test_the_quick_pass_counts_its_questions_and_times_its_parts(quick_report):

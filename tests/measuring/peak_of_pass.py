@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from loopscope.api import measure
-from loopscope.bench.geometry_memory import peak_mib
+from loopscope.bench.clock import peak_mib
 from loopscope.bench.whole_pass import TINY
 
 if __name__ == "__main__":

@@ -1,15 +1,10 @@
-"""Errors of a quantity against FP64, ours beside the plain FP32 implementation's, and what chance has to do with it.
+"""Errors of an update's geometry against FP64, quantity by quantity, beside those of a plain FP32 implementation.
 
-The geometry of an update in plain FP32, as one would write it down first: the yardstick of accuracy.
-
-Two FP32 products, then softmax, log-softmax and moments in FP32 with no more care than torch takes itself.
+The FP64 reference takes the same stored BF16 states and head through `impl="reference"`. The plain implementation is
+what one would write down first: two FP32 products, then softmax, log-softmax and moments with no more care than torch
+takes itself. An implementation passes where neither its RMS error nor its largest is above the plain one's.
 
 Shapes: T reference tokens, D hidden width, V vocabulary entries, K scales of the grid, M scales with derivatives.
-
-Errors against an FP64 reference, quantity by quantity, beside those of the plain FP32 implementation.
-
-The reference takes the same stored BF16 states and head in FP64 through `impl="reference"`. An implementation passes
-where neither its root-mean-square error nor its largest is above the plain one's.
 """
 
 from __future__ import annotations
@@ -20,43 +15,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from loopscope.bench.affine_geometry import CURVATURE_AT, SCALES, survey
 from loopscope.bench.clock import Measured, error_of
-from loopscope.bench.geometry import CURVATURE_AT, SCALES, survey
 from loopscope.bench.row import Row, Setting, at_most
 from loopscope.bench.sizes import FLAT, PEAKED, SMALL_STEP, STEP, TYPICAL, Update, random_update, with_likely_targets
 from loopscope.readout import Survey, affine_path_from_states
 from loopscope.readout.affine.sources import full_precision_products
-
-
-def plain_geometry(update: Update, scales: Sequence[float], moments_at: Sequence[float]) -> dict[str, Tensor]:
-    """Every quantity of a survey by name, FP32."""
-    y_T1 = update.targets_T.unsqueeze(1)
-    weight_DV = update.weight_VD.float().T
-    with full_precision_products():
-        z0_TV, z1_TV = update.h_TD.float() @ weight_DV, update.h_plus_TD.float() @ weight_DV
-    v_TV = z1_TV - z0_TV
-    log_p_TV, log_q_TV = torch.log_softmax(z0_TV, -1), torch.log_softmax(z1_TV, -1)
-    p_TV, q_TV = log_p_TV.exp(), log_q_TV.exp()
-    initial_T = log_p_TV.gather(1, y_T1)[:, 0]
-    gains = [torch.log_softmax(z0_TV + a * v_TV, -1).gather(1, y_T1)[:, 0] - initial_T for a in scales]
-    slopes, curvatures = [], []
-    for alpha in moments_at:
-        weights_TV = torch.softmax(z0_TV + alpha * v_TV, -1)
-        mean_T1 = (weights_TV * v_TV).sum(1, keepdim=True)
-        slopes.append((v_TV.gather(1, y_T1) - mean_T1)[:, 0])
-        curvatures.append(-(weights_TV * (v_TV - mean_T1) ** 2).sum(1))
-    entropies = [-(weights * logs).sum(1) for weights, logs in ((p_TV, log_p_TV), (q_TV, log_q_TV))]
-    return {
-        "initial utility": initial_T,
-        "gains on the grid": torch.stack(gains, 1),
-        "slope": torch.stack(slopes, 1),
-        "curvature": torch.stack(curvatures, 1),
-        "KL(p(0)‖p(1))": (p_TV * (log_p_TV - log_q_TV)).sum(1),
-        "KL(p(1)‖p(0))": (q_TV * (log_q_TV - log_p_TV)).sum(1),
-        "initial entropy": entropies[0],
-        "final entropy": entropies[1],
-        "entropy change": entropies[1] - entropies[0],
-    }
 
 
 class Case(NamedTuple):
@@ -77,7 +41,7 @@ CASES = (
 
 
 def rows(setting: Setting) -> list[Row]:
-    """One row a case."""
+    """One row per case."""
     return [_row(case, setting) for case in CASES]
 
 
@@ -115,6 +79,37 @@ def _row(case: Case, setting: Setting) -> Row:
         },
         errors=errors,
     )
+
+
+def plain_geometry(update: Update, scales: Sequence[float], moments_at: Sequence[float]) -> dict[str, Tensor]:
+    """Every quantity of a survey by name, FP32."""
+    y_T1 = update.targets_T.unsqueeze(1)
+    weight_DV = update.weight_VD.float().T
+    with full_precision_products():
+        z0_TV, z1_TV = update.h_TD.float() @ weight_DV, update.h_plus_TD.float() @ weight_DV
+    v_TV = z1_TV - z0_TV
+    log_p_TV, log_q_TV = torch.log_softmax(z0_TV, -1), torch.log_softmax(z1_TV, -1)
+    p_TV, q_TV = log_p_TV.exp(), log_q_TV.exp()
+    initial_T = log_p_TV.gather(1, y_T1)[:, 0]
+    gains = [torch.log_softmax(z0_TV + a * v_TV, -1).gather(1, y_T1)[:, 0] - initial_T for a in scales]
+    slopes, curvatures = [], []
+    for alpha in moments_at:
+        weights_TV = torch.softmax(z0_TV + alpha * v_TV, -1)
+        mean_T1 = (weights_TV * v_TV).sum(1, keepdim=True)
+        slopes.append((v_TV.gather(1, y_T1) - mean_T1)[:, 0])
+        curvatures.append(-(weights_TV * (v_TV - mean_T1) ** 2).sum(1))
+    entropies = [-(weights * logs).sum(1) for weights, logs in ((p_TV, log_p_TV), (q_TV, log_q_TV))]
+    return {
+        "initial utility": initial_T,
+        "gains on the grid": torch.stack(gains, 1),
+        "slope": torch.stack(slopes, 1),
+        "curvature": torch.stack(curvatures, 1),
+        "KL(p(0)‖p(1))": (p_TV * (log_p_TV - log_q_TV)).sum(1),
+        "KL(p(1)‖p(0))": (q_TV * (log_q_TV - log_p_TV)).sum(1),
+        "initial entropy": entropies[0],
+        "final entropy": entropies[1],
+        "entropy change": entropies[1] - entropies[0],
+    }
 
 
 def by_name(found: Survey) -> dict[str, Tensor]:

@@ -1,14 +1,11 @@
-"""An update through a readout of Huginn's make with random weights, and the ways to ask for its derivatives.
+"""A, Q and φ''' through a readout that is not affine, Huginn's coda and head, by Taylor mode.
 
+Held against one forward pass of the same readout, with FP32 products and as loopscope runs it, and against the ways
+that differentiate: the Hessian–vector product, which gives A and Q alone, and nested forward mode. Weights are random.
 The plain ways run under `implementation("reference")`: FP32 products with FP32 copies of the weights, which the model
 keeps from the first call on.
 
 Shapes: B rows, S positions, D hidden width, T reference tokens, V vocabulary entries.
-
-A, Q and φ''' through a readout that is not affine, Huginn's coda and head, by Taylor mode.
-
-Held against one forward pass of the same readout, with FP32 products and as loopscope runs it, and against the ways
-that differentiate: the Hessian–vector product, which gives A and Q alone, and nested forward mode.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ STEP = 0.3
 SPREAD = 4.0
 """Standard deviation of the logits: a fresh head's are nearly flat."""
 CONTEXT = 42
-"""One position in so many, the first ones of a row, is no reference token."""
+"""The first 1/42 of the positions of a row are context, the others reference tokens."""
 
 
 class HuginnUpdate:

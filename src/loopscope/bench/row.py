@@ -1,8 +1,6 @@
-"""Where a benchmark runs and how large it is; what every row is handed.
+"""One row of the benchmark: what was measured, what it is held against, what was aimed at; and rows as text.
 
-One line of the benchmark: what was measured, what it is held against, and what was aimed at.
-
-The finished rows as text: a line for everything that a row is held against, errors under the rows that have any.
+As text a row has a line for everything that it is held against; errors stand apart, by quantity.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from loopscope.bench.sizes import Sizes
 
 @dataclass(frozen=True)
 class Setting:
-    """The device, its clock and the sizes; for a whole pass also a tokenizer's folder and the benchmarks' one."""
+    """Where a row is measured and how large it is; for passes also the folders of a tokenizer and of the benchmarks."""
 
     device: torch.device
     sizes: Sizes
@@ -30,6 +28,11 @@ class Setting:
     def clock(self) -> Clock:
         """Of the device."""
         return Clock(self.device)
+
+    @property
+    def quick(self) -> bool:
+        """Whether the sizes are those of a test."""
+        return not self.sizes.judged
 
     @property
     def on_gpu(self) -> bool:

@@ -1,13 +1,15 @@
-"""How large everything is: the goals' own sizes on a GPU, what two cores manage in minutes, and seconds for a test.
+"""How large everything is, and random updates of that size.
 
-Random updates that look like a looped model's: BF16 states of unit RMS, a BF16 head, softmaxes flat to peaked.
+Sizes are the goals' own on a GPU, what two cores manage in minutes, and seconds for a test. Updates look like a looped
+model's: BF16 states of unit RMS, a BF16 head, softmaxes flat to peaked.
 
-Shapes: T reference tokens, D hidden width, V vocabulary entries.
+Shapes: T reference tokens, D hidden width, V vocabulary entries, b entries of a block.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,6 +115,20 @@ def sizes_for(device: str, *, quick: bool) -> Sizes:
         return QUICK
     return CUDA if device == "cuda" else CPU
 
+
+OURO_SHAPE: dict[str, Any] = {
+    "vocab_size": 49152,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 128,
+    "rope_theta": 1e6,
+    "rms_norm_eps": 1e-6,
+    "total_ut_steps": 4,
+}
+"""Of Ouro-1.4B's configuration."""
 
 FLAT, TYPICAL, PEAKED = 0.9, 7.2, 27.0
 """Standard deviations of a token's logits: entropies of about 10, 2 and less than 0.1 nats at 50,000 entries."""

@@ -1,21 +1,16 @@
-"""A whole pass and the bare forward passes of its batches, ready to be timed.
+"""A whole pass over GSM8K with a model of Ouro-1.4B's size, level grid, against the bare forward passes of its batches.
 
 *Bare* is embed and the steps up to the update's end of the very same batches, with nothing read. A pass is everything
-from the opening of its run directory to the seal on it: states, readouts, numbers to the host, Parquet.
-
-A whole pass over GSM8K with a model of Ouro-1.4B's size, level grid, against the bare forward passes of its batches.
-
-Both take turns and are timed by this machine's clock until the device has finished: what measuring adds to running
-the model, host and files included. Runs only where a tokenizer and the benchmark's data are given.
+from the opening of its run directory to the seal on it: states, readouts, numbers to the host, Parquet. Both take turns
+and are timed by this machine's clock until the device has finished: what measuring adds to running the model, host and
+files included. Runs only where a tokenizer and the benchmark's data are given.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -23,34 +18,26 @@ from typing import Any
 
 import torch
 
-from loopscope.bench.clock import Measured
+from loopscope.bench.clock import Clock
 from loopscope.bench.row import Reference, Row, Setting, at_most
-from loopscope.errors import LoopscopeError
+from loopscope.bench.sizes import OURO_SHAPE
 from loopscope.measuring.batches import Question, collate, plan_batches
 from loopscope.measuring.engines import LocalEngine
 from loopscope.measuring.plan import DataRequest, ModelRequest, QuestionEncoder, Request
 from loopscope.measuring.run import Prepared, prepare, run_pending
 from loopscope.measuring.settings import BatchPolicy, Settings
+from loopscope.measuring.timing import part_times
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.registry import EMBEDDED
 from loopscope.store.tables import Level
 from loopscope.store.writer import open_or_create
 
-OURO: dict[str, Any] = {
+OURO: dict[str, Any] = OURO_SHAPE | {
     "architectures": ["OuroForCausalLM"],
     "model_type": "ouro",
-    "vocab_size": 49152,
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "head_dim": 128,
     "hidden_act": "silu",
-    "rope_theta": 1e6,
-    "rms_norm_eps": 1e-6,
     "max_position_embeddings": 65536,
-    "total_ut_steps": 4,
     "torch_dtype": "bfloat16",
 }
 SMALL = OURO | {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4}
@@ -146,7 +133,7 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
     )
     began = time.perf_counter()
     engine = LocalEngine(request)
-    synchronise(engine.model.device)
+    Clock(engine.model.device).synchronise()
     loaded = time.perf_counter()
     prepared = prepare(request, request.data.load(), engine.facts())
     once = {"load": loaded - began, "plan": time.perf_counter() - loaded}
@@ -161,84 +148,45 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
     return PassSetup(engine, prepared, on_device, batches, bare, once, scratch)
 
 
-def synchronise(device: torch.device) -> None:
-    """Waits for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 BARE = "the bare forward passes"
-NEEDED = ("pyarrow", "pydantic", "tokenizers", "safetensors")
 CPU_QUESTIONS = 8
-
-
-def unavailable(setting: Setting) -> str | None:
-    """Why the row cannot run here, or None."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"a pass needs {', '.join(missing)}"
-    if setting.sizes.judged and (setting.tokenizer is None or setting.data_dir is None):
-        return "a pass needs --tokenizer (a folder with Ouro's) and --data-dir (a folder with GSM8K)"
-    return None
 
 
 def rows(setting: Setting) -> list[Row]:
     """One row."""
-    reason = unavailable(setting)
-    if reason is not None:
-        raise LoopscopeError(f"the row pass cannot be measured: {reason}")
-
     with tempfile.TemporaryDirectory() as scratch:
         return [measure(set_up(_request(setting), Path(scratch)), setting)]
 
 
 def measure(setup: PassSetup, setting: Setting) -> Row:
-    """Both in turns after a warm-up of each, then a pass whose parts are timed."""
-    sizes, device = setting.sizes, setting.device
-    seconds: dict[str, list[float]] = {"bare": [], "pass": []}
-    for repeat in range(sizes.slow_repeats + 1):
-        took = {"bare": _timed(setup.run_bare, device), "pass": _timed(setup.run_pass, device)}
-        for name, value in took.items():
-            if repeat:
-                seconds[name].append(value)
-    ours = Measured.of(seconds["pass"])
-    bare = Reference(BARE, Measured.of(seconds["bare"]), floor=True)
+    """Both in turns after a warm-up of each, then a pass whose stages are timed."""
+    sizes, clock = setting.sizes, Clock(setting.device, host=True)
+    raced = clock.race({"bare": setup.run_bare, "pass": setup.run_pass}, sizes.slow_repeats)
+    ours, bare = raced["pass"], Reference(BARE, raced["bare"], floor=True)
     judged = sizes.judged and setting.on_gpu
     goal = at_most("at most 8% over the bare forward passes", 1.08, bare.ratio(ours), judged=judged, against=BARE)
     what = "A whole pass, update 4→5, level grid with diagnostics, everything stored"
-    return Row("pass", what, setup.size, "s", ours, (bare,), (goal,), _figures(setup, device))
+    return Row("pass", what, setup.size, "s", ours, (bare,), (goal,), _figures(setup, clock))
 
 
-def _figures(setup: PassSetup, device: torch.device) -> dict[str, float]:
+def _figures(setup: PassSetup, clock: Clock) -> dict[str, float]:
     """Where the time of one more pass goes, in seconds, and its peak of memory."""
-    from loopscope.measuring.timing import part_times
-
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    on_gpu = clock.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(clock.device)
     with part_times() as times:
-        whole = _timed(setup.run_pass, device)
+        whole = clock.once(setup.run_pass)
     figures = {f"once_{name}": value for name, value in setup.once.items()} | {"with_parts_timed": whole}
     figures |= {f"device_{name}": value for name, value in times.device().items()}
     figures |= {f"host_{name}": value for name, value in times.host.items()}
-    if device.type == "cuda":
-        figures["peak_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
+    if on_gpu:
+        figures["peak_gib"] = torch.cuda.max_memory_allocated(clock.device) / 2**30
     return figures
 
 
-def _timed(call: Callable[[], None], device: torch.device) -> float:
-
-    synchronise(device)
-    began = time.perf_counter()
-    call()
-    synchronise(device)
-    return time.perf_counter() - began
-
-
 def _request(setting: Setting) -> PassRequest:
-    from loopscope.models.registry import EMBEDDED
-
     device = str(setting.device)
-    if not setting.sizes.judged:
+    if setting.quick:
         return PassRequest(TINY, device, str(EMBEDDED / "toy-ouro"), "arithmetic", None, limit=8, unit_size=4)
     assert setting.tokenizer is not None
     config, limit = (OURO, 1319) if setting.on_gpu else (SMALL, CPU_QUESTIONS)

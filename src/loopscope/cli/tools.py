@@ -16,11 +16,11 @@ def bench(
     rows: Annotated[str, flag("--rows", "Only these, comma separated, e.g. geometry,memory.")] = "",
     quick: Annotated[bool, flag("--quick", "Small sizes, to see that everything runs.")] = False,
     output: Annotated[str | None, flag("--output", "JSON file.")] = None,
-    tokenizer: Annotated[str | None, flag("--tokenizer", "Folder with Ouro's tokenizer, for the row pass.")] = None,
-    data_dir: Annotated[str | None, flag("--data-dir", "Folder with the benchmarks, for the row pass.")] = None,
+    tokenizer: Annotated[str | None, flag("--tokenizer", "Folder with Ouro's tokenizer, for rows of a pass.")] = None,
+    data_dir: Annotated[str | None, flag("--data-dir", "Folder with the benchmarks, for rows of a pass.")] = None,
 ) -> None:
     """Time, memory and accuracy on this machine, each beside its reference."""
-    from loopscope.bench.run import run_bench
+    from loopscope.bench.benchmark import run_bench
 
     result = run_bench(device, rows, quick=quick, output=output, tokenizer=tokenizer, data_dir=data_dir)
     print(result.text())

@@ -1,15 +1,19 @@
-"""`loopscope models`: one line a model, whole names however narrow the terminal, no torch."""
+"""`loopscope models` and `tasks`: one line each, whole names however narrow the terminal, no torch."""
+
+from __future__ import annotations
 
 import io
 import json
 import subprocess
 import sys
 
+import pytest
 from rich.console import Console
 
-from loopscope.cli.listing import list_models, model_rows
+from loopscope.cli.listing import list_models, list_tasks, model_rows
 from loopscope.models.families.detect import FAMILIES
 from loopscope.models.published import PUBLISHED
+from loopscope.tasks.benchmarks import BENCHMARKS
 
 
 def printed(width=80):
@@ -65,3 +69,36 @@ def test_embedded_models_are_listed(tmp_path, monkeypatch):
 def test_listing_does_not_wait_for_torch():
     code = "import sys; from loopscope.cli.listing import list_models; list_models(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def printed_tasks(width: int) -> str:
+    output = io.StringIO()
+    list_tasks(console=Console(file=output, width=width))
+    return output.getvalue()
+
+
+def test_every_task_has_its_line_with_splits_and_source() -> None:
+    lines = {line.split()[0]: line for line in printed_tasks(80).splitlines() if line.startswith("  ")}
+    assert {"arithmetic", "arithmetic-mc", *BENCHMARKS} == set(lines)
+    assert "test 1319, train 7473, train256;" in lines["gsm8k"]
+    assert "Rowan/hellaswag@218ec52e" in lines["hellaswag"]
+
+
+def test_a_narrow_terminal_breaks_no_line() -> None:
+    assert printed_tasks(20) == printed_tasks(400)
+
+
+def test_json_is_one_array_of_the_same_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    list_tasks(as_json=True)
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows][-7:] == list(BENCHMARKS)
+    assert rows[-1]["splits"] == {"validation": 1221, "train": 9741}
+    assert rows[-1]["subsets"] == {"train1024": 1024}
+
+
+def test_listing_imports_neither_torch_nor_datasets() -> None:
+    code = (
+        "import sys; from loopscope.cli.listing import list_tasks; list_tasks(); "
+        "sys.exit(bool({'torch', 'datasets', 'polars', 'tokenizers'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -1,7 +1,7 @@
 """Memory for the geometry of an update: never a matrix of tokens × vocabulary, however many tokens there are.
 
-A process of its own that makes an update, asks for its geometry once, and prints how far its memory rose:
-`python -m loopscope.bench.geometry_memory survey 1024 2048 49152`.
+On a CPU a process of its own makes an update, asks for its geometry once, and prints how far its memory rose:
+`python -m loopscope.bench.affine_memory survey 1024 2048 49152`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from loopscope.bench.clock import MIB, Measured, extra_in_fresh_process, extra_on_gpu
-from loopscope.bench.geometry import PaperWay, survey
+from loopscope.bench.affine_geometry import PaperWay, survey
+from loopscope.bench.clock import MIB, Measured, extra_on_gpu, in_fresh_process, peak_mib
 from loopscope.bench.row import Reference, Row, Setting, at_most
 from loopscope.bench.sizes import random_update
 
@@ -35,10 +34,10 @@ def _on_gpu(setting: Setting) -> Row:
     update = random_update(few, *shape)
     survey(update)  # compiles, and lets libraries take what they keep
     at_few = extra_on_gpu(partial(survey, update), setting.device)
-    part = random_update(min(few, sizes.chunk), *shape)
-    paper = PaperWay(part, sizes.chunk)
+    chunk = random_update(min(few, sizes.chunk), *shape)
+    paper = PaperWay(chunk, sizes.chunk)
     differentiated = extra_on_gpu(paper.differentiated, setting.device)
-    del update, part, paper
+    del update, chunk, paper
     update = random_update(many, *shape)
     extra = extra_on_gpu(partial(survey, update), setting.device)
     return Row(
@@ -57,8 +56,8 @@ def _on_cpu(setting: Setting) -> Row:
     sizes = setting.sizes
     few, many = sizes.memory_tokens
     shape = (sizes.hidden, sizes.vocabulary)
-    at_few, at_many = (extra_in_fresh_process("survey", tokens, *shape) for tokens in (few, many))
-    differentiated = extra_in_fresh_process("paper", few, *shape)
+    at_few, at_many = (probe("survey", tokens, *shape) for tokens in (few, many))
+    differentiated = probe("paper", few, *shape)
     logits = (many - few) * sizes.vocabulary * 4 / MIB
     growth = at_many - at_few
     text = f"at most {GROWTH_MIB:g} MiB more at {many:,} tokens than at {few} (their logits alone: {logits:.0f} MiB)"
@@ -74,21 +73,9 @@ def _on_cpu(setting: Setting) -> Row:
     )
 
 
-def peak_mib() -> float:
-    """The most memory this process has held.
-
-    Linux keeps that mark for the memory of this program alone. `getrusage` would also count what the process that
-    started it had held.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return float(line.split()[1]) * 1024.0 / MIB
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / MIB if sys.platform == "darwin" else peak * 1024.0 / MIB
+def probe(what: str, tokens: int, hidden: int, vocabulary: int) -> float:
+    """MiB that a fresh process needs on top of its states and head for `survey` or `paper`."""
+    return in_fresh_process("affine_memory", what, tokens, hidden, vocabulary)["extra_mib"]
 
 
 def main() -> int:

@@ -1,13 +1,10 @@
-"""A, Q and the grid as the paper computes them: gradient, Hessian–vector product, and every scale read out again.
+"""A, Q, ΔU, both divergences, the entropies and φ at 21 scales: the whole geometry of an update under an affine head.
 
-All of it in FP32 with TF32 off, a chunk of tokens at a time, the head converted beforehand. Each token's state is a
-row of its own, so one product serves all tokens of a chunk.
+Held against the two bare logit products, which nothing can do without, and against the paper's way: gradient,
+Hessian–vector product, and every scale read out again. That runs in FP32 with TF32 off, a chunk of tokens at a time,
+the head converted beforehand. Each token's state is a row of its own, so one product serves all tokens of a chunk.
 
-Shapes: T reference tokens, D hidden width, V vocabulary entries, K scales.
-
-A, Q, ΔU, both divergences, the entropies and φ at 21 scales: the whole geometry of an update under an affine head.
-
-Held against the two bare logit products, which nothing can do without, and against the paper's way.
+Shapes: T reference tokens, t those of a chunk, D hidden width, V vocabulary entries, K scales.
 """
 
 from __future__ import annotations
@@ -22,56 +19,6 @@ from loopscope.bench.row import Reference, Row, Setting, at_least, at_most
 from loopscope.bench.sizes import PEAKED, TYPICAL, Update, random_update, with_likely_targets
 from loopscope.readout import Survey, affine_path_from_states
 from loopscope.readout.affine.sources import blocks, full_precision_products
-
-
-class SlopeAndCurvature(NamedTuple):
-    """A = ⟨∇U(H), D⟩ and φ''(0) = ⟨D, ∇²U(H)[D]⟩ of each token."""
-
-    slope: Tensor
-    curvature: Tensor
-
-
-class PaperWay:
-    """The update in FP32, asked one question at a time."""
-
-    def __init__(self, update: Update, chunk: int) -> None:
-        self._h_TD = update.h_TD.float()
-        self._d_TD = update.h_plus_TD.float() - self._h_TD
-        self._weight_DV = update.weight_VD.float().T
-        self._targets_T = update.targets_T
-        self._chunk = chunk
-
-    def _utility(self, state: Tensor, targets_t: Tensor) -> Tensor:
-        with full_precision_products():
-            logits = state @ self._weight_DV
-        return torch.log_softmax(logits, -1).gather(1, targets_t.unsqueeze(1))[:, 0]
-
-    def differentiated(self) -> SlopeAndCurvature:
-        """A and φ''(0) by a gradient and a Hessian–vector product."""
-        slopes, curvatures = [], []
-        for rows in blocks(self._h_TD.shape[0], self._chunk):
-            d_tD = self._d_TD[rows]
-            with torch.enable_grad(), full_precision_products():
-                h_tD = self._h_TD[rows].detach().requires_grad_(True)
-                utility = self._utility(h_tD, self._targets_T[rows]).sum()
-                (gradient_tD,) = torch.autograd.grad(utility, h_tD, create_graph=True)
-                (product_tD,) = torch.autograd.grad((gradient_tD * d_tD).sum(), h_tD)
-            slopes.append((gradient_tD.detach() * d_tD).sum(1))
-            curvatures.append((product_tD * d_tD).sum(1))
-        return SlopeAndCurvature(torch.cat(slopes), torch.cat(curvatures))
-
-    def utilities(self, scales: list[float]) -> Tensor:
-        """U(H + αD) at some scales, each a readout of its own, [T, K]."""
-        columns = []
-        with torch.no_grad():
-            for alpha in scales:
-                parts = [
-                    self._utility(self._h_TD[rows] + alpha * self._d_TD[rows], self._targets_T[rows])
-                    for rows in blocks(self._h_TD.shape[0], self._chunk)
-                ]
-                columns.append(torch.cat(parts))
-        return torch.stack(columns, 1)
-
 
 SCALES = 21
 CURVATURE_AT = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -134,6 +81,55 @@ def _row(
     return Row(name, what, update.size, "s", ours, tuple(references), tuple(goals), figures)
 
 
+class SlopeAndCurvature(NamedTuple):
+    """A = ⟨∇U(H), D⟩ and φ''(0) = ⟨D, ∇²U(H)[D]⟩ of each token."""
+
+    slope: Tensor
+    curvature: Tensor
+
+
+class PaperWay:
+    """The update in FP32, asked one question at a time."""
+
+    def __init__(self, update: Update, chunk: int) -> None:
+        self._h_TD = update.h_TD.float()
+        self._d_TD = update.h_plus_TD.float() - self._h_TD
+        self._weight_DV = update.weight_VD.float().T
+        self._targets_T = update.targets_T
+        self._chunk = chunk
+
+    def _utility(self, state: Tensor, targets_t: Tensor) -> Tensor:
+        with full_precision_products():
+            logits = state @ self._weight_DV
+        return torch.log_softmax(logits, -1).gather(1, targets_t.unsqueeze(1))[:, 0]
+
+    def differentiated(self) -> SlopeAndCurvature:
+        """A and φ''(0) by a gradient and a Hessian–vector product."""
+        slopes, curvatures = [], []
+        for rows in blocks(self._h_TD.shape[0], self._chunk):
+            d_tD = self._d_TD[rows]
+            with torch.enable_grad(), full_precision_products():
+                h_tD = self._h_TD[rows].detach().requires_grad_(True)
+                utility = self._utility(h_tD, self._targets_T[rows]).sum()
+                (gradient_tD,) = torch.autograd.grad(utility, h_tD, create_graph=True)
+                (product_tD,) = torch.autograd.grad((gradient_tD * d_tD).sum(), h_tD)
+            slopes.append((gradient_tD.detach() * d_tD).sum(1))
+            curvatures.append((product_tD * d_tD).sum(1))
+        return SlopeAndCurvature(torch.cat(slopes), torch.cat(curvatures))
+
+    def utilities(self, scales: list[float]) -> Tensor:
+        """U(H + αD) at some scales, each a readout of its own, [T, K]."""
+        columns = []
+        with torch.no_grad():
+            for alpha in scales:
+                chunks = [
+                    self._utility(self._h_TD[rows] + alpha * self._d_TD[rows], self._targets_T[rows])
+                    for rows in blocks(self._h_TD.shape[0], self._chunk)
+                ]
+                columns.append(torch.cat(chunks))
+        return torch.stack(columns, 1)
+
+
 class _BareProducts:
     """H Wᵀ and H⁺ Wᵀ and nothing else: BF16 on a GPU, FP32 of converted operands on a CPU."""
 
@@ -151,7 +147,7 @@ class _BareProducts:
 
 
 def _paper(setting: Setting, update: Update) -> tuple[list[Reference], dict[str, float]]:
-    """The paper's way: its parts, all of it, and how far its numbers are from ours."""
+    """The paper's way: each of its steps, all of it, and how far its numbers are from ours."""
     paper = PaperWay(update, setting.sizes.chunk)
     scales = [k / (SCALES - 1) for k in range(SCALES)]
     derivatives, grids = [], []
@@ -163,12 +159,12 @@ def _paper(setting: Setting, update: Update) -> tuple[list[Reference], dict[str,
     # A grid is the endpoint utilities' kernels over and over: one warm-up of those is enough where it takes long.
     long = setting.clock.once(calls["endpoint utilities"]) > 0.2
     raced = setting.clock.race(calls, setting.sizes.slow_repeats, warm_ups=0 if long else 1)
-    parts = [Reference(name, found) for name, found in raced.items()]
-    whole = parts[0].measured.plus(parts[1].measured).plus(parts[2].measured)
+    steps = [Reference(name, found) for name, found in raced.items()]
+    whole = steps[0].measured.plus(steps[1].measured).plus(steps[2].measured)
     ours, by_hvp, gains = survey(update), derivatives[-1], (grids[-1] - grids[-1][:, :1]).double()
     figures = {
         "largest_difference_A": float((ours.derivatives[1, :, 0] - by_hvp.slope).abs().max()),
         "largest_difference_curvature": float((ours.derivatives[2, :, 0] - by_hvp.curvature).abs().max()),
         "largest_difference_gain": float((ours.gains - gains).abs().max()),
     }
-    return [*parts, Reference(PAPER, whole)], figures
+    return [*steps, Reference(PAPER, whole)], figures

@@ -1,6 +1,6 @@
 """How many reference prediction positions GSM8K test has, by what is counted and how it is encoded.
 
-    python benchmarks/reference_positions.py --data-dir DATA --tokenizer FOLDER
+    python docs/figures/reference_positions.py --data-dir DATA --tokenizer FOLDER
 
 The paper reports 167,606 for Ouro's tokenizer (Appendix "Token-Level Audit of Early Recurrent Updates").
 """
@@ -20,6 +20,7 @@ PAPER = 167_606
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with tokenizer.json")
@@ -33,6 +34,7 @@ def main() -> None:
 
 
 def counts(tokenizer: Tokenizer, rows: tuple[Row, ...]) -> Iterator[tuple[str, str, Split, int]]:
+    """What is scored, what stands before it, how both are encoded, and the number of positions."""
     end = tokenizer.decode(tokenizer.eos_ids[:1])
     solutions: dict[str, Callable[[str], str]] = {
         "the answer as published": lambda text: text,
@@ -57,6 +59,7 @@ def counts(tokenizer: Tokenizer, rows: tuple[Row, ...]) -> Iterator[tuple[str, s
 
 
 def count(tokenizer: Tokenizer, rows: tuple[Row, ...], ending: str, change: Callable[[str], str], split: Split) -> int:
+    """Positions of all rows with a prompt of this ending and solutions changed in this way."""
     total = 0
     for row in rows:
         context = row.context.removesuffix("Answer:\n") + ending

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.bench.clock import extra_in_fresh_process
+from loopscope.bench.affine_memory import probe
 
 
 def test_differentiating_needs_matrices_of_tokens_by_vocabulary():
     tokens, vocabulary = 400, 30_000
     logits = tokens * vocabulary * 4 / 2**20
     held_here = torch.ones(10 * tokens * vocabulary)  # more than the probe will ever hold: not its own, so not counted
-    extra = extra_in_fresh_process("paper", tokens, 8, vocabulary)
+    extra = probe("paper", tokens, 8, vocabulary)
     del held_here
     assert extra > 2 * logits
 
 
 def test_a_probe_that_fails_says_why():
     with pytest.raises(RuntimeError, match="memory probe failed"):
-        extra_in_fresh_process("survey", 0, 8, 10)
+        probe("survey", 0, 8, 10)
