@@ -171,7 +171,7 @@ class Wheel(LoopedModule):
         self.tokens, self.places, self.qkv = nn.Embedding(64, 16), nn.Embedding(32, 16), nn.Linear(16, 48)
 
     def embed(self, batch):
-        self._check(batch)
+        self.check_batch(batch)
         places = torch.arange(batch.input_ids.shape[1])[None] if batch.position_ids is None else batch.position_ids
         embedded = self.tokens(batch.input_ids) + self.places(places)
         return Context(embedded, batch, embedded, visible_keys(batch))
@@ -196,7 +196,7 @@ def test_models_that_do_not_know_segments_refuse_them():
         vocabulary_size = 100
 
     with pytest.raises(LoopscopeError, match="leave segments out"):
-        Careless()._check(pack(GROUPS).batch)
+        Careless().check_batch(pack(GROUPS).batch)
 
 
 def test_segments_need_positions():

@@ -105,43 +105,48 @@ class LoopedModule(nn.Module):
         self.tie()
         self.eval()
         self.requires_grad_(False)
-        for part in _fusing(self):
-            part.fuse()
+        for module in _fusing(self):
+            module.fuse()
         self._casts.clear()
         self.prepared = True
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LoopedModule:
         self._casts.clear()
-        for part in _fusing(self):
-            part.joined = None
+        for module in _fusing(self):
+            module.joined = None
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.prepared:
             # Moving or casting gives every parameter storage of its own; tie and join them anew.
             self.prepare()
         return self
 
-    def _in_dtype(self, parts: nn.Module, dtype: torch.dtype | None, *, mixes: bool = False) -> nn.Module:
-        """The readout's modules with weights in the readout's dtype: cast once and kept while they are frozen.
+    def in_dtype(self, modules: nn.Module, dtype: torch.dtype | None, *, mixes: bool = False) -> nn.Module:
+        """A readout's modules with weights in the readout's dtype: cast once and kept while they are frozen.
 
-        Where `mixes` says that they multiply by `linear` alone, matrices stored in BF16 stay so for a float32 readout
-        on devices that take such products apart (`split_product`); everything else is cast.
+        For the `readout` of a model of your own: one set of modules per model. Where `mixes` says that they multiply
+        by `layers.linear.linear` alone, matrices stored in BF16 stay so for a float32
+        readout on devices that take such products apart (`kernels.split_product`); everything else is cast.
         """
-        parameters = list(parts.parameters())
+        parameters = list(modules.parameters())
         if dtype is None or all(parameter.dtype == dtype for parameter in parameters):
-            return parts
+            return modules
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
-            return _cast_copy(parts, dtype, keep_graph=True)
-        stamp = [(part.data_ptr(), None if part.is_inference() else part._version) for part in parameters]
+            return _cast_copy(modules, dtype, keep_graph=True)
+        stamp = [(weight.data_ptr(), None if weight.is_inference() else weight._version) for weight in parameters]
         mixed = mixes and dtype == torch.float32 and splits_apply(parameters[0].device)
         held = self._casts.get((dtype, mixed))
         if held is None or held[0] != stamp:
             # Inside a function transform every result belongs to the transform; what is kept must outlive it.
             with torch._C._DisableFuncTorch():
-                twin = _mixed_copy(parts, dtype) if mixed else _cast_copy(parts, dtype, keep_graph=False)
+                twin = _mixed_copy(modules, dtype) if mixed else _cast_copy(modules, dtype, keep_graph=False)
             self._casts[dtype, mixed] = held = (stamp, twin)
         return held[1]
 
-    def _check(self, batch: Batch) -> None:
+    def check_batch(self, batch: Batch) -> None:
+        """Refuses a batch that the model cannot run: unknown token ids, too many positions, segments it would ignore.
+
+        For the `embed` of a model of your own.
+        """
         assert batch.highest_id is not None
         if batch.highest_id >= self.vocabulary_size:
             raise LoopscopeError(
@@ -180,37 +185,37 @@ def needs_elementary_operations(state: Tensor) -> bool:
 
 
 def _fusing(module: nn.Module) -> Iterator[Fusing]:
-    return (part for part in module.modules() if isinstance(part, Fusing))
+    return (inner for inner in module.modules() if isinstance(inner, Fusing))
 
 
 # Kept casts outlive the call that makes them; as inference tensors they would be useless to a later gradient.
 @torch.inference_mode(False)
-def _cast_copy(parts: nn.Module, dtype: torch.dtype, *, keep_graph: bool) -> nn.Module:
+def _cast_copy(modules: nn.Module, dtype: torch.dtype, *, keep_graph: bool) -> nn.Module:
     memo: dict[int, Any] = {}
-    for parameter in parts.parameters():
+    for parameter in modules.parameters():
         cast = parameter.to(dtype)
         memo[id(parameter)] = cast if keep_graph else nn.Parameter(cast.detach(), requires_grad=False)
-    for part in _fusing(parts):
-        memo[id(part.joined)] = None
-    twin = copy.deepcopy(parts, memo)
+    for module in _fusing(modules):
+        memo[id(module.joined)] = None
+    twin = copy.deepcopy(modules, memo)
     if not keep_graph:
-        for part in _fusing(twin):
-            part.fuse()
+        for module in _fusing(twin):
+            module.fuse()
     return twin
 
 
 @torch.inference_mode(False)
-def _mixed_copy(parts: nn.Module, dtype: torch.dtype) -> nn.Module:
+def _mixed_copy(modules: nn.Module, dtype: torch.dtype) -> nn.Module:
     """A twin that shares the BF16 matrices of linear layers and holds the rest in `dtype`."""
     shared = {
         id(held)
-        for part in parts.modules()
-        if isinstance(part, Linear) and part.weight.dtype == torch.bfloat16
-        for held in part.parameters(recurse=False)
+        for layer in modules.modules()
+        if isinstance(layer, Linear) and layer.weight.dtype == torch.bfloat16
+        for held in layer.parameters(recurse=False)
     }
     memo: dict[int, Any] = {
-        id(part): part if id(part) in shared else nn.Parameter(part.detach().to(dtype), requires_grad=False)
-        for part in parts.parameters()
+        id(weight): weight if id(weight) in shared else nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+        for weight in modules.parameters()
     }
-    memo |= {id(part.joined): part.joined for part in _fusing(parts)}
-    return copy.deepcopy(parts, memo)
+    memo |= {id(module.joined): module.joined for module in _fusing(modules)}
+    return copy.deepcopy(modules, memo)

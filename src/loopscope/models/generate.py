@@ -1,18 +1,15 @@
-"""Choosing the next token: the likeliest, or one drawn with temperature, top-k and top-p.
+"""Generation at a chosen depth, so that answers can be checked.
 
-Every row draws from a stream of its own (seed and row), in float64, by inverting the distribution function: what
-a row draws does not depend on the rows beside it.
-
-Shapes: B rows, V vocabulary.
-
-Generation at a chosen depth, so that answers can be checked.
-
-`impl="cached"` keeps keys and values per loop and layer and runs one new position a step; `impl="reference"`
+`impl="cached"` keeps keys and values per loop and layer and runs one new position per step; `impl="reference"`
 runs the whole sequence again for every token. Both choose the same tokens. Prompts of different lengths are
 padded on the right and every row continues at its own length, so no row sees padding.
 
-Families that draw their initial state draw it for every position once, prompt and continuation alike, before
-the first token: a generated token gets the state that its position would have had in a prompt.
+The next token is the likeliest, or drawn with temperature, top-k and top-p. Every row draws from a stream of its own
+(seed and row), in float64, by inverting the distribution function: what a row draws does not depend on the rows beside
+it. Families that draw their initial state draw it for every position once, prompt and continuation alike, before the
+first token: a generated token gets the state that its position would have had in a prompt.
+
+Shapes: B rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -105,7 +102,7 @@ class CachedModel(LoopedModel, Protocol):
 
 @dataclass(frozen=True)
 class Generation:
-    """What was generated, a list a prompt.
+    """What was generated, one list per prompt.
 
     Attributes:
         tokens: the new tokens, without the prompt and without the end-of-sequence token.
@@ -132,12 +129,12 @@ def generate(
 
     Args:
         model: any looped model; without a cache of its own it needs `impl="reference"`.
-        prompts: token ids, one list a row, of any lengths.
+        prompts: token ids, one list per row, of any lengths.
         max_new_tokens: the limit for every row.
-        depth: loops a token.
+        depth: loops per token.
         eos_ids: end-of-sequence ids; the configuration's when left out.
         sampler: greedy unless it has a temperature.
-        source_rows: seeds a drawn initial state, one a row.
+        source_rows: seeds a drawn initial state, one per row.
         impl: "cached" or "reference".
     """
     depth = model.trained_depth if depth is None else depth

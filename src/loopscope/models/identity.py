@@ -88,21 +88,21 @@ def _tensors(model: object) -> Iterator[tuple[str, Tensor | np.ndarray[Any, Any]
         if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype != object):
             yield name, value
         else:
-            waiting.extend(reversed([(f"{name}.{key}" if name else key, part) for key, part in _parts(value)]))
+            waiting.extend(reversed([(f"{name}.{key}" if name else key, held) for key, held in _contents(value)]))
 
 
-def _parts(value: object) -> Iterable[tuple[str, object]]:
+def _contents(value: object) -> Iterable[tuple[str, object]]:
     """What an object holds, by name."""
     if value is None or isinstance(value, str | bytes | int | float | complex | type | ModuleType):
         return ()
     if isinstance(value, nn.Module):
-        return _module_parts(value)
+        return _module_contents(value)
     if isinstance(value, Mapping):
-        return [*((str(key), part) for key, part in value.items()), *_attributes(value)]
+        return [*((str(key), held) for key, held in value.items()), *_attributes(value)]
     if isinstance(value, list | tuple):
-        return [*((str(index), part) for index, part in enumerate(value)), *_attributes(value)]
+        return [*((str(index), held) for index, held in enumerate(value)), *_attributes(value)]
     if isinstance(value, np.ndarray):
-        return [(str(index), part) for index, part in enumerate(value.reshape(-1).tolist())]
+        return [(str(index), held) for index, held in enumerate(value.reshape(-1).tolist())]
     if isinstance(value, functools.partial):
         return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
     if isinstance(value, MethodType):
@@ -118,14 +118,14 @@ def _parts(value: object) -> Iterable[tuple[str, object]]:
     return _attributes(value)
 
 
-def _module_parts(module: nn.Module) -> list[tuple[str, object]]:
+def _module_contents(module: nn.Module) -> list[tuple[str, object]]:
     derived = {"_casts"} if isinstance(module, LoopedModule) else {"joined"} if isinstance(module, Fusing) else set()
     registered = {"_parameters", "_buffers", "_modules"}
     return [
         *module.named_parameters(recurse=False),
         *module.named_buffers(recurse=False),
         *module.named_children(),
-        *((name, part) for name, part in _attributes(module) if name not in registered | derived),
+        *((name, held) for name, held in _attributes(module) if name not in registered | derived),
     ]
 
 
@@ -136,13 +136,13 @@ def _attributes(value: object) -> list[tuple[str, object]]:
         for name in (slots,) if isinstance(slots, str) else slots:
             if not name.startswith("__") and hasattr(value, name):
                 held[name] = getattr(value, name)
-    return sorted(((str(name), part) for name, part in held.items()), key=lambda item: item[0])
+    return sorted(((str(name), inner) for name, inner in held.items()), key=lambda item: item[0])
 
 
 def _code_sha256(model: object) -> str:
     """The source of the model's class, of its modules' and of their bases, without torch's and loopscope's own."""
     objects = [model, *(model.modules() if isinstance(model, nn.Module) else ())]
-    kinds = {kind for part in objects for kind in type(part).__mro__}
+    kinds = {kind for held in objects for kind in type(held).__mro__}
     own = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds if not _is_known(kind)}
     digest = hashlib.sha256()
     for name in sorted(own):

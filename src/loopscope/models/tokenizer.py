@@ -2,8 +2,7 @@
 
 Families differ: Ouro's file adds nothing, ever; Huginn's prepends its beginning-of-sequence token when special
 tokens are asked for. `encode` adds none unless told to; `prefix_ids` and `suffix_ids` say what the file would add.
-
-`load_tokenizer`: the tokenizer of whatever a specification names, without its weights.
+`load_tokenizer` finds the tokenizer of whatever model a specification names, without the model's weights.
 """
 
 from __future__ import annotations
@@ -87,9 +86,9 @@ class Tokenizer:
     @property
     def special_token_policy(self) -> str:
         """What `encode(…, special_tokens=True)` adds, in words for a manifest."""
-        parts = [f"prepends {self._names(self.prefix_ids)}"] if self.prefix_ids else []
-        parts += [f"appends {self._names(self.suffix_ids)}"] if self.suffix_ids else []
-        return " and ".join(parts) or "adds nothing"
+        phrases = [f"prepends {self._names(self.prefix_ids)}"] if self.prefix_ids else []
+        phrases += [f"appends {self._names(self.suffix_ids)}"] if self.suffix_ids else []
+        return " and ".join(phrases) or "adds nothing"
 
     @cached_property
     def sha256(self) -> str:

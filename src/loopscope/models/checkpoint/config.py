@@ -138,6 +138,18 @@ class ConfigFields:
             choices = " or ".join(repr(item) for item in supported)
             raise self.fault(f"{key} {shown(value)} is not supported, only {choices}")
 
+    def only_full_attention(self, layers: int) -> None:
+        """Refuses sliding windows, however the file asks for them."""
+        kinds = self.json.get("layer_types")
+        if kinds is not None:
+            if not isinstance(kinds, list) or len(kinds) != layers:
+                raise self.fault(f"layer_types must name one kind for each of the {layers} layers")
+            other = sorted({str(kind) for kind in kinds} - {"full_attention"})
+            if other:
+                raise self.fault(f"layer_types {shown(other[0])} is not supported, only 'full_attention'")
+        if self.flag("use_sliding_window", kinds is None) and self.has("sliding_window"):
+            raise self.fault(f"sliding_window {shown(self.json['sliding_window'])} is not supported, only null")
+
     def grouped_heads(self, heads: int, key: str = "num_key_value_heads") -> int:
         """The number of key-value heads, which must divide the number of query heads."""
         shared = self.size(key, heads)

@@ -1,11 +1,10 @@
-"""What went wrong between here and the hub, in one line with its remedy.
-
-Files of a model repository on the Hugging Face hub, by name and commit, through its cache.
+"""Files of a model repository on the Hugging Face hub, by name and commit, through its cache.
 
 `huggingface_hub` does the transfer, so `HF_HOME`, `HF_TOKEN` and `HF_HUB_OFFLINE` mean what they mean everywhere
 else. Files are asked for one by one (configuration and index first, then the weights they name): a model that
 loopscope cannot run is refused before gigabytes travel, and nothing but JSON and safetensors is ever fetched.
-What the cache holds at a pinned commit is used without asking anybody.
+What the cache holds at a pinned commit is used without asking anybody. `explained` turns what may go wrong between
+here and the hub into one line with its remedy.
 """
 
 from __future__ import annotations

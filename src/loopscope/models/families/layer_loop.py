@@ -26,7 +26,6 @@ from loopscope.errors import LoopscopeError, shown
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.config import ConfigFields
-from loopscope.models.families.ouro import check_full_attention
 from loopscope.models.layers.attention import KeyValueCache, Surroundings, cached_surroundings, surroundings
 from loopscope.models.layers.blocks import (
     AttentionSizes,
@@ -81,7 +80,7 @@ class LayerLoopConfig:
             )
         fields.only("hidden_act", "silu")
         fields.only("mlp_bias", False)
-        check_full_attention(fields, layers)
+        fields.only_full_attention(layers)
         eps = fields.number("rms_norm_eps", 1e-6, most=1.0)
         bias = fields.flag("attention_bias", False)
         head_width = fields.head_width(hidden, heads)
@@ -165,7 +164,7 @@ class LayerLoop(LoopedModule):
 
     def embed(self, batch: Batch) -> Context:
         """H_0 is the state before the span: the layers ahead of it run once."""
-        self._check(batch)
+        self.check_batch(batch)
         if batch.padding == "left":
             raise LoopscopeError(f"{self.name} needs padding on the right (Batch.from_rows pads so)")
         if batch.position_ids is not None and batch.segments is None:
@@ -212,7 +211,7 @@ class LayerLoop(LoopedModule):
         """The readout of new positions, whose layers read and write the cache."""
         return self._head(self._hidden(state, context.extra, positions, None), None)
 
-    def _readout_parts(self, dtype: torch.dtype | None) -> nn.ModuleDict:
+    def _readout_modules(self, dtype: torch.dtype | None) -> nn.ModuleDict:
         live = nn.ModuleDict(
             {
                 "coda": nn.ModuleList(list(self.model.layers)[self.config.end + 1 :]),
@@ -220,23 +219,23 @@ class LayerLoop(LoopedModule):
                 "head": self.lm_head,
             }
         )
-        parts = self._in_dtype(live, dtype, mixes=True)
-        assert isinstance(parts, nn.ModuleDict)
-        return parts
+        modules = self.in_dtype(live, dtype, mixes=True)
+        assert isinstance(modules, nn.ModuleDict)
+        return modules
 
     def _hidden(
         self, state: Tensor, around: Surroundings, positions: Tensor | None, dtype: torch.dtype | None
     ) -> Tensor:
-        parts = self._readout_parts(dtype)
+        modules = self._readout_modules(dtype)
         x = state if dtype is None else state.to(dtype)
         return read_blocks(
             x,
-            list(parts["coda"].children()),
+            list(modules["coda"].children()),
             around,
             range(self.config.end + 1, self.config.layers),
-            cast(RMSNorm, parts["norm"]),
+            cast(RMSNorm, modules["norm"]),
             positions,
         )
 
     def _head(self, hidden: Tensor, dtype: torch.dtype | None) -> Tensor:
-        return linear(hidden, self._readout_parts(dtype)["head"].weight)  # type: ignore[arg-type]
+        return linear(hidden, self._readout_modules(dtype)["head"].weight)  # type: ignore[arg-type]

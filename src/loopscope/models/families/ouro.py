@@ -1,23 +1,19 @@
-"""Ouro's exit gate: how likely each loop is to be the last, and where a threshold stops.
-
-    λ_t = sigmoid(gate(H_t)),   p_t = λ_t · Π_{j<t} (1 − λ_j)   (the last p takes the remainder),
-    c_t = p_1 + … + p_t,        exit depth = the first t with c_t ≥ threshold, else the last.
-
-The arithmetic is that of the logits given. The published policy runs in the model's dtype; in BF16 the
-cumulative sum can round up to 1 before the last loop, so that "threshold 1" is not "the last loop". The same
-decisions in float64 come from float64 logits (`Ouro.gate_logits(state, torch.float64)`).
-
-Shapes: T loops, B rows, S positions, V vocabulary.
-
-Ouro: the whole stack of layers is the loop.
+"""Ouro: the whole stack of layers is the loop, and an exit gate says how likely each loop is to be the last.
 
     H_0 = embedding,   H_{t+1} = norm(layers(H_t)),   logits_t = lm_head(H_t)
 
 The normed state is what feeds the next loop and what the head reads: it is the state boundary, and logits are
-affine in it. Every layer norms both the input and the output of its two branches. An exit gate reads the same
-state (`exit_gate`). There is no cap on the number of loops.
+affine in it. Every layer norms both the input and the output of its two branches. There is no cap on the number of
+loops. The exit gate reads the same state:
 
-Shapes: B rows, S positions, D hidden width, V vocabulary.
+    λ_t = sigmoid(gate(H_t)),   p_t = λ_t · Π_{j<t} (1 − λ_j)   (the last p takes the remainder),
+    c_t = p_1 + … + p_t,        exit depth = the first t with c_t ≥ threshold, else the last.
+
+The arithmetic of the gate is that of the logits given. The published policy runs in the model's dtype; in BF16 the
+cumulative sum can round up to 1 before the last loop, so that "threshold 1" is not "the last loop". The same
+decisions in float64 come from float64 logits (`Ouro.gate_logits(state, torch.float64)`).
+
+Shapes: T loops, B rows, S positions, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from loopscope.errors import LoopscopeError, shown
+from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
@@ -132,7 +128,7 @@ class OuroConfig:
         head_width = fields.head_width(hidden, heads)
         fields.only("hidden_act", "silu")
         fields.only("attention_bias", False)
-        check_full_attention(fields, layers)
+        fields.only_full_attention(layers)
         return cls(
             vocabulary_size=vocabulary,
             hidden_size=hidden,
@@ -149,19 +145,6 @@ class OuroConfig:
             tied=fields.flag("tie_word_embeddings", False),
             eos_ids=fields.token_ids("eos_token_id", vocabulary),
         )
-
-
-def check_full_attention(fields: ConfigFields, layers: int) -> None:
-    """Refuses sliding windows, however the file asks for them."""
-    kinds = fields.json.get("layer_types")
-    if kinds is not None:
-        if not isinstance(kinds, list) or len(kinds) != layers:
-            raise fields.fault(f"layer_types must name one kind for each of the {layers} layers")
-        other = sorted({str(kind) for kind in kinds} - {"full_attention"})
-        if other:
-            raise fields.fault(f"layer_types {shown(other[0])} is not supported, only 'full_attention'")
-    if fields.flag("use_sliding_window", kinds is None) and fields.has("sliding_window"):
-        raise fields.fault(f"sliding_window {shown(fields.json['sliding_window'])} is not supported, only null")
 
 
 class OuroLayer(Block):
@@ -228,7 +211,7 @@ class Ouro(LoopedModule):
 
     @property
     def exit_threshold(self) -> float:
-        """The CDF at which the checkpoint's own policy stops (`early_exit_threshold`); see `exit_gate`."""
+        """The CDF at which the checkpoint's own policy stops (`early_exit_threshold`); see `ExitDistribution`."""
         return self.config.exit_threshold
 
     @property
@@ -238,7 +221,7 @@ class Ouro(LoopedModule):
 
     def embed(self, batch: Batch) -> Context:
         """H_0 is the token embedding."""
-        self._check(batch)
+        self.check_batch(batch)
         batch = batch.to(self.device)
         around = surroundings(batch, self.config.rotary, self.dtype)
         return Context(self._initial(batch), batch, extra=around)
@@ -265,7 +248,7 @@ class Ouro(LoopedModule):
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """lm_head(state), affine."""
         chosen = select(state, positions)
-        head = self._in_dtype(self.lm_head, dtype)
+        head = self.in_dtype(self.lm_head, dtype)
         return linear(chosen if dtype is None else chosen.to(dtype), head.weight)  # type: ignore[arg-type]
 
     def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
@@ -273,7 +256,7 @@ class Ouro(LoopedModule):
         return self.readout(state, positions)
 
     def gate_logits(self, state: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """The exit gate before its sigmoid, [B, S]; see `exit_gate`."""
+        """The exit gate before its sigmoid, [B, S]; `exit_distribution` reads it."""
         gate = self.model.early_exit_gate
         if dtype is None:
             return linear(state, gate.weight, gate.bias)[..., 0]

@@ -126,8 +126,8 @@ class JointAttention(nn.Module):
         else:
             q = linear(queries.pick(x_BSD), self.Wqkv.weight[: self.query])
             kv = linear(x_BSD, self.Wqkv.weight[self.query :])
-            q = self._turned(q, "query", queries.rotary, around.plain)
-            k = self._turned(kv[..., : self.shared], "key", around.rotary, around.plain)
+            q = self._rotated(q, "query", queries.rotary, around.plain)
+            k = self._rotated(kv[..., : self.shared], "key", around.rotary, around.plain)
             v = self._heads(kv[..., self.shared :])
             mixed = queries.in_order(attend(queries.by_row(q), k, v, around, slot, queries.visible_B1MT))
         projected: Tensor = self.proj(mixed)
@@ -137,13 +137,13 @@ class JointAttention(nn.Module):
         both = self.query + self.shared
         v = self._heads(qkv[..., both:])
         if self.flat_norm:
-            q = self._turned(qkv[..., : self.query], "query", around.rotary, around.plain)
-            return q, self._turned(qkv[..., self.query : both], "key", around.rotary, around.plain), v
+            q = self._rotated(qkv[..., : self.query], "query", around.rotary, around.plain)
+            return q, self._rotated(qkv[..., self.query : both], "key", around.rotary, around.plain), v
         bias = None if self.qk_bias is None else self.qk_bias.reshape(-1, self.head_width)
         qk = rotate_own(self._heads(qkv[..., :both]), around.rotary, bias)
         return qk[:, :, : self.heads], qk[:, :, self.heads :], v
 
-    def _turned(self, flat: Tensor, kind: Literal["query", "key"], rotary: RotaryTables, plain: bool) -> Tensor:
+    def _rotated(self, flat: Tensor, kind: Literal["query", "key"], rotary: RotaryTables, plain: bool) -> Tensor:
         if self.flat_norm:
             flat = (self.q_norm if kind == "query" else self.k_norm)(flat, plain)
         bias = None if self.qk_bias is None else self.qk_bias[0 if kind == "query" else 1, 0]
@@ -212,7 +212,7 @@ class RecurrentDepth(LoopedModule):
 
     def embed(self, batch: Batch) -> Context:
         """H_0 is drawn from the source row's seed unless the batch brings one; the prelude runs once."""
-        self._check(batch)
+        self.check_batch(batch)
         if batch.padding == "left":
             raise LoopscopeError(
                 f"{self.name} reads padding as text when it comes first; pad on the right (Batch.from_rows does)"
@@ -233,7 +233,7 @@ class RecurrentDepth(LoopedModule):
         assert batch.position_ids is not None
         assert batch.reach is not None
         counted = self.draw_initial_state(rows, [batch.reach] * len(rows), batch.reach)
-        positions, mask = (part.to(self.device)[..., None] for part in (batch.position_ids, batch.attention_mask))
+        positions, mask = (given.to(self.device)[..., None] for given in (batch.position_ids, batch.attention_mask))
         return counted.gather(1, positions.expand(-1, -1, counted.shape[2])) * mask
 
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
@@ -284,22 +284,22 @@ class RecurrentDepth(LoopedModule):
         self, state: Tensor, dtype: torch.dtype | None, around: Surroundings, positions: Tensor | None = None
     ) -> Tensor:
         """What the head reads: the state after the coda and the last norm, [B, S, D], or [N, D] at positions."""
-        parts = self._readout_parts(dtype)
+        modules = self._readout_modules(dtype)
         x = state if dtype is None else state.to(dtype)
-        norm = cast(RMSNorm, parts["ln_f"])
+        norm = cast(RMSNorm, modules["ln_f"])
         if self.norm_before_coda:
             x = norm(x, around.plain)
-        coda = list(parts["coda"].children())
+        coda = list(modules["coda"].children())
         return read_blocks(x, coda, around, [-1 - index for index in range(len(coda))], norm, positions)
 
     def _head(self, hidden: Tensor, dtype: torch.dtype | None) -> Tensor:
-        return linear(hidden, self._readout_parts(dtype)["head"].weight)  # type: ignore[arg-type]
+        return linear(hidden, self._readout_modules(dtype)["head"].weight)  # type: ignore[arg-type]
 
-    def _readout_parts(self, dtype: torch.dtype | None) -> nn.ModuleDict:
+    def _readout_modules(self, dtype: torch.dtype | None) -> nn.ModuleDict:
         live = nn.ModuleDict({"coda": self.transformer["coda"], "ln_f": self.transformer["ln_f"], "head": self.lm_head})
-        parts = self._in_dtype(live, dtype, mixes=True)
-        assert isinstance(parts, nn.ModuleDict)
-        return parts
+        modules = self.in_dtype(live, dtype, mixes=True)
+        assert isinstance(modules, nn.ModuleDict)
+        return modules
 
     def _blocks(self, name: str) -> nn.ModuleList:
         blocks = self.transformer[name]

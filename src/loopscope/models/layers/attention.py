@@ -1,12 +1,4 @@
-"""A last block at a few positions only: which queries are asked, and the keys each of them sees.
-
-A readout needs the logits of some positions. The last block before the head then computes keys and values
-everywhere, but queries, projections and feed-forward only where they are asked for. The N positions asked for form
-one row, [1, N, …]; attention wants them by row of the batch, padded to the row with most of them, [B, M, …].
-
-Shapes: B rows, S positions, T keys, N positions asked for, M the most of them in one row, H heads, P head width.
-
-Causal attention with grouped heads, and what the layers of one pass share.
+"""Causal attention with grouped heads, what the layers of one pass share, and the cache of keys and values.
 
     attention(q, k, v) = softmax(q kᵀ / √P) v
 
@@ -18,16 +10,17 @@ The fused kernel's blocks depend on the width, and with them the rounding. On a 
 summed in float64, and 16-bit attention, which is to round as the published code does, takes rows of one length at a
 time, without their padding.
 
-Shapes: B rows, S query positions, T key positions, H heads, K key-value heads, G = H/K, P head width.
+`Queries`: a readout needs the logits of some positions only. The last block before the head then computes keys and
+values everywhere, but queries, projections and feed-forward only where they are asked for. The N positions asked for
+form one row, [1, N, …]; attention takes them by row of the batch, padded to the row with most of them, [B, M, …].
 
-Keys and values of earlier positions, kept per loop and layer for generation.
+`KeyValueCache`: a looped model applies one layer at several depths, and the keys differ from depth to depth, so every
+(loop, layer) has its own slot, numbered as in the published implementations. Rows may have different lengths: a row
+writes at its own positions and reads only keys at or before the query's position, so a batch of right-padded prompts
+needs no padding between a prompt and its continuation.
 
-A looped model applies one layer at several depths, and the keys differ from depth to depth: every (loop,
-layer) has its own slot, numbered as in the published implementations. Rows may have different lengths: a row
-writes at its own positions and reads only keys at or before the query's position, so a batch of right-padded
-prompts needs no padding between a prompt and its continuation.
-
-Shapes: B rows, S new positions, T positions in use, K key-value heads, P head width.
+Shapes: B rows, S query positions (or new ones), T key positions, N positions asked for, M the most of them in one row,
+H heads, K key-value heads, P head width.
 """
 
 from __future__ import annotations
@@ -94,7 +87,7 @@ def queries_at(positions_N2: Tensor, around: Surroundings, rows: int, width: int
     order_BM = torch.zeros(rows, int(counts.max()), dtype=torch.int64, device=row.device)
     order_BM[row, slots] = torch.arange(row.shape[0], device=row.device)
 
-    row, position, slots, order_BM = (part.to(device, non_blocking=True) for part in (row, position, slots, order_BM))
+    row, position, slots, order_BM = (index.to(device, non_blocking=True) for index in (row, position, slots, order_BM))
     at_BM = position[order_BM]
     if around.visible is None:
         visible = torch.arange(width, device=device) <= at_BM[:, None, :, None]
@@ -266,7 +259,7 @@ class KeysValues(NamedTuple):
 
 
 class KeyValueCache:
-    """Room for `capacity` positions; slots are allocated when first written. Inference only."""
+    """Keys and values of up to `capacity` positions per slot, allocated when first written. Inference only."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

@@ -61,7 +61,7 @@ def _normalise_plain(x: Tensor, eps: float) -> Tensor:
 
 @dataclass(frozen=True)
 class AttentionSizes:
-    """The widths of one attention layer and which of the optional parts it has."""
+    """The widths of one attention layer and which optional weights it has."""
 
     hidden: int
     heads: int

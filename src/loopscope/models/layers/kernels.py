@@ -1,23 +1,13 @@
-"""The norm of one row, as the kernels with norms in them use it.
+"""The layers' Triton kernels, each one pass over the rows; `blocks` and `rope` have the plain code and its roundings.
 
-    y = round(x / sqrt(mean(x²) + eps)) · weight
+    rms_norm         y = round(x / sqrt(mean(x²) + eps)) · weight
+    add_branch       s = x + branch_norm(branch),   x' = sum_norm(s),   next = next_norm(x');   each norm may be absent
+    gated_silu       silu(gate) · up, straight from the product that holds both side by side
+    rotate_in_place  queries and keys rotated by their positions where they are in memory
 
-in float32 but for the rounding, which is to the weight's dtype.
-
-RMS norm with its weight in one pass over the rows; `normalisation` has the plain code.
-
-A branch joins the residual stream, and the next branch's input is made, in one pass over the rows.
-
-    s = x + branch_norm(branch),   x' = sum_norm(s),   next = next_norm(x')
-
-Each norm may be absent. `normalisation` has the plain code, whose every rounding is kept.
-
-silu(gate) · up straight from the product that holds both side by side; `activation` has the plain code.
-
-Queries and keys turned by their positions where they lie; `rope` has the plain code.
-
-A program turns some heads of one position. With tables of the state's own dtype every product is rounded to it
-before it is added; with float32 tables only the sum is rounded.
+Norms are taken in float32 but for the rounding, which is to the weight's dtype. A program of `rotate_in_place` takes
+some heads of one position: with tables of the state's own dtype every product is rounded to it before it is added;
+with float32 tables only the sum is rounded.
 """
 
 from __future__ import annotations

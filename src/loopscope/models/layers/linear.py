@@ -123,13 +123,13 @@ def is_trained(layer: nn.Linear) -> bool:
 
 def join_linears(linears: list[Linear]) -> Joined:
     """The joined layer, of which the layers' own parameters become views."""
-    weight = torch.cat([part.weight.detach() for part in linears])
-    bias = None if linears[0].bias is None else torch.cat([part.bias.detach() for part in linears])
+    weight = torch.cat([layer.weight.detach() for layer in linears])
+    bias = None if linears[0].bias is None else torch.cat([layer.bias.detach() for layer in linears])
     start = 0
-    for part in linears:
-        rows = slice(start, start + part.out_features)
-        part.weight = nn.Parameter(weight[rows], requires_grad=False)
+    for layer in linears:
+        rows = slice(start, start + layer.out_features)
+        layer.weight = nn.Parameter(weight[rows], requires_grad=False)
         if bias is not None:
-            part.bias = nn.Parameter(bias[rows], requires_grad=False)
+            layer.bias = nn.Parameter(bias[rows], requires_grad=False)
         start = rows.stop
     return Joined(weight, bias)

@@ -98,7 +98,7 @@ def _frequencies_on(rotary: Rotary, device: torch.device) -> Tensor:
 
 
 def rotate(x_BSHP: Tensor, tables: RotaryTables) -> Tensor:
-    """Queries or keys turned by their positions, in the dtype they came in.
+    """Queries or keys rotated by their positions, in the dtype they came in.
 
     The products are rounded before they are added, as in the published implementations. Without gradients the
     sum goes into the first product's memory; the numbers are the same.
@@ -113,10 +113,10 @@ def rotate(x_BSHP: Tensor, tables: RotaryTables) -> Tensor:
         straight[..., one].sub_(crossed[..., two])
         straight[..., two].add_(crossed[..., one])
         return straight.to(x_BSHP.dtype)
-    turned = (straight[..., one] - crossed[..., two], straight[..., two] + crossed[..., one])
+    rotated = (straight[..., one] - crossed[..., two], straight[..., two] + crossed[..., one])
     if tables.layout == "half":
-        return torch.cat(turned, dim=-1).to(x_BSHP.dtype)
-    return torch.stack(turned, dim=-1).reshape(x_BSHP.shape).to(x_BSHP.dtype)
+        return torch.cat(rotated, dim=-1).to(x_BSHP.dtype)
+    return torch.stack(rotated, dim=-1).reshape(x_BSHP.shape).to(x_BSHP.dtype)
 
 
 def rotate_own(
