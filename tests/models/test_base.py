@@ -110,8 +110,8 @@ def test_a_bfloat16_models_readout_runs_in_the_dtype_asked_for(model_of, family,
 
 def test_readout_weights_are_cast_once(model_of):
     model = model_of("huginn", dtype=torch.bfloat16)
-    first = model._readout_parts(torch.float32)
-    assert model._readout_parts(torch.float32) is first
+    first = model._readout_modules(torch.float32)
+    assert model._readout_modules(torch.float32) is first
     assert {name.split(".")[0] for name, _ in first.named_parameters()} == {"coda", "ln_f", "head"}
 
 
