@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine with Python 3.11+ and make:
 #   make demo   set up .venv, run `loopscope demo`
-#   make test   set up .venv, linters, types, the whole test suite
+#   make test   set up .venv, linters, types, documentation, the whole test suite
 # A machine that already has torch 2.6 or newer (a CUDA build, say) lends it to .venv; otherwise torch 2.13.0 is installed.
 
 PYTHON ?= python3
@@ -16,9 +16,9 @@ PINS       := -c constraints/pins.txt -c constraints/torch.txt
 endif
 WORKERS ?= 2
 
-.PHONY: help setup demo test lint types imports pytest test-slow test-gpu bench mutation clean
+.PHONY: help setup demo test lint types imports docs pytest test-slow test-gpu architecture bench mutation release-check clean
 help:
-	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | types | imports | pytest | test-slow | test-gpu | bench | mutation | clean"
+	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | types | imports | docs | pytest | test-slow | test-gpu | architecture | bench | mutation | release-check | clean"
 
 setup: $(STAMP)
 $(STAMP): pyproject.toml constraints/pins.txt constraints/torch.txt
@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints/pins.txt constraints/torch.txt
 demo: setup
 	$(BIN)/loopscope demo
 
-test: setup lint types imports pytest
+test: setup lint types imports docs pytest
 
 lint: setup
 	$(BIN)/ruff check .
@@ -39,6 +39,8 @@ types: setup
 	$(BIN)/mypy
 imports: setup
 	$(BIN)/lint-imports
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 pytest: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not gpu and not slow" -rs
 
@@ -47,6 +49,9 @@ test-slow: setup
 
 test-gpu:
 	$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests
+
+architecture: setup
+	$(BIN)/python docs/figures/architecture.py --write
 
 bench: setup
 	$(BIN)/loopscope bench $(BENCH_FLAGS)
@@ -58,4 +63,16 @@ mutation: setup
 	LOOPSCOPE_TEST_PROFILE=mutation OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1; $(BIN)/mutmut results
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants build dist site
+
+# Wheel and sdist into dist/, their metadata checked, the wheel tried in an environment of its own.
+RELEASE := build/release
+release-check:
+	rm -rf dist $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/tools
+	$(RELEASE)/tools/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	$(RELEASE)/tools/bin/python -m build --outdir dist
+	$(RELEASE)/tools/bin/twine check --strict dist/*
+	$(PYTHON) -m venv $(RELEASE)/clean
+	$(RELEASE)/clean/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/pins.txt -c constraints/torch.txt dist/*.whl
+	cd $(RELEASE) && clean/bin/loopscope --version && clean/bin/loopscope demo --questions 2 --progress none
