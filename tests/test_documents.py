@@ -40,6 +40,7 @@ STAND_INS = {
 }
 ONLY_READ = {
     r"--engine ray": "starts a cluster; tests/measuring/test_ray_engine.py measures with it",
+    r"loopscope demo": "takes a minute; tests/cli/test_demo.py runs it",
     r"loopscope bench": "takes minutes; tests/bench runs it at small sizes",
     r"loopscope train-toy": "takes minutes and a GPU; tests/toys trains for seconds",
 }
@@ -47,6 +48,7 @@ OTHER_PROGRAMS = {
     "make": "its targets are looked up",
     "pip": "installs",
     "ray": "starts a cluster",
+    "source": "activates an environment",
     "python": "the script or module is looked up",
 }
 
@@ -173,7 +175,7 @@ def look_up(program: str, arguments: list[str], where: str) -> None:
     if program == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
         assert set(arguments) <= set(targets), where
-    elif program == "python":
+    elif program == "python" and arguments[:2] != ["-m", "venv"]:
         named = arguments[1].replace(".", "/") + "/__main__.py" if arguments[0] == "-m" else arguments[0]
         assert (ROOT / named).exists() or (ROOT / "src" / named).exists(), f"{where}: there is no {named}"
 
