@@ -27,7 +27,7 @@ from loopscope.tasks.template import parse_template
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Tried word for word by tests of their own.
-ELSEWHERE = {"your-own-model.md": "tests/models/test_bring_your_own.py, tests/measuring/test_own.py"}
+ELSEWHERE = {"your-own-model.md": "tests/models/test_user_models.py, tests/measuring/test_own.py"}
 
 STAND_INS = {
     "ByteDance/Ouro-1.4B": "toy-ouro",

@@ -7,8 +7,8 @@ from loopscope.errors import LoopscopeError
 from loopscope.models import registry
 from loopscope.models.families.detect import FAMILIES, build_model, detect_family
 from loopscope.models.load import load_model
-from loopscope.models.published import PUBLISHED, find_published
-from loopscope.models.registry import parse_spec
+from loopscope.models.published import PUBLISHED
+from loopscope.models.registry import find_published, parse_spec
 
 # Parameter counts as the model cards and checkpoints state them, independent of our own table.
 COUNTS = {

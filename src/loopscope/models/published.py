@@ -173,13 +173,3 @@ PUBLISHED: tuple[Published, ...] = (
     _huginn(),
     *_retrofits(),
 )
-
-
-def find_published(name: str) -> Published | None:
-    """The published checkpoint of a short name or a hub name, in upper or lower case.
-
-    >>> find_published("bytedance/ouro-1.4b").name
-    'ouro-1.4b'
-    """
-    wanted = name.lower()
-    return next((entry for entry in PUBLISHED if wanted in (entry.name, entry.repo_id.lower())), None)

@@ -18,7 +18,7 @@ from typing import Literal
 
 from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.models.checkpoint.config import CONFIG
-from loopscope.models.published import PUBLISHED, Published, find_published
+from loopscope.models.published import PUBLISHED, Published
 from loopscope.models.user_models import user_models
 
 Kind = Literal["hub", "folder", "embedded", "entry point"]
@@ -59,6 +59,16 @@ class Source:
     def folder(self) -> Path | None:
         """The folder on disk, where there is one without asking the hub."""
         return Path(self.location) if self.kind in ("folder", "embedded") else None
+
+
+def find_published(name: str) -> Published | None:
+    """The published checkpoint of a short name or a hub name, in upper or lower case.
+
+    >>> find_published("bytedance/ouro-1.4b").name
+    'ouro-1.4b'
+    """
+    wanted = name.lower()
+    return next((entry for entry in PUBLISHED if wanted in (entry.name, entry.repo_id.lower())), None)
 
 
 def embedded_models() -> dict[str, Path]:

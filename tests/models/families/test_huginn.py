@@ -15,7 +15,7 @@ from loopscope.models.families.huginn import Huginn, HuginnConfig
 from loopscope.models.layers.attention import KeyValueCache, counted_surroundings
 
 ATOL = 5e-5
-CONFIG = json.loads((Path(__file__).resolve().parent / "golden" / "huginn" / "config.json").read_text())
+CONFIG = json.loads((Path(__file__).resolve().parents[1] / "golden" / "huginn" / "config.json").read_text())
 
 
 def batch_of(reference):

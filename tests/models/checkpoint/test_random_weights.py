@@ -146,7 +146,7 @@ def test_published_sizes_need_no_network_and_take_the_papers_dtype(spec, given, 
 
 
 def test_parameters_own_their_memory_in_the_asked_dtype():
-    from loopscope.models.published import find_published
+    from loopscope.models.registry import find_published
 
     entry = find_published("recurrent-tinyllama-3t-untrained")
     small = dict(entry.config) | {

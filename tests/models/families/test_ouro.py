@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
@@ -16,7 +19,7 @@ from loopscope.models.layers.attention import KeyValueCache
 from loopscope.models.protocol import LoopedModel
 
 ATOL = 5e-5
-CONFIG = json.loads((Path(__file__).resolve().parent / "golden" / "ouro" / "config.json").read_text())
+CONFIG = json.loads((Path(__file__).resolve().parents[1] / "golden" / "ouro" / "config.json").read_text())
 CASES = ["plain", "rightpad", "leftpad", "leftpad_pos"]
 
 
@@ -277,3 +280,53 @@ def test_too_long_a_text_gets_one_line(model):
 
 def test_the_exit_threshold_is_the_checkpoints_own():
     assert Ouro(OuroConfig.from_json(CONFIG | {"early_exit_threshold": 0.7})).exit_threshold == 0.7
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-6, 6), min_size=1, max_size=8), st.floats(0.01, 1.0))
+def test_definition_in_exact_arithmetic(logits, threshold):
+    gates = exit_distribution([torch.tensor([value], dtype=torch.float64) for value in logits])
+    stop = [Fraction(float(value)) for value in gates.stop[0]]
+    pdf, remaining = [], Fraction(1)
+    for chance in stop[:-1]:
+        pdf.append(chance * remaining)
+        remaining *= 1 - chance
+    pdf.append(remaining)
+    assert float(sum(pdf)) == 1.0
+    for t, chance in enumerate(pdf):
+        assert float(gates.pdf[0, t]) == pytest.approx(float(chance), rel=1e-12, abs=1e-300)
+    cdf = [sum(pdf[: t + 1]) for t in range(len(pdf))]
+    if all(abs(float(value) - threshold) > 1e-12 for value in cdf):
+        expected = next((t + 1 for t, value in enumerate(cdf) if value >= threshold), len(cdf))
+        assert int(gates.exit_depth(threshold)) == expected
+
+
+def test_a_threshold_above_one_is_the_last_loop():
+    gates = exit_distribution([torch.full((2, 3), 4.0)] * 5)
+    assert (gates.exit_depth(1.5) == 5).all()
+
+
+def test_bfloat16_can_reach_one_before_the_last_loop_where_float64_does_not():
+    logits = [torch.full((1,), value, dtype=torch.bfloat16) for value in (3.0, 3.0, 3.0, 3.0)]
+    low = exit_distribution(logits)
+    high = exit_distribution([value.double() for value in logits])
+    assert low.cdf.dtype == torch.bfloat16
+    assert int(low.exit_depth(1.0)) < 4
+    assert int(high.exit_depth(1.0)) == 4
+
+
+def test_each_position_takes_the_state_of_its_own_depth():
+    states = [torch.full((2, 3, 4), float(t)) for t in (1, 2, 3)]
+    depth = torch.tensor([[1, 2, 3], [3, 3, 1]])
+    assert torch.equal(state_at_exit(states, depth)[..., 0], depth.float())
+
+
+def test_weighted_logits_mix_by_the_pdf():
+    logits = [torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.0, 1.0]]])]
+    gates = exit_distribution([torch.zeros(1, 1), torch.zeros(1, 1)])
+    assert weighted_logits(logits, gates.pdf).tolist() == [[[0.5, 0.5]]]
+
+
+def test_no_depth_is_refused():
+    with pytest.raises(LoopscopeError, match="one depth at least"):
+        exit_distribution([])

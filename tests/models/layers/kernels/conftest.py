@@ -1,7 +1,7 @@
 """The Triton kernels on a CPU: the files that launch them are collected only where Triton's interpreter runs them.
 
 Triton decides at import whether it interprets, so they have a process of their own (`test_interpreted.py`):
-TRITON_INTERPRET=1 pytest tests/models/kernels
+TRITON_INTERPRET=1 pytest tests/models/layers/kernels
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from loopscope.models.families.retrofit import RetrofitConfig, RetrofitLlama, Re
 from loopscope.models.layers.attention import KeyValueCache, counted_surroundings
 
 ATOL = 1e-4
-GOLDEN = Path(__file__).resolve().parent / "golden"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CONFIG = {kind: json.loads((GOLDEN / f"retrofit_{kind}" / "config.json").read_text()) for kind in ("llama", "olmo")}
 KINDS = {"llama": RetrofitLlama, "olmo": RetrofitOlmo}
 
