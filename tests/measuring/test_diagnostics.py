@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from loopscope.measuring.quantities import squared_norms
+from loopscope.measuring.update import squared_norms
 
 
 def exact_norms(h_D: Tensor, h_plus_D: Tensor) -> list[float]:

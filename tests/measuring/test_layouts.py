@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pytest
 
-from loopscope.measuring.batches import Question, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.layout import Question, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, Row, Sequence

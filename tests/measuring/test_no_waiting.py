@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from loopscope.measuring.batches import Question
+from loopscope.measuring.layout import Question
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.trip import Trip

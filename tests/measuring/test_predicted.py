@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscope.measuring.quantities import predicted_scale
+from loopscope.measuring.update import predicted_scale
 from loopscope.path import predicted_scale as on_the_host
 
 TINY, HUGE = 5e-324, 1.7e308

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope.measuring.batches import collate
-from loopscope.measuring.layout import Layout
+from loopscope.measuring.layout import Layout, collate
 from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.reading import Reader, Readings
+from loopscope.measuring.reading import AffineReadout, PairedReadings, Readings
 from loopscope.models import load_model, load_tokenizer
 from loopscope.store import StoredRun
 from loopscope.tasks.load import load_task
@@ -51,8 +50,10 @@ def test_two_depths_at_a_time_are_each_by_itself(checkpoint: Callable[[str], str
     task = load_task("arithmetic-mc", limit=3)
     questions = QuestionEncoder(load_tokenizer(checkpoint("ouro")), None, "error").questions(task, task.rows, 0)
     batch = collate(questions).batch
-    layout, dtype = Layout.of(questions, batch, model.device), torch.float64
-    alone, paired = Readings(model, layout, dtype), Readings(model, layout, dtype, Reader(model.head, layout, dtype))
+    layout = Layout.of(questions, batch, model.device)
+    assert model.head is not None
+    readout = AffineReadout(model, model.head, torch.float64)
+    alone, paired = Readings(readout, layout), PairedReadings(readout, layout)
     for depth, state in model.states(batch, range(5)).items():
         alone.read(depth, state)
         paired.read(depth, state)

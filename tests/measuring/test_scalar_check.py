@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from loopscope.measuring import scalar_check
-from loopscope.measuring.batches import collate
 from loopscope.measuring.columns import Arrival
-from loopscope.measuring.layout import Layout
+from loopscope.measuring.layout import Layout, collate
 from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring.reading import readout_of
 from loopscope.measuring.scalar_check import agrees, scalar_check_columns, scalar_quadratics
+from loopscope.measuring.update import Update
 from loopscope.models import load_model, load_tokenizer
 from loopscope.tasks.load import load_task
 
@@ -32,15 +33,15 @@ def test_questions_together_are_each_by_itself(
     batch = collate(questions).batch
     layout = Layout.of(questions, batch, model.device)
     states = model.states(batch, [1, 2])
-    columns = scalar_check_columns(model, states[1], states[2], layout, torch.float64, CHECKED)
+    update = Update(readout_of(model, torch.float64), layout, states[1], states[2])
+    columns = scalar_check_columns(update, CHECKED)
     quadratic = torch.zeros(5, dtype=torch.float64)
     (found,) = Arrival([{"quadratic": quadratic, **columns}]).columns()
     assert [value is not None for value in found["scalar_quadratic"]] == CHECKED
     assert [value is not None for value in found["scalar_check_passed"]] == CHECKED
     for index, value in enumerate(found["scalar_quadratic"]):
         if value is not None:
-            rows, own = layout.some([index])
-            alone = scalar_quadratics(model, states[1][rows], states[2][rows], own, torch.float64)
+            alone = scalar_quadratics(update.some([index]))
             assert value == pytest.approx(float(alone), rel=1e-10)
             assert found["scalar_check_passed"][index] is agrees(0.0, value)
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from loopscope.api import measure
 from loopscope.cli.app import app
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.batches import Question, collate, padded_tokens, plan_batches
+from loopscope.measuring.layout import Question, collate, padded_tokens, plan_batches
 from loopscope.measuring.replay import replay
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.models.families.ouro import Ouro

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from loopscope.measuring.engines import OneBehind, one_ahead
+from loopscope.measuring.run import OneBehind
+from loopscope.measuring.worker import one_ahead
 
 
 def test_the_next_call_is_made_while_a_result_is_in_use() -> None:

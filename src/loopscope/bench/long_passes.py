@@ -19,7 +19,7 @@ from typing import Any
 from loopscope.bench.clock import Measured, in_fresh_process, peak_mib
 from loopscope.bench.row import Reference, Row, Setting, at_most
 from loopscope.bench.sizes import OURO_SHAPE
-from loopscope.measuring.batches import Question, padded_tokens, plan_batches
+from loopscope.measuring.layout import Question, padded_tokens, plan_batches
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.models.registry import EMBEDDED

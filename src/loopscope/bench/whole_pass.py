@@ -21,12 +21,12 @@ import torch
 from loopscope.bench.clock import Clock
 from loopscope.bench.row import Reference, Row, Setting, at_most
 from loopscope.bench.sizes import OURO_SHAPE
-from loopscope.measuring.batches import Question, collate, plan_batches
-from loopscope.measuring.engines import LocalEngine
+from loopscope.measuring.layout import Question, collate, plan_batches
+from loopscope.measuring.worker import LocalEngine
 from loopscope.measuring.plan import DataRequest, ModelRequest, QuestionEncoder, Request
 from loopscope.measuring.run import Prepared, prepare, run_pending
 from loopscope.measuring.settings import BatchPolicy, Settings
-from loopscope.measuring.timing import part_times
+from loopscope.measuring.progress import stage_times
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.registry import EMBEDDED
@@ -135,10 +135,10 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
     engine = LocalEngine(request)
     Clock(engine.model.device).synchronise()
     loaded = time.perf_counter()
-    prepared = prepare(request, request.data.load(), engine.facts())
+    prepared = prepare(request, request.data.load(), engine.facts(), engine.tokenizer)
     once = {"load": loaded - began, "plan": time.perf_counter() - loaded}
     on_device = settings.on(engine.facts().device_type)
-    encoder = QuestionEncoder(request.model.load_tokenizer(), engine.facts().max_positions, "error")
+    encoder = QuestionEncoder(engine.tokenizer, engine.facts().max_positions, "error")
     batches: list[list[Question]] = []
     for unit in prepared.manifest.units():
         planned = prepared.task_of(unit)
@@ -174,7 +174,7 @@ def _figures(setup: PassSetup, clock: Clock) -> dict[str, float]:
     on_gpu = clock.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(clock.device)
-    with part_times() as times:
+    with stage_times() as times:
         whole = clock.once(setup.run_pass)
     figures = {f"once_{name}": value for name, value in setup.once.items()} | {"with_parts_timed": whole}
     figures |= {f"device_{name}": value for name, value in times.device().items()}

@@ -1,37 +1,27 @@
-"""φ and φ' of single questions at scales of their own, as the searches of `loopscope.path` ask for them.
+"""The FP64 path analysis of one update (level full; Appendices "FP64 Path Analysis", "Curvature-Bound Evaluation").
 
-A concave path in FP64: envelopes that hold between samples, and what follows from them (level full).
+The recurrent endpoints are kept; readout and derivatives are FP64.
 
-For the affine readout of a reference solution (Appendices "FP64 Path Analysis" and "Curvature-Bound Evaluation"):
-partition sums, signed residual, bracketed optimum, safe scale, progress boundary.
+An affine readout of a reference solution gives a concave path (`concave_columns`): bounds of its derivatives that hold
+between samples, and what follows from them: partition sums, signed residual, bracketed optimum, safe scale, progress
+boundary. Every other path is searched adaptively, without such bounds (`searched_columns`; Appendix "Refined numerical
+optima"): 257 locations with local refinement, third derivatives with their central differences, and what changes from
+129 locations to 257.
 
-A path without concavity in FP64: searched adaptively, no bound between samples (level full).
-
-For nonlinear readouts and for the joint option utility (Appendix "Refined numerical optima"): 257 locations with local
-refinement, third derivatives with their central differences, and what changes from 129 locations to 257.
-
-The FP64 path analysis of one update (level full; Appendix "FP64 Path Analysis").
-
-The recurrent endpoints are kept; readout and derivatives are FP64. An affine readout of a reference solution gives a
-concave path with derivative bounds that hold between samples (`fp64_concave`). Every other path is searched adaptively,
-without such bounds (`fp64_search`).
+Shapes: R sequences, S positions, D hidden width, B questions, K nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from loopscope.measuring.columns import Columns, array, stacked
-from loopscope.measuring.layout import Layout
-from loopscope.measuring.reading import LOGITS, block_size, predicting
-from loopscope.measuring.update import joint_path, nonlinear_sequences
-from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.measuring.reading import LOGITS
+from loopscope.measuring.update import Update
 from loopscope.path import (
     CONTRACTION,
     Location,
@@ -46,12 +36,45 @@ from loopscope.path import (
 )
 from loopscope.path.grids import DIFFERENCE_SPACINGS, PATH_NODES
 from loopscope.readout.affine.envelope import Envelope
-from loopscope.readout.affine.make import affine_path
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.path import UtilityPath
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Columns of `questions` and of `paths`, one row per question."""
+
+    questions: Columns
+    nodes: Columns
+
+
+def analyse(update: Update) -> Analysis:
+    """The FP64 columns of every question of a batch, as many at a time as their FP64 logits can be kept."""
+    most = max(1, LOGITS // update.readout.model.vocabulary_size)
+    found = [_analyse_group(group) for group in update.groups(most)]
+    return Analysis(stacked([group.questions for group in found]), stacked([group.nodes for group in found]))
+
+
+def _analyse_group(update: Update) -> Analysis:
+    path = update.readout.fp64_path(update)
+    found, nodes = concave_columns(path) if isinstance(path, AffinePath) else searched_columns(path)
+    found["state_gap"] = _state_gap(update)
+    quarter = int(CONTRACTION * (PATH_NODES - 1))
+    found["quarter_gain"] = nodes["gain"][:, quarter]
+    alpha = np.broadcast_to(np.linspace(0.0, 1.0, PATH_NODES), nodes["gain"].shape)
+    return Analysis({f"fp64_{name}": values for name, values in found.items()}, {"alpha": alpha, **nodes})
+
+
+def _state_gap(update: Update) -> Floats:
+    """The largest entry of |H + D − H⁺| at a question's valid positions, in the arithmetic of the path."""
+    layout, h, h_plus = update.layout, update.before_RSD.double(), update.after_RSD.double()
+    gap_RS = (h + (h_plus - h) - h_plus).abs().amax(2) * layout.batch.attention_mask
+    found = np.zeros(len(layout.questions))
+    np.maximum.at(found, array(layout.question_R), array(gap_RS.amax(1)))
+    return found
 
 
 class PathFunctions:
@@ -80,12 +103,12 @@ class PathFunctions:
         asked = list(zip(rows.tolist(), alpha.tolist(), strict=True))
         missing = [pair for pair in dict.fromkeys(asked) if pair not in self._known]
         while missing:
-            # A question may be asked for at several scales; each turn takes one of every question.
-            turn = dict(reversed(missing))
+            # A question may be asked for at several scales; each round takes one of every question.
+            taken = dict(reversed(missing))
             scales = torch.zeros(self._path.examples, dtype=torch.float64)
-            scales[list(turn)] = torch.tensor(list(turn.values()), dtype=torch.float64)
+            scales[list(taken)] = torch.tensor(list(taken.values()), dtype=torch.float64)
             value, slope = array(self._path.at(scales, 1).stack).tolist()
-            self._known.update(((row, scale), (value[row], slope[row])) for row, scale in turn.items())
+            self._known.update(((row, scale), (value[row], slope[row])) for row, scale in taken.items())
             missing = [pair for pair in missing if pair not in self._known]
         return np.array([self._known[pair][order] for pair in asked], dtype=np.float64)
 
@@ -97,7 +120,7 @@ def concave_columns(path: AffinePath) -> tuple[Columns, Columns]:
     """The FP64 columns of every question, without their prefix, and the path at the nodes."""
     envelope = path.envelope(PATH_NODES - 1)
     nodes = array(envelope.nodes)
-    phi, first, second, third, _ = (array(part) for part in envelope.derivatives.stack)
+    phi, first, second, third, _ = map(array, envelope.derivatives.stack)
     slope, quadratic, gain = first[:, 0], 0.5 * second[:, 0], phi[:, -1]
     lipschitz = array(envelope.third)
     deviation = curvature_deviation(nodes, second, lipschitz)
@@ -183,7 +206,7 @@ def _safe_step(functions: PathFunctions, slope: Floats, bound: Floats) -> Column
 def searched_columns(path: UtilityPath) -> tuple[Columns, Columns]:
     """The FP64 columns of every question, without their prefix, and the path at the nodes."""
     nodes = np.linspace(0.0, 1.0, PATH_NODES)
-    phi, first, second, third = (array(part) for part in path.derivatives(nodes.tolist(), 3).stack)
+    phi, first, second, third = map(array, path.derivatives(nodes.tolist(), 3).stack)
     slope, quadratic, gain = first[:, 0], 0.5 * second[:, 0], phi[:, -1]
     functions = PathFunctions(path, nodes, phi, first)
     predicted = predicted_scale(slope, quadratic)
@@ -226,78 +249,3 @@ def _third_gaps(path: UtilityPath, middle_B: Floats) -> Columns:
     scale = np.abs(middle_B)[:, None]
     relative = np.divide(absolute, scale, out=np.zeros_like(absolute), where=scale > 0)
     return {"third_absolute_gap": absolute, "third_relative_gap": relative}
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """Columns of `questions` and of `paths`, one row a question."""
-
-    questions: Columns
-    nodes: Columns
-
-
-def analyse(model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> Analysis:
-    """The FP64 columns of every question of a batch."""
-    parts = [
-        _group(model, h_RSD[some.rows], h_plus_RSD[some.rows], some.layout)
-        for some in map(layout.some, _groups(model, layout))
-    ]
-    return Analysis(stacked([part.questions for part in parts]), stacked([part.nodes for part in parts]))
-
-
-def _groups(model: LoopedModel, layout: Layout) -> Iterator[list[int]]:
-    """Whole questions, so many at a time that their FP64 logits can be kept."""
-    most = max(1, LOGITS // model.vocabulary_size)
-    group: list[int] = []
-    tokens = 0
-    for index, question in enumerate(layout.questions):
-        count = question.example.prediction_count
-        if group and tokens + count > most:
-            yield group
-            group, tokens = [], 0
-        group.append(index)
-        tokens += count
-    yield group
-
-
-def _group(model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> Analysis:
-    sequences: UtilityPath
-    if model.head is not None:
-        sequences = _stored(model.head, h_RSD, h_plus_RSD, layout)
-    else:
-        sequences = nonlinear_sequences(model, h_RSD, h_plus_RSD, layout, torch.float64)
-    path = joint_path(sequences, layout)
-    found, nodes = concave_columns(path) if isinstance(path, AffinePath) else searched_columns(path)
-    found["state_gap"] = _state_gap(h_RSD, h_plus_RSD, layout)
-    quarter = int(CONTRACTION * (PATH_NODES - 1))
-    found["quarter_gain"] = nodes["gain"][:, quarter]
-    alpha = np.broadcast_to(np.linspace(0.0, 1.0, PATH_NODES), nodes["gain"].shape)
-    return Analysis({f"fp64_{name}": values for name, values in found.items()}, {"alpha": alpha, **nodes})
-
-
-def _state_gap(h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The largest entry of |H + D − H⁺| at a question's valid positions, in the arithmetic of the path."""
-    h, h_plus = h_RSD.double(), h_plus_RSD.double()
-    gap_RS = (h + (h_plus - h) - h_plus).abs().amax(2) * layout.batch.attention_mask
-    found = np.zeros(len(layout.questions))
-    np.maximum.at(found, array(layout.question_R), array(gap_RS.amax(1)))
-    return found
-
-
-def _stored(head: AffineHead, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout) -> AffinePath:
-    """The affine path with its logits kept: roots ask for them again and again."""
-    h_ND = predicting(h_RSD, layout).double()
-    weight_DV = head.weight_VD.double().T
-    z0_NV = h_ND @ weight_DV
-    if head.bias_V is not None:
-        z0_NV += head.bias_V.double()
-    v_NV = (predicting(h_plus_RSD, layout).double() - h_ND) @ weight_DV
-    size = block_size(head)
-    return affine_path(
-        z0_NV,
-        v_NV,
-        layout.targets_N,
-        examples=layout.sequence_N,
-        block_tokens=size.tokens,
-        block_vocabulary=size.vocabulary,
-    )

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batches import Question
 from loopscope.measuring.columns import Columns
+from loopscope.measuring.layout import Question
 from loopscope.measuring.plan import PlannedTask
 from loopscope.measuring.replay import Sources, request_of
 from loopscope.measuring.settings import BatchPolicy, Settings

@@ -22,7 +22,7 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batches import Question, Span
+from loopscope.measuring.layout import Question, Span
 from loopscope.measuring.settings import Ids, Limits, LongPolicy, Settings, canonical
 from loopscope.models.identity import model_identity
 from loopscope.models.initial_state import InitialState
@@ -195,7 +195,6 @@ class ModelFacts:
         info: what the manifest says of it.
         vocabulary_size: token ids that it can embed.
         max_positions: the longest sequence, if there is a limit.
-        states_dtype: arithmetic of the states.
         device_type: "cpu", "cuda".
         device_name: the device as its maker calls it.
         seeds: of what is drawn at random, by name: random weights, an initial state.
@@ -205,7 +204,6 @@ class ModelFacts:
     info: ModelInfo
     vocabulary_size: int
     max_positions: int | None
-    states_dtype: str
     device_type: str
     device_name: str
     seeds: dict[str, int]
@@ -233,7 +231,6 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         info,
         model.vocabulary_size,
         getattr(model, "max_positions", None),
-        str(model.dtype).removeprefix("torch."),
         model.device.type,
         _device_name(model.device),
         _seeds(model, card),
@@ -356,7 +353,7 @@ def build_manifest(
         level=settings.level,
         tokens=settings.tokens,
         paths=settings.paths,
-        dtypes=Dtypes(states=facts.states_dtype, readout=settings.readout_dtype),
+        dtypes=Dtypes(states=facts.info.dtype, readout=settings.readout_dtype),
         device=facts.device_name,
         libraries={"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
         seeds=facts.seeds,

@@ -1,13 +1,21 @@
-"""How far a pass has come: a bar on a terminal, a line now and then elsewhere, or nothing."""
+"""How far a pass has come: a bar on a terminal, a line now and then elsewhere, or nothing.
+
+Where the time of a pass goes: named stretches of work, timed only while somebody asks.
+
+A stretch on a GPU is timed by the device's own clock, so that nothing waits for it.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
+
+import torch
 
 Style = Literal["auto", "bar", "plain", "none"]
 STYLES: tuple[Style, ...] = ("auto", "bar", "plain", "none")
@@ -145,3 +153,66 @@ def _clock(seconds: float) -> str:
         return "unknown time"
     whole = round(seconds)
     return f"{whole // 3600}h{whole % 3600 // 60:02d}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02d}"
+
+
+class StageTimes:
+    """Seconds by name: `host` as this machine's clock saw them, `device` as the GPU's did."""
+
+    def __init__(self) -> None:
+        self.host: dict[str, float] = {}
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._lock = threading.Lock()
+
+    def add_host(self, name: str, seconds: float) -> None:
+        """So many more seconds of `name`."""
+        with self._lock:
+            self.host[name] = self.host.get(name, 0.0) + seconds
+
+    def add_device(self, name: str, begun: torch.cuda.Event, ended: torch.cuda.Event) -> None:
+        """A stretch of `name` between two events."""
+        with self._lock:
+            self._events.append((name, begun, ended))
+
+    def device(self) -> dict[str, float]:
+        """Seconds on the device; waits for it."""
+        found: dict[str, float] = {}
+        for name, begun, ended in self._events:
+            ended.synchronize()
+            found[name] = found.get(name, 0.0) + begun.elapsed_time(ended) / 1000.0
+        return found
+
+
+_times: StageTimes | None = None
+
+
+@contextmanager
+def stage_times() -> Iterator[StageTimes]:
+    """Time every part of every pass in this process, for as long as the block runs."""
+    global _times
+    before, _times = _times, StageTimes()
+    try:
+        yield _times
+    finally:
+        _times = before
+
+
+@contextmanager
+def stage(name: str, device: torch.device | None = None) -> Iterator[None]:
+    """A stretch of work; with a device it is what the device does that counts, without one what this thread does."""
+    times = _times
+    if times is None:
+        yield
+        return
+    began = time.perf_counter()
+    on_gpu = device is not None and device.type == "cuda"
+    begun = _mark(device) if on_gpu else None
+    yield
+    if begun is not None:
+        times.add_device(name, begun, _mark(device))
+    times.add_host(name, time.perf_counter() - began)
+
+
+def _mark(device: torch.device | None) -> torch.cuda.Event:
+    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event

@@ -1,14 +1,6 @@
-"""Ends a Ray that was started for one pass when the pass has ended, however it ended.
+"""The Ray engine: one model replica for each GPU or CPU worker, units as tasks, lost workers replaced.
 
-A driver that is killed cannot end what it started, and Ray's agents live on for a minute. So a small process of its own
-waits for the driver's end (its standard input closes) and then kills what is left of the Ray: the processes that carry
-the pass's mark in their environment, which they inherit from each other, and those that call themselves `ray::…`, which
-wipes the environment that others see, and have a file of the Ray's session open. Runs as a script, with the standard
-library alone.
-
-The Ray engine: one model replica a GPU or CPU worker, units as tasks, lost workers replaced.
-
-Workers measure and hand their tables back; the driver alone writes, so a run directory needs no locking across
+Workers measure and return their tables; the driver alone writes, so a run directory needs no locking across
 machines and its records are those of the local engine. The driver loads no weights: a worker tells it what it must
 know of the model. A unit whose worker died is given to another one. While it waits, the driver asks every second
 whether Ray is still there: Ray itself would wait for a minute, then end the process, or wait for ever.
@@ -20,100 +12,24 @@ import dataclasses
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
-import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from loopscope.errors import LoopscopeError, answers_command_line, command_line_words, setting
-from loopscope.measuring.engines import FindTask, LocalEngine, Step
 from loopscope.measuring.plan import ModelFacts, PlannedTask, Request
-from loopscope.measuring.worker import MeasuredBatch
+from loopscope.measuring.ray_guard import RayGuard, guarded
+from loopscope.measuring.worker import FindTask, LocalEngine, MeasuredBatch, Step
+from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.layout import WorkUnit
 from loopscope.tasks.encoding import Row
 from loopscope.tasks.load import LoadedTask
-
-MARK = "LOOPSCOPE_RAY_GUARD"
-_PROCESSES = Path("/proc")
-_SECONDS_TO_SWEEP = 10.0
-
-
-class RayGuard:
-    """The process that waits. Does nothing where there is no /proc, which tells the environment of a process."""
-
-    def __init__(self, mark: str) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        if (_PROCESSES / "self" / "environ").exists():
-            # A session of its own: what ends the driver's whole process group must not end the guard.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__, mark], stdin=subprocess.PIPE, start_new_session=True
-            )
-
-    def watch(self, session: str) -> None:
-        """Tell the folder of the Ray's session."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(session.encode())
-            self._process.stdin.flush()
-
-    def close(self) -> None:
-        """End whatever is left, now."""
-        if self._process is not None:
-            self._process.communicate()
-
-
-@contextmanager
-def guarded() -> Iterator[RayGuard]:
-    """Every process that is started within this block is ended with this one, or when the guard is closed."""
-    mark = uuid.uuid4().hex
-    guard = RayGuard(mark)
-    os.environ[MARK] = mark
-    try:
-        yield guard
-    except BaseException:
-        guard.close()
-        raise
-    finally:
-        del os.environ[MARK]
-
-
-def of_session(mark: str, session: str) -> list[int]:
-    """The processes of a Ray that was started under this mark, with this folder; "" where it is not known."""
-    found = []
-    for entry in _PROCESSES.iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError):  # another user's, or gone meanwhile
-                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0") or (
-                    session
-                    and (entry / "cmdline").read_bytes().startswith(b"ray::")
-                    and any(os.readlink(file).startswith(session + "/") for file in (entry / "fd").iterdir())
-                ):
-                    found.append(int(entry.name))
-    return found
-
-
-def sweep(mark: str, session: str) -> None:
-    """Kill all of them, and those that they start meanwhile."""
-    deadline = time.monotonic() + _SECONDS_TO_SWEEP
-    while (found := of_session(mark, session)) and time.monotonic() < deadline:
-        for process in found:
-            with suppress(OSError):
-                os.kill(process, signal.SIGKILL)
-        time.sleep(0.05)
-
-
-if __name__ == "__main__":
-    sweep(sys.argv[1], os.fsdecode(sys.stdin.buffer.read()))
-
 
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_BETWEEN_CHECKS = 1.0
@@ -184,6 +100,11 @@ class RayEngine:
         self._idle.append(worker)
         return facts
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Loaded here; each worker has its own."""
+        return self._request.model.load_tokenizer()
+
     def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
         """Each unit as a worker finishes it, and its batches before it."""
         ray = self._ray
@@ -221,7 +142,7 @@ class RayEngine:
             del busy[steps]
             self._idle.append(worker)
             lost = [f"unit {job.unit.name} measured again: its worker died"] if job.attempt > 1 else []
-            yield step._replace(notices=[*lost, *step.notices])
+            yield dataclasses.replace(step, notices=[*lost, *step.notices])
 
     def close(self) -> None:
         """End the workers, and Ray itself where this engine started it."""

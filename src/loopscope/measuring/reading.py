@@ -1,42 +1,47 @@
-"""Reference utilities of a state (Appendix "Task Utilities"): mean log probability, or joint over options.
+"""What a state says about the references (Appendix "Task Utilities"), and the two kinds of readout that tell it.
 
     solution:  U = mean_j log p(y_j)
     options:   U = s_k* − log Σ_k exp s_k,   s_k = mean_j log p(y_j^(k))
 
-The readout runs in its own dtype; log-softmax and everything after it in float64.
+The readout runs in its own dtype; log-softmax and everything after it in float64. Whether a model's readout is affine
+is decided once, by `readout_of`. Nothing here waits for the device, unless `careful`: then tokens that the kernels give
+up are read another way, which is only known when they have run. Otherwise such a token is NaN, and the batch is
+measured again, carefully.
 
 Shapes: N reference tokens, R sequences, B questions, S positions, D hidden width, V vocabulary.
-
-Reference tokens through an affine head: only the states at their prediction positions matter, [N, D].
-
-Nothing here waits for the device, unless `careful`: then tokens that the kernels give up are read another way, which is
-only known when they have run. Otherwise such a token is NaN, and the batch is measured again, carefully.
-
-Shapes: N reference tokens, R sequences, S positions, D hidden width.
-
-U at the depths of a trip, each read once: as an update's survey says it, or by itself.
-
-Shapes: N reference tokens, R sequences, S positions, D hidden width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from loopscope.measuring.layout import Layout
+from loopscope.measuring.layout import Layout, groups_within
+from loopscope.measuring.progress import stage
+from loopscope.measuring.settings import Settings
+from loopscope.measuring.update import OutputChange, Scales, Update, UpdatePaths, interpolated, predicting
+from loopscope.models.base import LoopedModule
 from loopscope.models.protocol import AffineHead, LoopedModel
-from loopscope.readout.affine.make import affine_path_from_states
+from loopscope.readout.affine.make import affine_path, affine_path_from_states
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.composed import JoinedPath, MeanPath, RememberedPath
+from loopscope.readout.general.path import nonlinear_path_from_states
+from loopscope.readout.options import OptionPath
+from loopscope.readout.path import UtilityPath
+from loopscope.store.tables import Level
 
 LOGITS = 1 << 25
 """Logits that exist at a time: a quarter of a gigabyte in float64."""
+_GPU_BLOCK = 1 << 24
+"""Logits of a block on a GPU: 128 MiB in float64."""
+GENERAL = "general"
+"""What `ways_taken` calls φ through a readout that is not affine."""
 
 
 @dataclass(frozen=True)
@@ -59,170 +64,270 @@ class Reading:
     def of(cls, log_p_N: Tensor, layout: Layout) -> Reading:
         """From the log probabilities, wherever they were read."""
         sums_R = layout.sequence_sum(log_p_N)
-        scores_R = sums_R / layout.tokens_R
-        return cls(log_p_N, sums_R, scores_R, question_utility(scores_R, layout))
+        scores_R = utility_B = sums_R / layout.tokens_R
+        if layout.options is not None:
+            options = layout.options
+            utility_B = log_probability_at_start(options.gathered(scores_R, -torch.inf), options.target)
+        return cls(log_p_N, sums_R, scores_R, utility_B)
 
 
-def read(model: LoopedModel, state_RSD: Tensor, layout: Layout, dtype: torch.dtype) -> Reading:
-    """Log probabilities and U of every question at a state, through any readout."""
-    return Reading.of(log_probabilities(model, state_RSD, layout, dtype), layout)
+class _Group(NamedTuple):
+    """Whole sequences of a batch and their reference tokens.
 
-
-def question_utility(scores_R: Tensor, layout: Layout) -> Tensor:
-    """U from the sequences' scores, [R] → [B]."""
-    if layout.options is None:
-        return scores_R
-    return log_probability_at_start(layout.options.gathered(scores_R, -torch.inf), layout.options.target)
-
-
-def log_probabilities(model: LoopedModel, state_RSD: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
-    """Log p of every reference token, float64 [N]."""
-    found = []
-    for piece in pieces(model, layout):
-        z_nV = logits(model, state_RSD, layout, piece, dtype)
-        target_n = z_nV.gather(1, layout.targets_N[piece.tokens, None])[:, 0]
-        found.append(target_n - torch.logsumexp(z_nV, dim=1))
-    return torch.cat(found)
-
-
-class Piece(NamedTuple):
-    """Whole sequences of a batch and their reference tokens."""
+    Attributes:
+        rows: the sequences.
+        tokens: their reference tokens.
+        positions_n2: where those are predicted, rows counted from the group's first.
+        sequence_n: the sequence of each, counted from the group's first.
+        targets_n: the tokens themselves.
+    """
 
     rows: slice
     tokens: slice
+    positions_n2: Tensor
+    sequence_n: Tensor
+    targets_n: Tensor
 
 
-def logits(model: LoopedModel, state_RSD: Tensor, layout: Layout, piece: Piece, dtype: torch.dtype) -> Tensor:
-    """Logits at the prediction positions of a piece, read out in `dtype` without TF32, as float64 [n, V]."""
-    with full_precision_products():
-        return model.readout(state_RSD[piece.rows], local_positions(layout, piece), dtype).double()
+class GeneralReadout:
+    """Any readout: all positions of a sequence may matter, and φ is evaluated where it is asked for."""
+
+    is_affine = False
+    """Whether logits are affine in the state, so that the survey of an update tells the readings of both ends."""
+
+    def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
+        self.model, self.dtype = model, dtype
+        self._ways: list[set[str]] = []
+
+    @property
+    def ways_taken(self) -> set[str]:
+        """How φ was computed so far: names of `readout.affine.choose.WAYS`, or `GENERAL`."""
+        return set().union(*self._ways)
+
+    def read(self, state_RSD: Tensor, layout: Layout) -> Reading:
+        """Log probabilities and U of every question at a state."""
+        found = []
+        for group in self._groups(layout):
+            z_nV = self._logits(state_RSD, group)
+            target_n = z_nV.gather(1, group.targets_n.unsqueeze(1))[:, 0]
+            found.append(target_n - torch.logsumexp(z_nV, dim=1))
+        return Reading.of(torch.cat(found), layout)
+
+    def readings(self, layout: Layout) -> Readings:
+        """A place for the readings of a trip."""
+        return Readings(self, layout)
+
+    def paths(self, update: Update, settings: Settings, before: Reading | None) -> UpdatePaths:
+        """φ of every reference token and question; `before` is the reading of H where there is one."""
+        assert before is not None, "a depth is read before the update that starts there"
+        layout, sequences = update.layout, self._sequences(update, self.dtype)
+        tokens = RememberedPath(sequences.per_token(), before.log_p_N)
+        mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R, sequences)
+        outputs = None if settings.level is Level.QUICK else self._output_change(update)
+        return UpdatePaths(tokens, _joint(mean, layout), before, outputs)
+
+    def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
+        """Readings of the rounded interventions at two scales per question; padding keeps the proposed state."""
+        layout = update.layout
+        valid = layout.batch.attention_mask.unsqueeze(-1)
+        first, second = (
+            self.read(
+                torch.where(
+                    valid,
+                    interpolated(update.before_RSD, update.after_RSD, scale_B[layout.question_R, None, None]),
+                    update.after_RSD.to(torch.bfloat16).to(update.before_RSD.dtype),
+                ),
+                layout,
+            )
+            for scale_B in scales_B
+        )
+        return first, second
+
+    def fp64_path(self, update: Update) -> UtilityPath:
+        """φ of every question with readout and derivatives in FP64."""
+        return _joint(self._sequences(update, torch.float64), update.layout)
+
+    def _sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
+        """φ of every sequence's mean log probability."""
+        model = self.model
+        halves = model.body_and_head(dtype) if isinstance(model, LoopedModule) else None
+        readout = halves or (lambda state, positions: model.readout(state, positions, dtype))
+        self._ways.append({GENERAL})
+        return JoinedPath(
+            [
+                nonlinear_path_from_states(
+                    readout,
+                    update.before_RSD[group.rows],
+                    update.after_RSD[group.rows],
+                    group.targets_n,
+                    group.positions_n2,
+                    examples=group.sequence_n,
+                    dtype=dtype,
+                )
+                for group in self._groups(update.layout)
+            ]
+        )
+
+    def _output_change(self, update: Update) -> OutputChange:
+        found = []
+        for group in self._groups(update.layout):
+            z0_nV, z1_nV = self._logits(update.before_RSD, group), self._logits(update.after_RSD, group)
+            # Divergence and entropies depend on the two ends alone, so the straight line between them will do.
+            path = affine_path(z0_nV, z1_nV - z0_nV, group.targets_n, examples=group.sequence_n)
+            found.append(path.distributions)
+        return OutputChange(
+            torch.cat([ends.divergence for ends in found]), torch.cat([ends.entropy_change for ends in found])
+        )
+
+    def _groups(self, layout: Layout) -> Iterator[_Group]:
+        """Whole sequences at a time, as many as their logits fit."""
+        first = 0
+        for rows in groups_within(layout.counts, max(1, LOGITS // self.model.vocabulary_size)):
+            last = first + sum(layout.counts[rows.start : rows.stop])
+            tokens = slice(first, last)
+            row_n, place_n = layout.positions_N2[tokens].unbind(1)
+            yield _Group(
+                slice(rows.start, rows.stop),
+                tokens,
+                torch.stack([row_n - rows.start, place_n], 1),
+                layout.sequence_N[tokens] - rows.start,
+                layout.targets_N[tokens],
+            )
+            first = last
+
+    def _logits(self, state_RSD: Tensor, group: _Group) -> Tensor:
+        """Logits at the prediction positions of a group, without TF32, as float64 [n, V]."""
+        with full_precision_products():
+            return self.model.readout(state_RSD[group.rows], group.positions_n2, self.dtype).double()
 
 
-def local_positions(layout: Layout, piece: Piece) -> Tensor:
-    """The prediction positions of a piece, rows counted from its first."""
-    row, place = layout.positions_N2[piece.tokens].unbind(1)
-    return torch.stack([row - piece.rows.start, place], 1)
+class AffineReadout(GeneralReadout):
+    """An affine head: only the states at the prediction positions matter, [N, D].
 
-
-def pieces(model: LoopedModel, layout: Layout) -> Iterator[Piece]:
-    """Whole sequences with their reference tokens, so many at a time that their logits fit."""
-    most = max(1, LOGITS // model.vocabulary_size)
-    first_row = first_token = tokens = 0
-    for row, count in enumerate(layout.counts):
-        if tokens and tokens + count > most:
-            yield Piece(slice(first_row, row), slice(first_token, first_token + tokens))
-            first_row, first_token, tokens = row, first_token + tokens, 0
-        tokens += count
-    yield Piece(slice(first_row, len(layout.counts)), slice(first_token, first_token + tokens))
-
-
-_GPU_BLOCK = 1 << 24
-"""Logits of a block on a GPU: 128 MiB in float64."""
-
-
-def predicting(state_RSD: Tensor, layout: Layout) -> Tensor:
-    """The states whose logits predict the reference tokens, [N, D]."""
-    row, place = layout.positions_N2.unbind(1)
-    return state_RSD[row, place]
-
-
-class Reader(NamedTuple):
-    """How an affine head is read.
-
-    Attributes:
-        head: the head.
-        layout: whose reference tokens.
-        dtype: arithmetic of the readout.
-        careful: whether to wait for the device and read again what its kernels give up.
+    One survey of the reference tokens tells everything that a level asks for at common scales: U(H), φ on the grid,
+    derivatives, and how the output distributions differ.
     """
 
-    head: AffineHead
-    layout: Layout
-    dtype: torch.dtype
-    careful: bool = False
+    is_affine = True
+
+    def __init__(self, model: LoopedModel, head: AffineHead, dtype: torch.dtype, *, careful: bool = False) -> None:
+        super().__init__(model, dtype)
+        self._head, self._careful = head, careful
+        # A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones.
+        on_cpu, vocabulary = head.weight_VD.device.type == "cpu", int(head.weight_VD.shape[0])
+        self._blocks: dict[str, Any] = {
+            "block_tokens": None if on_cpu else max(1, _GPU_BLOCK // vocabulary),
+            "block_vocabulary": None if on_cpu else vocabulary,
+        }
+
+    def readings(self, layout: Layout) -> Readings:
+        """In pairs on a GPU; a core gains nothing from two states at a time."""
+        return Readings(self, layout) if self.model.device.type == "cpu" else PairedReadings(self, layout)
+
+    def read_two(self, first_ND: Tensor, second_ND: Tensor, layout: Layout) -> tuple[Reading, Reading]:
+        """Two states at the prediction positions, for one pass over the head."""
+        found = self._tokens(first_ND, second_ND, layout).survey(2, [], 0)
+        return Reading.of(found.initial, layout), Reading.of(found.initial + found.gains[:, -1], layout)
+
+    def paths(self, update: Update, settings: Settings, before: Reading | None) -> UpdatePaths:
+        """One survey for everything but scales of the questions' own."""
+        layout, scales = update.layout, Scales.of(settings.level, tokens=settings.tokens)
+        with stage("survey", update.before_RSD.device):
+            path = self._tokens(*update.predicting(), layout)
+            found = path.survey(scales.points, scales.with_derivatives, 2)
+        tokens = RememberedPath(path, found.initial)
+        tokens.know([index / (scales.points - 1) for index in range(scales.points)], found.gains.unsqueeze(0))
+        tokens.know(scales.with_derivatives, found.derivatives)
+        before = Reading.of(found.initial, layout)
+        ends = found.distributions
+        outputs = OutputChange(layout.sequence_mean(ends.divergence), layout.sequence_mean(ends.entropy_change))
+        mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R)
+        return UpdatePaths(tokens, _joint(mean, layout), before, outputs)
+
+    def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
+        """The same from the prediction positions alone."""
+        layout, (h_ND, h_plus_ND) = update.layout, update.predicting()
+        question_N = layout.question_R[layout.sequence_N]
+        first, second = (interpolated(h_ND, h_plus_ND, scale_B[question_N, None]) for scale_B in scales_B)
+        return self.read_two(first, second, layout)
+
+    def fp64_path(self, update: Update) -> UtilityPath:
+        """The affine path with its logits kept: roots ask for them again and again."""
+        head, layout, (h_ND, h_plus_ND) = self._head, update.layout, update.predicting()
+        weight_DV = head.weight_VD.double().T
+        h_ND, h_plus_ND = h_ND.double(), h_plus_ND.double()
+        z0_NV = h_ND @ weight_DV
+        if head.bias_V is not None:
+            z0_NV += head.bias_V.double()
+        v_NV = (h_plus_ND - h_ND) @ weight_DV
+        path = affine_path(z0_NV, v_NV, layout.targets_N, examples=layout.sequence_N, **self._blocks)
+        self._ways.append(path.ways_taken)
+        return _joint(path, layout)
+
+    def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout) -> AffinePath:
+        """φ of every reference token by itself."""
+        path = affine_path_from_states(
+            h_ND,
+            h_plus_ND,
+            self._head.weight_VD,
+            self._head.bias_V,
+            layout.targets_N,
+            dtype=self.dtype,
+            check=self._careful,
+            **self._blocks,
+        ).per_token()
+        self._ways.append(path.ways_taken)
+        return path
 
 
-def token_path(reader: Reader, h_ND: Tensor, h_plus_ND: Tensor) -> AffinePath:
-    """φ of every reference token by itself."""
-    head = reader.head
-    size = block_size(head)
-    path = affine_path_from_states(
-        h_ND,
-        h_plus_ND,
-        head.weight_VD,
-        head.bias_V,
-        reader.layout.targets_N,
-        dtype=reader.dtype,
-        block_tokens=size.tokens,
-        block_vocabulary=size.vocabulary,
-        check=reader.careful,
-    )
-    return path.per_token()
+def readout_of(model: LoopedModel, dtype: torch.dtype, *, careful: bool = False) -> GeneralReadout:
+    """The readout of a model in `dtype`; `careful` waits for the device and reads again what its kernels give up."""
+    head = model.head
+    return GeneralReadout(model, dtype) if head is None else AffineReadout(model, head, dtype, careful=careful)
 
 
-class LogProbabilities(NamedTuple):
-    """Log p of every reference token at two states, float64 [N] each."""
-
-    first: Tensor
-    second: Tensor
-
-
-def read_two(reader: Reader, first_ND: Tensor, second_ND: Tensor) -> LogProbabilities:
-    """Two states read at once: the head passes by once for both."""
-    found = token_path(reader, first_ND, second_ND).survey(2, [], 0)
-    return LogProbabilities(found.initial, found.initial + found.gains[:, -1])
-
-
-class BlockSize(NamedTuple):
-    """How much an affine path works on at a time; None leaves it to the path."""
-
-    tokens: int | None
-    vocabulary: int | None
-
-
-def block_size(head: AffineHead) -> BlockSize:
-    """A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones."""
-    if head.weight_VD.device.type == "cpu":
-        return BlockSize(None, None)
-    vocabulary = int(head.weight_VD.shape[0])
-    return BlockSize(max(1, _GPU_BLOCK // vocabulary), vocabulary)
-
-
-class _Waiting(NamedTuple):
-    depth: int
-    state_ND: Tensor
+def _joint(sequences: UtilityPath, layout: Layout) -> UtilityPath:
+    """φ of every question: the sequence's own for a reference solution, joint over options otherwise."""
+    return sequences if layout.options is None else OptionPath(sequences, layout.options)
 
 
 class Readings:
-    """Readings by depth, in the order in which they become known.
+    """Readings by depth, each made once: told by an update's survey, or read from the state."""
 
-    With a `reader`, depths that no update says anything about are read two at a time: the head passes by once.
-    """
-
-    def __init__(self, model: LoopedModel, layout: Layout, dtype: torch.dtype, reader: Reader | None = None) -> None:
-        self._model, self._layout, self._dtype, self._reader = model, layout, dtype, reader
-        self._waiting: _Waiting | None = None
+    def __init__(self, readout: GeneralReadout, layout: Layout) -> None:
+        self._readout, self._layout = readout, layout
         self.found: dict[int, Reading] = {}
 
     def read(self, depth: int, state_RSD: Tensor) -> None:
         """Read a state, now or together with the next one."""
-        if self._reader is None:
-            self.found[depth] = read(self._model, state_RSD, self._layout, self._dtype)
-            return
-        new = _Waiting(depth, predicting(state_RSD, self._layout))
-        if self._waiting is None:
-            self._waiting = new
-        else:
-            self._pair(self._reader, self._waiting, new)
-            self._waiting = None
+        self.found[depth] = self._readout.read(state_RSD, self._layout)
 
     def settle(self) -> None:
         """Read whatever is still waiting."""
-        if self._waiting is not None and self._reader is not None:
-            self._pair(self._reader, self._waiting, self._waiting)
+
+
+class PairedReadings(Readings):
+    """Depths that no update says anything about, two at a time: one pass over the head for both."""
+
+    def __init__(self, readout: AffineReadout, layout: Layout) -> None:
+        super().__init__(readout, layout)
+        self._affine = readout
+        self._waiting: tuple[int, Tensor] | None = None
+
+    def read(self, depth: int, state_RSD: Tensor) -> None:
+        """Keep the state until there is a second one."""
+        new = depth, predicting(state_RSD, self._layout)
+        waiting, self._waiting = self._waiting, new if self._waiting is None else None
+        if waiting is not None:
+            self._pair(waiting, new)
+
+    def settle(self) -> None:
+        """Read the last one by itself."""
+        if self._waiting is not None:
+            self._pair(self._waiting, self._waiting)
             self._waiting = None
 
-    def _pair(self, reader: Reader, one: _Waiting, other: _Waiting) -> None:
-        log_p = read_two(reader, one.state_ND, other.state_ND)
-        self.found[other.depth] = Reading.of(log_p.second, self._layout)
-        self.found[one.depth] = Reading.of(log_p.first, self._layout)
+    def _pair(self, one: tuple[int, Tensor], other: tuple[int, Tensor]) -> None:
+        first, second = self._affine.read_two(one[1], other[1], self._layout)
+        self.found[other[0]] = second
+        self.found[one[0]] = first

@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.batches import Question, plan_batches
 from loopscope.measuring.columns import length
-from loopscope.measuring.layout import example_columns
+from loopscope.measuring.layout import Question, example_columns, plan_batches
 from loopscope.measuring.plan import DataRequest, ModelFacts, ModelRequest, QuestionEncoder, Request, facts_of
 from loopscope.measuring.run import Prepared, prepare
 from loopscope.measuring.settings import BatchPolicy, Settings, limits, rows
 from loopscope.measuring.trip import Trip
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.arrow import to_arrow
 from loopscope.store.checks import constants
 from loopscope.store.layout import WorkUnit
@@ -188,6 +188,7 @@ class Sources:
     request: Request
     model: LoopedModel
     facts: ModelFacts
+    tokenizer: Tokenizer
     prepared: Prepared
     differences: list[Difference]
     refused: list[Difference]
@@ -198,13 +199,14 @@ class Sources:
         loaded = request.data.load()
         model = request.model.load()
         facts = facts_of(model)
-        prepared = prepare(request, loaded, facts)
+        tokenizer = request.model.load_tokenizer()
+        prepared = prepare(request, loaded, facts, tokenizer)
         # The batches are those of the run, whatever this device would have been given.
         rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch})
         found = differences(run.manifest, rebuilt)
         unknown = ("model.weights.",) if not run.manifest.model.weights else ()
         refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES + unknown)]
-        return cls(request, model, facts, prepared, found, refused)
+        return cls(request, model, facts, tokenizer, prepared, found, refused)
 
     def check(self) -> None:
         """Refuse other sources than those of the run."""
@@ -213,9 +215,8 @@ class Sources:
 
     def encoder(self, *, spans: bool, share: bool) -> QuestionEncoder:
         """Rows to questions."""
-        tokenizer = self.request.model.load_tokenizer()
         return QuestionEncoder(
-            tokenizer, self.facts.max_positions, self.request.settings.long, spans=spans, share=share
+            self.tokenizer, self.facts.max_positions, self.request.settings.long, spans=spans, share=share
         )
 
 

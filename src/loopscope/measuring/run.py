@@ -1,14 +1,19 @@
-"""`loopscope measure`: one pass over a model and its tasks, into a run directory; the same call again resumes."""
+"""`loopscope measure`: one pass over a model and its tasks, into a run directory; the same call again resumes.
+
+An engine measures the pending units. The driver alone writes, in a thread of its own, so records do not depend on the
+engine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from loopscope.errors import setting
-from loopscope.measuring.engines import Engine, LocalEngine, MeasuredUnit, OneBehind
 from loopscope.measuring.plan import (
     ModelFacts,
     PlannedTask,
@@ -17,18 +22,36 @@ from loopscope.measuring.plan import (
     build_manifest,
     check_sharing,
 )
-from loopscope.measuring.progress import Style, progress
-from loopscope.measuring.timing import part
-from loopscope.measuring.worker import MeasuredBatch
+from loopscope.measuring.progress import Style, progress, stage
+from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step
+from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.layout import WorkUnit
 from loopscope.store.manifest import Manifest
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.load import LoadedTask
 
-if TYPE_CHECKING:
-    pass
-
 Notify = Callable[[str], None]
+
+
+class Engine(Protocol):
+    """Holds the model, wherever that is, and measures units with it in any order."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's, loaded once."""
+        ...
+
+    def facts(self) -> ModelFacts:
+        """What the driver must know of the model."""
+        ...
+
+    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
+        """Each unit once, as it is finished, and its batches before it."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+        ...
 
 
 def run_request(
@@ -46,7 +69,7 @@ def run_request(
     loaded = request.data.load()
     chosen = _engine(request, engine, workers, address)
     try:
-        prepared = prepare(request, loaded, chosen.facts(), command_line)
+        prepared = prepare(request, loaded, chosen.facts(), chosen.tokenizer, command_line)
         if request.settings.share_context and not any(task.kind == "options" for task in loaded):
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
         with open_or_create(output, prepared.manifest) as writer:
@@ -74,12 +97,15 @@ class Prepared:
 
 
 def prepare(
-    request: Request, loaded: Sequence[LoadedTask], facts: ModelFacts, command_line: Sequence[str] = ()
+    request: Request,
+    loaded: Sequence[LoadedTask],
+    facts: ModelFacts,
+    tokenizer: Tokenizer,
+    command_line: Sequence[str] = (),
 ) -> Prepared:
     """Choose the rows that fit and say what identifies the run."""
     settings = request.settings.on(facts.device_type)
     check_sharing(settings, facts)
-    tokenizer = request.model.load_tokenizer()
     tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
     encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long)
     planned = tuple(encoder.plan(task, request.data.limit_of(task)) for task in loaded)
@@ -109,12 +135,14 @@ def run_pending(
         notify(f"{writer.path}: resuming, {done} of {total} questions are there")
     with progress(style, prepared.manifest.model.name, total, done) as shown, OneBehind() as behind:
 
-        def store(measured: MeasuredUnit) -> None:
-            unit, tables = measured.unit, measured.tables
-            with part("commit"):
+        def store(measured: Measured[WorkUnit]) -> None:
+            unit = measured.unit
+            with stage("commit"):
                 for line in measured.notices:
                     writer.log("notice", unit=unit.index, message=line)
-                writer.commit(unit, tables)
+                if measured.ways_taken:
+                    writer.log("ways", unit=unit.index, names=sorted(measured.ways_taken))
+                writer.commit(unit, measured.tables)
 
         for step in engine.run(pending, prepared.task_of):
             if isinstance(step, MeasuredBatch):
@@ -123,6 +151,39 @@ def run_pending(
             for line in step.notices:
                 notify(line)
             behind.do(store, step)
+
+
+class OneBehind:
+    """Calls in a thread, one after the other in the order in which they were given, one at a time.
+
+    `do` waits for the call before, so that no more than one is on its way, and raises what that one raised. Leaving
+    the block waits for the last; what was given is always completed.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "loopscope-behind")
+        self._last: Future[Any] | None = None
+
+    def do(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Start a call when the one before is done."""
+        self.wait()
+        self._last = self._pool.submit(call, *arguments)
+
+    def wait(self) -> None:
+        """Until the last call is done; raises what it raised."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+        if error is None:
+            self.wait()
 
 
 def _total(writer: RunWriter) -> int:

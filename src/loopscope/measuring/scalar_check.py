@@ -7,7 +7,7 @@ so one second derivative serves several of them, each along its own chord.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from loopscope.measuring.columns import Columns, Later
-from loopscope.measuring.layout import Layout
 from loopscope.measuring.reading import LOGITS
-from loopscope.models.protocol import LoopedModel
+from loopscope.measuring.update import Update
 from loopscope.readout.affine.autograd import chord_curvatures
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.options import grouped_option_utility
@@ -27,10 +26,9 @@ _LOGITS = {"cpu": LOGITS // 4}
 """Logits at a time, where not `LOGITS`: both derivatives keep some ten float64 arrays of that size."""
 
 
-def scalar_quadratics(
-    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
-) -> Tensor:
-    """Q = φ''(0)/2 of every question of a layout, by the scalar second derivative along its chord, float64 [B]."""
+def scalar_quadratics(update: Update) -> Tensor:
+    """Q = φ''(0)/2 of every question, by the scalar second derivative along its chord, float64 [B]."""
+    model, dtype, layout = update.readout.model, update.readout.dtype, update.layout
     targets_N1 = layout.targets_N.unsqueeze(1)
     sequences = torch.arange(len(layout.counts), device=layout.sequence_N.device)
     mean_RN = (sequences.unsqueeze(1) == layout.sequence_N).double() / layout.tokens_R.unsqueeze(1)
@@ -40,9 +38,9 @@ def scalar_quadratics(
         scores_R = mean_RN @ torch.log_softmax(z_NV, -1).gather(1, targets_N1)[:, 0]
         return scores_R if layout.options is None else grouped_option_utility(scores_R, layout.options)
 
-    state = h_RSD.to(dtype)
+    state = update.before_RSD.to(dtype)
     valid = layout.batch.attention_mask.unsqueeze(-1)
-    displacement = torch.where(valid, h_plus_RSD.to(dtype) - state, torch.zeros_like(state))
+    displacement = torch.where(valid, update.after_RSD.to(dtype) - state, torch.zeros_like(state))
     with full_precision_products():
         return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))
 
@@ -53,21 +51,14 @@ def agrees(quadratic: float, scalar: float) -> bool:
     return gap <= ABSOLUTE or gap <= RELATIVE * abs(scalar)
 
 
-def scalar_check_columns(
-    model: LoopedModel,
-    h_RSD: Tensor,
-    h_plus_RSD: Tensor,
-    layout: Layout,
-    dtype: torch.dtype,
-    checked_B: Sequence[bool],
-) -> Columns:
+def scalar_check_columns(update: Update, checked_B: Sequence[bool]) -> Columns:
     """The second calculation of Q where it is asked for, null elsewhere; beside the column `quadratic`."""
+    readout, device = update.readout, update.before_RSD.device
     chosen = [index for index, checked in enumerate(checked_B) if checked]
-    found = [
-        scalar_quadratics(model, h_RSD[some.rows], h_plus_RSD[some.rows], some.layout, dtype)
-        for some in (layout.some(group) for group in _groups(model, layout, chosen))
-    ]
-    scalars = torch.cat(found) if found else h_RSD.new_zeros(0, dtype=torch.float64)
+    # One question at a time where the readout is more than a head.
+    most = _LOGITS.get(device.type, LOGITS) // readout.model.vocabulary_size if readout.is_affine else 0
+    found = [scalar_quadratics(group) for group in update.groups(most, chosen)]
+    scalars = torch.cat(found) if found else torch.zeros(0, dtype=torch.float64, device=device)
 
     def spread(columns: Columns, values: np.ndarray[Any, Any]) -> list[float | None]:
         held = dict(zip(chosen, values.tolist(), strict=True))
@@ -78,19 +69,3 @@ def scalar_check_columns(
         return [None if scalar is None else agrees(quadratic, scalar) for quadratic, scalar in pairs]
 
     return {"scalar_quadratic": Later(spread, scalars), "scalar_check_passed": Later(passed)}
-
-
-def _groups(model: LoopedModel, layout: Layout, chosen: Sequence[int]) -> Iterator[list[int]]:
-    """So many questions at a time that what is differentiated fits; one, where the readout is more than a head."""
-    most = _LOGITS.get(model.device.type, LOGITS) // model.vocabulary_size if model.head is not None else 0
-    group: list[int] = []
-    tokens = 0
-    for index in chosen:
-        count = layout.questions[index].example.prediction_count
-        if group and tokens + count > most:
-            yield group
-            group, tokens = [], 0
-        group.append(index)
-        tokens += count
-    if group:
-        yield group

@@ -1,11 +1,10 @@
-"""What the model's own exit gate would have done at each position (Appendix "Token-Level Audit").
+"""Every reference token as an update of its own, and what the model's own exit gate would have done at its position.
+
+Both are the paper's "Token-Level Audit of Early Recurrent Updates" (appendix). Utility is the log probability of one
+token; A, Q, ΔU, the quarter step and the quadratic step are along that position's own displacement where the readout is
+affine, and along the whole sequence's otherwise.
 
 Shapes: R sequences, S positions, N reference tokens, T loops of the budget.
-
-Every reference token as an update of its own (Appendix "Token-Level Audit of Early Recurrent Updates").
-
-Utility is the log probability of one token; A, Q, ΔU, the quarter step and the quadratic step are along that
-position's own displacement where the readout is affine, and along the whole sequence's otherwise.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from loopscope.measuring.columns import Columns, Later
 from loopscope.measuring.layout import Layout
-from loopscope.measuring.quantities import outcome, predicted_scale
 from loopscope.measuring.settings import Settings
+from loopscope.measuring.update import outcome, predicted_scale
 from loopscope.models.families.ouro import exit_distribution
 from loopscope.path import CONTRACTION
 from loopscope.path.grids import GRID
@@ -59,7 +58,7 @@ class GateTrace:
     rebuilt: list[Tensor] = field(default_factory=list)
 
     def see(self, depth: int, state_RSD: Tensor) -> None:
-        """Take note of a state; depths beyond the budget are none of the gate's business."""
+        """Take note of a state; depths beyond the budget do not count."""
         if not 1 <= depth <= self.model.trained_depth:
             return
         self.published.append(self.model.gate_logits(state_RSD))
@@ -121,7 +120,7 @@ def gate_trace(model: object, threshold: float | None, positions: Tensor | None)
 
 
 def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> Columns:
-    """The columns of `tokens` for one update, one row a reference token."""
+    """The columns of `tokens` for one update, one row per reference token."""
     _, slope, curvature = path.at_scales([0.0], 2)[..., 0]
     quarter, gain = path.at_scales([CONTRACTION, 1.0], 0)[0].unbind(1)
     quadratic = 0.5 * curvature

@@ -18,17 +18,15 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batches import Question, collate
 from loopscope.measuring.columns import Arrival, Columns, Later, array, pinned, stacked
 from loopscope.measuring.fp64 import analyse
-from loopscope.measuring.layout import Layout, identity_columns, length_columns
-from loopscope.measuring.quantities import update_columns
-from loopscope.measuring.reading import Reader, Reading, Readings
+from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
+from loopscope.measuring.progress import stage
+from loopscope.measuring.reading import Reading, readout_of
 from loopscope.measuring.scalar_check import scalar_check_columns
 from loopscope.measuring.settings import Settings
-from loopscope.measuring.timing import part
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
-from loopscope.measuring.update import Scales, UpdatePaths, affine_paths, nonlinear_paths
+from loopscope.measuring.update import Update, update_columns
 from loopscope.models.protocol import LoopedModel
 from loopscope.store.tables import Level
 
@@ -42,17 +40,15 @@ class Trip:
         self, model: LoopedModel, settings: Settings, questions: Sequence[Question], *, careful: bool = False
     ) -> None:
         self._model, self._settings, self._careful = model, settings, careful
-        self._dtype: torch.dtype = getattr(torch, settings.readout_dtype)
         packing, device = collate(questions), model.device
         own = packing.sequences is packing.batch
         batch = pinned(packing.batch, device)
         sequences = batch if own else pinned(packing.sequences, device)
         self._packing = dataclasses.replace(packing, batch=batch, sequences=sequences).to(device)
         self._layout = Layout.of(questions, self._packing.sequences, device)
-        self._reader = None if model.head is None else Reader(model.head, self._layout, self._dtype, careful)
-        # A core has nothing to gain from two states at a time, the kernels of a GPU have.
-        pairs = None if device.type == "cpu" else self._reader
-        self._readings = Readings(model, self._layout, self._dtype, pairs)
+        self._readout = readout_of(model, getattr(torch, settings.readout_dtype), careful=careful)
+        self._readings = self._readout.readings(self._layout)
+        self._ways_again: set[str] = set()
         self._finite: dict[int, Tensor] = {}
 
     def run(self) -> Tables:
@@ -77,43 +73,51 @@ class Trip:
             deepest = max(deepest, model.trained_depth)
         updates: dict[int, Tables] = {}
         device = model.device
-        with part("forward", device):
+        with stage("forward", device):
             context = model.embed(self._packing.batch)
         running = context.state
         state = before = None
         for depth in range(deepest + 1):
-            with part("forward", device):
+            with stage("forward", device):
                 running = running if depth == 0 else model.step(running, context)
             state, before = self._packing.separate(running), state
             if depth in settings.depths:
-                with part("finite", device):
+                with stage("finite", device):
                     self._finite[depth] = self._finite_sequences(state)
             if depth - 1 in settings.transitions:
                 assert before is not None, "a transition starts at depth 0 or later"
                 updates[depth - 1] = self._update(depth - 1, before, state)
             if gate is not None:
-                with part("gate", device):
+                with stage("gate", device):
                     gate.see(depth, state)
             if depth in settings.depths and not self._is_surveyed(depth):
-                with part("depths", device):
+                with stage("depths", device):
                     readings.read(depth, state)
-        with part("depths", device):
+        with stage("depths", device):
             readings.settle()
         decision = None if gate is None else gate.decide()
         for transition, tables in updates.items():
             self._decided(tables, transition, decision)
         depths = [self._depth(depth, reading) for depth, reading in sorted(readings.found.items())]
         finite = Later(self._require_finite, *self._finite.values())
-        return PendingTrip(finite, depths, list(updates.values()), None if self._careful else self._carefully)
+        again = None if self._careful else self._carefully
+        return PendingTrip(finite, depths, list(updates.values()), self.ways_taken, again)
+
+    def ways_taken(self) -> set[str]:
+        """How φ was computed on this trip, and on the one that repeated it."""
+        return self._readout.ways_taken | self._ways_again
 
     def _carefully(self) -> Tables:
         """The same trip again, waiting for the device wherever its kernels may give up a token."""
-        return Trip(self._model, self._settings, self._layout.questions, careful=True).run()
+        trip = Trip(self._model, self._settings, self._layout.questions, careful=True)
+        tables = trip.run()
+        self._ways_again = trip.ways_taken()
+        return tables
 
     def _is_surveyed(self, depth: int) -> bool:
         """Whether the survey of an update that starts or ends at a depth says what would be read there."""
         transitions = self._settings.transitions
-        return self._model.head is not None and (depth in transitions or depth - 1 in transitions)
+        return self._readout.is_affine and (depth in transitions or depth - 1 in transitions)
 
     def _gate(self) -> GateTrace | None:
         settings = self._settings
@@ -137,36 +141,29 @@ class Trip:
                     f" at depth {depth}: try {setting('dtype', 'float32')}, fewer loops, or leave the question out"
                 )
 
-    def _paths(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> UpdatePaths:
-        """The paths of an update; the readings of its ends are noted where it says what they are."""
-        settings, model, layout, found = self._settings, self._model, self._layout, self._readings.found
-        if self._reader is None:
-            return nonlinear_paths(model, h_RSD, h_plus_RSD, layout, self._dtype, settings.level, found[transition])
-        paths = affine_paths(self._reader, h_RSD, h_plus_RSD, Scales.of(settings.level, tokens=settings.tokens))
-        found[transition] = paths.before
-        if transition + 1 not in settings.transitions:
-            found[transition + 1] = paths.after(layout)
-        return paths
-
     def _update(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> Tables:
-        settings, model, layout = self._settings, self._model, self._layout
-        paths = self._paths(transition, h_RSD, h_plus_RSD)
+        settings, layout, found = self._settings, self._layout, self._readings.found
+        update = Update(self._readout, layout, h_RSD, h_plus_RSD)
+        paths = self._readout.paths(update, settings, found.get(transition))
+        found[transition] = paths.before
+        if self._readout.is_affine and transition + 1 not in settings.transitions:
+            found[transition + 1] = Reading.of(paths.log_p_after(), layout)
         questions: Columns = {
             **identity_columns(layout),
             **length_columns(layout),
-            **update_columns(model, h_RSD, h_plus_RSD, layout, settings, paths, self._reader),
+            **update_columns(update, paths, settings),
         }
         tables: Tables = {"questions": questions}
         if settings.level is not Level.QUICK:
             checked = [question.row < settings.scalar_checks for question in layout.questions]
-            with part("scalar checks", h_RSD.device):
-                questions.update(scalar_check_columns(model, h_RSD, h_plus_RSD, layout, self._dtype, checked))
+            with stage("scalar checks", h_RSD.device):
+                questions.update(scalar_check_columns(update, checked))
         if settings.tokens:
-            with part("tokens", h_RSD.device):
+            with stage("tokens", h_RSD.device):
                 tables["tokens"] = token_columns(paths.tokens, layout, settings)
         if settings.level is Level.FULL:
             del paths
-            analysis = analyse(model, h_RSD, h_plus_RSD, layout)
+            analysis = analyse(update)
             questions.update(analysis.questions)
             if settings.paths:
                 tables["paths"] = {"row": questions["row"], "example_id": questions["example_id"], **analysis.nodes}
@@ -213,6 +210,7 @@ class PendingTrip:
 
     Attributes:
         repeated: after `finish`, whether the batch had to be measured again.
+        ways_taken: after `finish`, tells how φ was computed.
     """
 
     def __init__(
@@ -220,9 +218,10 @@ class PendingTrip:
         finite: Later,
         depths: Sequence[Columns],
         updates: Sequence[Tables],
+        ways_taken: Callable[[], set[str]],
         again: Callable[[], Tables] | None = None,
     ) -> None:
-        self._again, self.repeated = again, False
+        self._again, self.repeated, self.ways_taken = again, False, ways_taken
         self._depths = len(depths)
         self._names = [list(tables) for tables in updates]
         self._finite = Arrival([{"finite": finite}])

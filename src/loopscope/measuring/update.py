@@ -1,34 +1,101 @@
-"""The utility paths of a batch for one update: tokens, sequences and questions share every evaluation of the readout.
+"""One update H → H⁺ of a batch: A, Q, ΔU, the grid, diagnostics and interventions (levels quick and grid).
+
+Tokens, sequences and questions share every evaluation of the readout; the coarser paths are made from the tokens'.
 
     token → mean over a sequence's tokens → the question itself, or log-softmax over its options
 
-Through an affine head one survey of the reference tokens says everything that a level asks for at common scales: U(H),
-φ on the grid, derivatives, and how the output distributions differ. Through any other readout φ is evaluated where it
-is asked for and kept. The coarser paths are made from the tokens'.
+State diagnostics (Appendix "State and Output Diagnostics") are Frobenius norms over all valid positions; the states of
+all options of a question are concatenated.
 
-Shapes: N reference tokens, R sequences, B questions, K scales.
+    ‖D‖,   ‖D‖ / (‖H‖ + 1e-12),   1 − ⟨H, H⁺⟩ / (‖H‖ ‖H⁺‖)
+
+Interventions (Appendix "Immediate Quadratic Scale Selection"): H + αD is interpolated in FP32, rounded to BF16 and read
+out in FP32. The gain is measured against the same H, so it is the gain of a state that the model's own arithmetic can
+hold, not of the ideal interpolant.
+
+Nothing here waits for the device: columns are tensors there, or follow from them on the host.
+
+Shapes: N reference tokens, R sequences, B questions, S positions, D hidden width, K scales.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.measuring.layout import Layout
-from loopscope.measuring.reading import Reader, Reading, local_positions, logits, pieces, predicting, token_path
-from loopscope.measuring.timing import part
-from loopscope.models.base import LoopedModule
-from loopscope.models.protocol import LoopedModel
+from loopscope.kernels.choice import Implementation, takes_kernel
+from loopscope.measuring.columns import Columns, Later
+from loopscope.measuring.layout import Layout, groups_within
+from loopscope.measuring.progress import stage
+from loopscope.measuring.settings import Settings
+from loopscope.path import CONTRACTION, classify, scale_case
 from loopscope.path.grids import CURVATURE_SCALES, GRID
-from loopscope.readout.affine.make import affine_path
-from loopscope.readout.composed import JoinedPath, MeanPath, RememberedPath
-from loopscope.readout.general.path import nonlinear_path_from_states
-from loopscope.readout.options import OptionPath
+from loopscope.readout.composed import RememberedPath
 from loopscope.readout.path import UtilityPath
 from loopscope.store.tables import Level
+
+if TYPE_CHECKING:
+    from loopscope.measuring.reading import GeneralReadout, Reading
+
+_NORM_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Update:
+    """An update of a batch, and what reads it.
+
+    Attributes:
+        readout: the model's readout, affine or general.
+        layout: where the reference tokens are.
+        before_RSD: H.
+        after_RSD: H⁺.
+    """
+
+    readout: GeneralReadout
+    layout: Layout
+    before_RSD: Tensor
+    after_RSD: Tensor
+
+    def predicting(self) -> tuple[Tensor, Tensor]:
+        """H and H⁺ where the reference tokens are predicted, [N, D] each."""
+        return predicting(self.before_RSD, self.layout), predicting(self.after_RSD, self.layout)
+
+    def groups(self, most: int, chosen: Sequence[int] | None = None) -> Iterator[Update]:
+        """The chosen questions (all of them if left out), at most `most` reference tokens or one question at a time."""
+        chosen = range(len(self.layout.questions)) if chosen is None else chosen
+        counts = [self.layout.questions[index].example.prediction_count for index in chosen]
+        for group in groups_within(counts, most):
+            yield self.some([chosen[place] for place in group])
+
+    def some(self, chosen: Sequence[int]) -> Update:
+        """The same update of the questions `chosen` alone."""
+        rows, layout = self.layout.some(chosen)
+        return Update(self.readout, layout, self.before_RSD[rows], self.after_RSD[rows])
+
+
+def predicting(state_RSD: Tensor, layout: Layout) -> Tensor:
+    """The states whose logits predict the reference tokens, [N, D]."""
+    row, place = layout.positions_N2.unbind(1)
+    return state_RSD[row, place]
+
+
+class Scales(NamedTuple):
+    """What a survey is asked for: φ at `points` even scales, derivatives to the second at some of them."""
+
+    points: int
+    with_derivatives: tuple[float, ...]
+
+    @classmethod
+    def of(cls, level: Level, *, tokens: bool) -> Scales:
+        """What a level stores; token rows hold the gain of a quarter step besides."""
+        if level is not Level.QUICK:
+            return cls(len(GRID), CURVATURE_SCALES)
+        return cls(len(CURVATURE_SCALES) if tokens else 2, (0.0,))
 
 
 @dataclass(frozen=True)
@@ -60,99 +127,109 @@ class UpdatePaths:
     before: Reading
     outputs: OutputChange | None
 
-    def after(self, layout: Layout) -> Reading:
-        """The reading of H⁺: that of H, and what the update gained."""
-        return Reading.of(self.before.log_p_N + self.tokens.at_scales([1.0], 0)[0, :, 0], layout)
+    def log_p_after(self) -> Tensor:
+        """Log probability of each reference token at H⁺, [N]: that at H, and what the update gained."""
+        return self.before.log_p_N + self.tokens.at_scales([1.0], 0)[0, :, 0]
 
 
-class Scales(NamedTuple):
-    """What a survey is asked for: φ at `points` even scales, derivatives to the second at some of them."""
-
-    points: int
-    with_derivatives: tuple[float, ...]
-
-    @classmethod
-    def of(cls, level: Level, *, tokens: bool) -> Scales:
-        """What a level stores; token rows hold the gain of a quarter step besides."""
-        if level is not Level.QUICK:
-            return cls(len(GRID), CURVATURE_SCALES)
-        return cls(len(CURVATURE_SCALES) if tokens else 2, (0.0,))
-
-
-def affine_paths(reader: Reader, h_RSD: Tensor, h_plus_RSD: Tensor, scales: Scales) -> UpdatePaths:
-    """The paths from H to H⁺ through an affine head: one survey for everything but own scales."""
-    layout = reader.layout
-    with part("survey", h_RSD.device):
-        path = token_path(reader, predicting(h_RSD, layout), predicting(h_plus_RSD, layout))
-        found = path.survey(scales.points, scales.with_derivatives, 2)
-    tokens = RememberedPath(path, found.initial)
-    tokens.know([index / (scales.points - 1) for index in range(scales.points)], found.gains.unsqueeze(0))
-    tokens.know(scales.with_derivatives, found.derivatives)
-    before = Reading.of(found.initial, layout)
-    differ = found.distributions
-    outputs = OutputChange(layout.sequence_mean(differ.divergence), layout.sequence_mean(differ.entropy_change))
-    return UpdatePaths(
-        tokens,
-        joint_path(MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R), layout),
-        before,
-        outputs,
-    )
-
-
-def nonlinear_paths(
-    model: LoopedModel,
-    h_RSD: Tensor,
-    h_plus_RSD: Tensor,
-    layout: Layout,
-    dtype: torch.dtype,
-    level: Level,
-    before: Reading,
-) -> UpdatePaths:
-    """The paths from H to H⁺ through any readout in `dtype`; `before` is the reading of H."""
-    sequences = nonlinear_sequences(model, h_RSD, h_plus_RSD, layout, dtype)
-    tokens = RememberedPath(sequences.per_token(), before.log_p_N)
-    mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R, sequences)
-    outputs = None if level is Level.QUICK else _output_change(model, h_RSD, h_plus_RSD, layout, dtype)
-    return UpdatePaths(tokens, joint_path(mean, layout), before, outputs)
+def update_columns(update: Update, paths: UpdatePaths, settings: Settings) -> Columns:
+    """The columns of `questions` that describe one update, one row per question."""
+    path, before = paths.questions, paths.before
+    quick = settings.level is Level.QUICK
+    # Highest order first: through a nonlinear readout derivatives are what costs, and they bring the values along.
+    derivatives_3BK = path.at_scales([0.0] if quick else list(CURVATURE_SCALES), 2)
+    gains_BK = path.at_scales([1.0] if quick else list(GRID), 0)[0]
+    gain = gains_BK[:, -1]
+    slope, quadratic = derivatives_3BK[1, :, 0], 0.5 * derivatives_3BK[2, :, 0]
+    scale = predicted_scale(slope, quadratic)
+    columns: Columns = {
+        "utility_before": before.utility_B,
+        "utility_after": before.utility_B + gain,
+        "gain": gain,
+        "slope": slope,
+        "quadratic": quadratic,
+        "outcome": Later(outcome),
+        "quadratic_scale": scale,
+    }
+    if quick:
+        return columns
+    device, layout = gain.device, update.layout
+    columns["grid_gain"] = gains_BK
+    columns["curvature_path"] = derivatives_3BK[2]
+    with stage("own scale", device):
+        columns["quadratic_gain"] = path.at_own(scale, 0)[0]
+    outputs = paths.outputs
+    assert outputs is not None, "every level but quick asks for them"
+    if update.readout.is_affine and not layout.is_options:
+        columns["kl_correction"] = outputs.divergence_R
+        columns["kl_residual"] = gain - (slope - outputs.divergence_R)
+    columns["output_kl"] = layout.question_mean(outputs.divergence_R)
+    columns["entropy_change"] = layout.question_mean(outputs.entropy_R)
+    with stage("diagnostics", device):
+        columns.update(state_change(update)._asdict())
+    with stage("rounded", device):
+        chosen = (torch.full_like(gain, CONTRACTION), scale)
+        quarter, quadratic_step = update.readout.read_rounded(update, chosen)
+        columns["bf16_quarter_gain"] = quarter.utility_B - before.utility_B
+        columns["bf16_quadratic_gain"] = quadratic_step.utility_B - before.utility_B
+    return columns
 
 
-def joint_path(sequences: UtilityPath, layout: Layout) -> UtilityPath:
-    """φ of every question: the sequence's own for a reference solution, joint over options otherwise."""
-    return sequences if layout.options is None else OptionPath(sequences, layout.options)
+def outcome(columns: Columns) -> np.ndarray[Any, Any]:
+    """The class of each update, on the host."""
+    return np.atleast_1d(classify(columns["slope"], columns["gain"]))
 
 
-def nonlinear_sequences(
-    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
-) -> JoinedPath:
-    """φ of every sequence's mean log probability through any readout in `dtype`."""
-    halves = model.body_and_head(dtype) if isinstance(model, LoopedModule) else None
-    readout = halves or (lambda state, positions: model.readout(state, positions, dtype))
-    return JoinedPath(
-        [
-            nonlinear_path_from_states(
-                readout,
-                h_RSD[piece.rows],
-                h_plus_RSD[piece.rows],
-                layout.targets_N[piece.tokens],
-                local_positions(layout, piece),
-                examples=layout.sequence_N[piece.tokens] - piece.rows.start,
-                dtype=dtype,
-            )
-            for piece in pieces(model, layout)
-        ]
-    )
+def predicted_scale(slope: Tensor, quadratic: Tensor) -> Tensor:
+    """α̂ = min argmax over [0, 1] of Aα + Qα² (Eq. predicted-step), by the same rule (`scale_case`), to the bit.
+
+    What is not finite is not refused here; it is where the columns are put together on the host.
+
+    >>> predicted_scale(torch.tensor([0.5, -0.5, 4.0, 1.0]), torch.tensor([-1.0, -1.0, -1.0, 0.0])).tolist()
+    [0.25, 0.0, 1.0, 1.0]
+    """
+    case = scale_case(slope, quadratic)
+    half = 0.5 * (slope / torch.where(case.interior, -quadratic, 1.0))
+    return torch.where(case.at_one, 1.0, torch.where(case.interior, half, 0.0))
 
 
-def _output_change(
-    model: LoopedModel, h_RSD: Tensor, h_plus_RSD: Tensor, layout: Layout, dtype: torch.dtype
-) -> OutputChange:
-    parts = []
-    for piece in pieces(model, layout):
-        z0_nV = logits(model, h_RSD, layout, piece, dtype)
-        z1_nV = logits(model, h_plus_RSD, layout, piece, dtype)
-        owner_n = layout.sequence_N[piece.tokens] - piece.rows.start
-        # Divergence and entropies depend on the two ends alone, so the straight line between them will do.
-        parts.append(affine_path(z0_nV, z1_nV - z0_nV, layout.targets_N[piece.tokens], examples=owner_n).distributions)
-    return OutputChange(
-        torch.cat([part.divergence for part in parts]), torch.cat([part.entropy_change for part in parts])
-    )
+class StateChange(NamedTuple):
+    """One number per question, float64 [B]."""
+
+    update_norm: Tensor
+    relative_change: Tensor
+    cosine_change: Tensor
+
+
+def state_change(update: Update) -> StateChange:
+    """How far the update moved the states of each question."""
+    layout, norms_3RS = update.layout, squared_norms(update.before_RSD, update.after_RSD)
+    at_positions = torch.where(layout.batch.attention_mask, norms_3RS, 0.0)
+    norm_h, norm_plus, norm_d = layout.question_sum(at_positions.sum(-1).T).sqrt().unbind(1)
+    both = norm_h * norm_plus
+    # 1 − cos loses its digits for small angles; with unit vectors u and u⁺ it is ‖u − u⁺‖²/2, which does not:
+    # ‖D‖² = (‖H‖ − ‖H⁺‖)² + 2 ‖H‖ ‖H⁺‖ (1 − cos).
+    angular = (norm_d**2 - (norm_h - norm_plus) ** 2).clamp(min=0.0) / (2.0 * both)
+    cosine = torch.where(both > 0, angular, torch.zeros_like(both))
+    return StateChange(norm_d, norm_d / (norm_h + 1e-12), cosine)
+
+
+def squared_norms(h_RSD: Tensor, h_plus_RSD: Tensor, impl: Implementation | None = None) -> Tensor:
+    """‖H‖², ‖H⁺‖² and ‖D‖² of every position, float64 [3, R, S]; D and the squares are FP32, of float64 states FP64."""
+    if takes_kernel(h_RSD, impl, _NORM_DTYPES):
+        from loopscope.measuring.norm_kernels import squared_norms as kernel
+
+        return kernel(h_RSD, h_plus_RSD)
+    found = []
+    # A few rows at a time: what is made in between stays in the cache.
+    for h, h_plus in zip(torch.split(h_RSD, 8), torch.split(h_plus_RSD, 8), strict=True):
+        a, b = (h, h_plus) if h.dtype == torch.float64 else (h.float(), h_plus.float())
+        found.append(torch.stack([(x * x).sum(-1, dtype=torch.float64) for x in (a, b, b - a)]))
+    return torch.cat(found, 1)
+
+
+def interpolated(h: Tensor, h_plus: Tensor, scale: Tensor) -> Tensor:
+    """H + αD in FP32, rounded to BF16 and returned in the states' dtype; `scale` broadcasts against the states."""
+    start = h.float()
+    mixed = start + scale.float() * (h_plus.float() - start)
+    return mixed.to(torch.bfloat16).to(h.dtype)

@@ -1,30 +1,34 @@
-"""Running out of memory, recognised and cleaned up after.
+"""One model replica that measures work units: rows in, columns of every table out.
 
-One model replica that measures work units: questions in, columns of every table out.
-
-The next batch is launched before the last one is finished, so that a GPU has something to do while the host puts rows
-together. Two batches are never alive at a time: what waits is a launched batch's results, which are small.
+The next unit is encoded in a thread of its own, and the next batch is launched before the last one is finished, so that
+a GPU has something to do while the host puts rows together. Two batches are never alive at a time: what waits is a
+launched batch's results, which are small. A batch that runs out of memory is halved.
 """
 
 from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batches import Question, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.columns import stacked
-from loopscope.measuring.layout import example_columns
+from loopscope.measuring.layout import Question, example_columns, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, facts_of
+from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
-from loopscope.measuring.timing import part
 from loopscope.measuring.trip import PendingTrip, Tables, Trip
 from loopscope.models.protocol import LoopedModel
+from loopscope.store.layout import WorkUnit
+from loopscope.tasks.encoding import Row
+from loopscope.tasks.load import LoadedTask
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -43,22 +47,31 @@ def release() -> None:
 
 
 Name = TypeVar("Name")
+Result = TypeVar("Result")
 
 
 class MeasuredBatch(NamedTuple):
-    """So many more questions, with so many token positions, are measured; less than none where a worker was lost."""
+    """Questions and token positions that are measured now; negative where a worker was lost with them."""
 
     questions: int
     positions: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Measured(Generic[Name]):
-    """A unit with its tables, whose rows are in any order, and what there is to say about it."""
+    """A measured unit.
 
-    name: Name
+    Attributes:
+        unit: which one.
+        tables: its columns by table, rows in any order.
+        notices: what there is to say about it, one line each.
+        ways_taken: how φ was computed.
+    """
+
+    unit: Name
     tables: Tables
     notices: list[str]
+    ways_taken: set[str]
 
 
 @dataclass
@@ -67,14 +80,15 @@ class _Unit(Generic[Name]):
 
     name: Name
     questions: Sequence[Question]
-    parts: list[Tables] = field(default_factory=list)
+    batches: list[Tables] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    ways_taken: set[str] = field(default_factory=set)
 
     def tables(self) -> Tables:
-        for number, tables in enumerate(self.parts):
+        for number, tables in enumerate(self.batches):
             if "row" in tables["questions"]:
                 tables["questions"]["batch"] = np.full(len(tables["questions"]["row"]), number)
-        joined = {name: stacked([tables[name] for tables in self.parts]) for name in self.parts[0]}
+        joined = {name: stacked([tables[name] for tables in self.batches]) for name in self.batches[0]}
         joined["examples"] = example_columns(self.questions)
         return joined
 
@@ -123,17 +137,17 @@ class Worker:
     def _land(self, flight: _Flight[Name]) -> Iterator[Measured[Name] | MeasuredBatch]:
         """Finish a batch, and its unit if it is the last one of it."""
         unit = flight.unit
-        unit.parts += self._finish(unit, flight.batch, flight.trip)
+        unit.batches += self._finish(unit, flight.batch, flight.trip)
         yield MeasuredBatch(len(flight.batch), sum(question.positions for question in flight.batch))
         if flight.last:
-            with part("join"):
+            with stage("join"):
                 tables = unit.tables()
-            yield Measured(unit.name, tables, unit.notices)
+            yield Measured(unit.name, tables, unit.notices, unit.ways_taken)
 
     def _launch(self, unit: _Unit[Name], batch: Sequence[Question]) -> PendingTrip | None:
         """The batch on its way, or None when it did not fit and smaller ones are to be tried."""
         try:
-            with part("launch"):
+            with stage("launch"):
                 return Trip(self._model, self._settings, batch, careful=self._careful).launch()
         except Exception as error:
             if not is_out_of_memory(error):
@@ -143,11 +157,12 @@ class Worker:
         return None
 
     def _finish(self, unit: _Unit[Name], batch: Sequence[Question], trip: PendingTrip) -> list[Tables]:
-        """The tables of a launched batch, or those of its parts where memory refused at the last moment."""
+        """The tables of a launched batch, or those of its halves where memory refused at the last moment."""
         try:
-            with part("finish"):
+            with stage("finish"):
                 tables = trip.finish()
             self._careful |= trip.repeated
+            unit.ways_taken |= trip.ways_taken()
             return [tables]
         except Exception as error:
             if not is_out_of_memory(error):
@@ -177,3 +192,71 @@ class Worker:
             f"out of memory with {len(batch)} questions ({tokens} padded tokens) in a batch:"
             f" going on with at most {self._ceiling} padded tokens"
         )
+
+
+FindTask = Callable[[WorkUnit], PlannedTask]
+"""From a unit to the task that it belongs to."""
+
+Step = Measured[WorkUnit] | MeasuredBatch
+"""What an engine tells: each batch of a unit, then the unit."""
+
+
+class LocalEngine:
+    """One model in this process; the units follow each other without a pause."""
+
+    def __init__(self, request: Request) -> None:
+        self.model = request.model.load()
+        settings = request.settings.on(self.model.device.type)
+        self._facts = facts_of(self.model)
+        self._worker = Worker(self.model, settings)
+        self.tokenizer = request.model.load_tokenizer()
+        self._encoder = QuestionEncoder(
+            self.tokenizer,
+            self._facts.max_positions,
+            settings.long,
+            spans=settings.tokens,
+            share=settings.share_context,
+        )
+
+    def facts(self) -> ModelFacts:
+        """Those of the model in this process."""
+        return self._facts
+
+    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
+        """Each unit in order; the next one is encoded meanwhile."""
+
+        def encoded(unit: WorkUnit) -> tuple[WorkUnit, list[Question]]:
+            planned = find(unit)
+            return self._encoded(unit, planned.task, planned.rows[unit.start : unit.stop])
+
+        return self._worker.run(one_ahead(partial(encoded, unit) for unit in units))
+
+    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> Iterator[Step]:
+        """One unit, whose rows are these."""
+        yield from self._worker.run([self._encoded(unit, task, rows)])
+
+    def _encoded(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> tuple[WorkUnit, list[Question]]:
+        with stage("encode"):
+            return unit, self._encoder.questions(task, rows, unit.start)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def one_ahead(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
+    """The results of the calls, in order; each call is made while the result before it is in use.
+
+    >>> list(one_ahead([lambda: 1, lambda: 2, lambda: 3]))
+    [1, 2, 3]
+    """
+    pool = ThreadPoolExecutor(1, "loopscope-ahead")
+    try:
+        made: deque[Future[Result]] = deque()
+        for call in calls:
+            made.append(pool.submit(call))
+            if len(made) > 1:
+                yield made.popleft().result()
+        while made:
+            yield made.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

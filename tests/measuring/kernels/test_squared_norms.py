@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.measuring.quantities import squared_norms
+from loopscope.measuring.update import squared_norms
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
