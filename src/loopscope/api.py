@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from loopscope.arguments import choice, fraction, optional_text, switch, text, whole
+from loopscope.arguments import LARGEST_SEED, choice, fraction, optional_text, switch, text, whole
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.plan import DataRequest, ModelRequest, Request
 from loopscope.measuring.progress import STYLES, Style
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 Text = str | os.PathLike[str]
 ENGINES = ("local", "ray")
-LARGEST_SEED = 2**63 - 1
 
 
 def measure(
@@ -79,7 +78,7 @@ def measure(
         level: "quick", "grid" or "full"; see `loopscope.store.Level`.
         tokens: store a row for every reference token.
         paths: store the nodes of the FP64 analysis.
-        limit: at most so many rows of each task, or of some tasks by name.
+        limit: the most rows of each task, or of some tasks by name.
         ids: these source rows of each task only, or of some tasks by name.
         template: a template file instead of the tasks' own.
         data_dir: folder with local copies of the benchmarks.
@@ -88,7 +87,7 @@ def measure(
         dtype: dtype of weights and states; None is what `load_model` takes.
         readout_dtype: arithmetic of the readout, "float32" or "float64".
         long: what to do with sequences longer than the model allows.
-        share_context: run what the options of a question have in common once, instead of once an option.
+        share_context: run what the options of a question have in common once, instead of once per option.
         unit_size: questions measured and stored at a time.
         scalar_checks: questions of each task on which Q is computed a second way.
         exit_threshold: the exit gate's CDF threshold; None takes the checkpoint's.
@@ -107,8 +106,6 @@ def measure(
         LoopscopeError: one line for whatever is wrong; what was measured before stays.
     """
     choice("progress_style", progress_style, STYLES)
-    if notify is not None and not callable(notify):
-        raise LoopscopeError(f"{setting('notify', notify)} cannot be called: give a function that takes one line")
     if notify is not None and not callable(notify):
         raise LoopscopeError(f"{setting('notify', notify)} cannot be called: give a function that takes one line")
     if choice("engine", engine, ENGINES) == "local":

@@ -1,8 +1,7 @@
-"""Checks of single arguments that every half of loopscope shares: a name, a word of a few, a switch, a number.
+"""Checks of single arguments, shared by everything that takes some: a name, a choice, a switch, a number, ranges.
 
-Each returns the plain value or raises one line that names the argument in the caller's words.
-
-Numbers and ranges as users write them: `1-4,8`. Blanks may stand around a number, never inside one.
+Each returns the plain value or raises one line that names the argument in the caller's words. Numbers and ranges are
+written as `1-4,8`; blanks may stand around a number, never inside one.
 """
 
 from __future__ import annotations
@@ -111,18 +110,18 @@ def parse_ranges(text: str, name: str, *, largest: int, most: int) -> tuple[int,
     (1, 2, 3, 4, 8)
     """
     ranges = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
+    for entry in text.split(","):
+        first, dash, last = entry.partition("-")
         start = parse_number(first)
         stop = parse_number(last) if dash else start
         if start is None or stop is None:
             if all(end.isascii() and end.strip().isdecimal() for end in ((first, last) if dash else (first,))):
-                raise LoopscopeError(f"{setting(name, text)}: {shown(part)} is too large: {largest:,} is the largest")
+                raise LoopscopeError(f"{setting(name, text)}: {shown(entry)} is too large: {largest:,} is the largest")
             raise LoopscopeError(
-                f"{setting(name, text)}: {shown(part)} is not a number or a range of numbers: write e.g. 1-8,12"
+                f"{setting(name, text)}: {shown(entry)} is not a number or a range of numbers: write e.g. 1-8,12"
             )
         if stop < start:
-            raise LoopscopeError(f"{setting(name, text)}: {shown(part)} runs backwards: write {stop}-{start}")
+            raise LoopscopeError(f"{setting(name, text)}: {shown(entry)} runs backwards: write {stop}-{start}")
         if stop > largest:
             raise LoopscopeError(f"{setting(name, text)}: {stop} is too large: {largest:,} is the largest")
         ranges.append(range(start, stop + 1))

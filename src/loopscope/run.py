@@ -21,6 +21,15 @@ class Run(StoredRun):
 
         return table(name, self, bootstrap)
 
+    @property
+    def ways_taken(self) -> tuple[str, ...]:
+        """How φ was computed, from the run's log; none are known of a run by an older version.
+
+        Names of `loopscope.readout.affine.choose.WAYS`, or "general" for a readout that is not affine.
+        """
+        logged = (event.get("names", ()) for event in self.events if event.get("event") == "ways")
+        return tuple(sorted({name for names in logged for name in names}))
+
     def figure(self, name: str, bootstrap: Bootstrap | None = None) -> FigureResult:
         """One of the paper's figures for this run, e.g. `figure("scale-prediction").save("scale.pdf")`."""
         from loopscope.studies import figure

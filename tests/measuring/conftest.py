@@ -17,7 +17,7 @@ from loopscope.models.load import load_model
 from loopscope.models.registry import EMBEDDED
 from loopscope.store import StoredRun
 
-# StoredRun by another process, not collected.
+# Run by another process, not collected.
 collect_ignore = ["killed_pass.py", "peak_of_pass.py", "short_of_memory.py"]
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"

@@ -51,7 +51,7 @@ class NoWaiting(TorchDispatchMode):
 
 @contextmanager
 def survey_left_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The readout room answers for its own sweeps, which on a GPU are kernels."""
+    """The readout package answers for its own sweeps, which on a GPU are kernels."""
     with monkeypatch.context() as patch:
         for name in ("survey", "_own"):
             real = getattr(AffinePath, name)

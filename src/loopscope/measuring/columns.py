@@ -1,14 +1,9 @@
-"""Between host and device without waiting: index tensors go up in one copy, results come down in one a dtype.
+"""Measured columns on their way from the device to the store.
 
-On a GPU a blocking copy waits for everything that was asked of the device before. Numbers therefore travel through
-pinned memory, and the host only waits when it needs them, a batch later. On a CPU nothing is copied at all.
-
-Measured columns on their way to the store: by name, one entry a row.
-
-While a batch is on its way through a model, a column may be a tensor on the device or a `Later`; `Arrival` brings them
-to the host, all at once, when the batch is through.
-
-Columns that describe a question and not what a model made of it.
+On a GPU a blocking copy waits for everything that was asked of the device before. So index tensors go up in one copy,
+results come down in one per dtype, both through pinned memory, and the host waits only when it needs the numbers, a
+batch later. While a batch is on its way, a column may be a tensor on the device or a `Later`; `Arrival` brings all of
+them to the host when the batch is through. On a CPU nothing is copied at all.
 """
 
 from __future__ import annotations
@@ -30,8 +25,8 @@ def upload(arrays: Sequence[Any], device: torch.device) -> list[Tensor]:
     flat = torch.from_numpy(np.concatenate([numbers.reshape(-1) for numbers in whole]))
     if device.type == "cuda":
         flat = flat.pin_memory()
-    parts = torch.split(flat.to(device, non_blocking=True), [numbers.size for numbers in whole])
-    return [part.reshape(numbers.shape) for part, numbers in zip(parts, whole, strict=True)]
+    sent = torch.split(flat.to(device, non_blocking=True), [numbers.size for numbers in whole])
+    return [tensor.reshape(numbers.shape) for tensor, numbers in zip(sent, whole, strict=True)]
 
 
 def pinned(batch: Batch, device: torch.device) -> Batch:
@@ -65,8 +60,8 @@ class Landing:
         found: dict[int, np.ndarray[Any, Any]] = {}
         for dtype, indices in self._order.items():
             sizes = [self._shapes[index].numel() for index in indices]
-            for index, part in zip(indices, torch.split(self._landed[dtype], sizes), strict=True):
-                found[index] = part.numpy().reshape(self._shapes[index])
+            for index, flat in zip(indices, torch.split(self._landed[dtype], sizes), strict=True):
+                found[index] = flat.numpy().reshape(self._shapes[index])
         return [found[index] for index in range(len(self._shapes))]
 
 
@@ -97,9 +92,9 @@ class Arrival:
     {'a': [0, 1], 'b': [1.0, 2.0]}
     """
 
-    def __init__(self, parts: Sequence[Columns]) -> None:
-        self._parts = parts
-        self._landing = Landing([tensor for part in parts for value in part.values() for tensor in _tensors(value)])
+    def __init__(self, tables: Sequence[Columns]) -> None:
+        self._tables = tables
+        self._landing = Landing([sent for table in tables for value in table.values() for sent in _tensors(value)])
 
     def is_finite(self) -> bool:
         """Whether every number is finite, as soon as they are here."""
@@ -109,9 +104,9 @@ class Arrival:
         """The same with arrays and lists only, as soon as the numbers are here."""
         arrays = iter(self._landing.arrays())
         found: list[Columns] = []
-        for part in self._parts:
+        for table in self._tables:
             columns: Columns = {}
-            for name, value in part.items():
+            for name, value in table.items():
                 own = [next(arrays) for _ in _tensors(value)]
                 columns[name] = value.function(columns, *own) if isinstance(value, Later) else (own or [value])[0]
             found.append(columns)
@@ -129,14 +124,14 @@ def array(values: Tensor) -> np.ndarray[Any, Any]:
     return values.detach().cpu().numpy()
 
 
-def stacked(parts: Sequence[Columns]) -> Columns:
-    """The rows of several parts, one after the other; a column that a part lacks is null there.
+def stacked(tables: Sequence[Columns]) -> Columns:
+    """The rows of several tables, one after the other; a column that a table lacks is null there.
 
     >>> stacked([{"a": [1], "b": [2]}, {"a": [3]}])
     {'a': [1, 3], 'b': [2, None]}
     """
-    names = list(dict.fromkeys(name for part in parts for name in part))
-    return {name: _joined([part.get(name, [None] * length(part)) for part in parts]) for name in names}
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    return {name: _joined([table.get(name, [None] * length(table)) for table in tables]) for name in names}
 
 
 def length(columns: Columns) -> int:
@@ -144,9 +139,9 @@ def length(columns: Columns) -> int:
     return len(next(iter(columns.values()))) if columns else 0
 
 
-def _joined(parts: list[Any]) -> Any:
-    if all(isinstance(part, np.ndarray) for part in parts):
-        masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
+def _joined(columns: list[Any]) -> Any:
+    if all(isinstance(values, np.ndarray) for values in columns):
+        masked = any(isinstance(values, np.ma.MaskedArray) for values in columns)
         join: Any = np.ma.concatenate if masked else np.concatenate
-        return join(parts)
-    return [value for part in parts for value in (part.tolist() if isinstance(part, np.ndarray) else part)]
+        return join(columns)
+    return [cell for values in columns for cell in (values.tolist() if isinstance(values, np.ndarray) else values)]

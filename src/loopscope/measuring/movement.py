@@ -28,7 +28,7 @@ from loopscope.store.run import StoredRun
 from loopscope.store.tables import Level
 
 QUESTIONS = 64
-"""The first so many of every task are measured."""
+"""How many questions of every task are measured: the first ones."""
 UNIT = 8
 QUANTITIES = {
     "U": "utility_before",

@@ -1,4 +1,4 @@
-"""‖H‖², ‖H⁺‖² and ‖D‖² of every position in one look at both states; `diagnostics` has the plain code."""
+"""‖H‖², ‖H⁺‖² and ‖D‖² of every position in one look at both states; `update.squared_norms` has the plain code."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""A call of `measure` as data: what to load, which rows, how to measure.
+"""From a call of `measure` to a plan: what to load, which rows, how they are encoded, and the manifest of the run.
 
-Where each reference token stands in the text that it came from, by the tokenizer's own offsets.
-
-What the driver of a run must know of a model that may live in another process.
-
-From a request to a plan: which rows are measured, how they are encoded, and the manifest that identifies the run.
+A `Request` is the call as data. `ModelFacts` is what the driver of a run must know of a model that may live in another
+process. `QuestionEncoder` turns rows into questions, with each reference token's place in the text where it is asked
+for.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ class DataRequest:
         tasks: specifications of `load_task`.
         data_dir: folder with local copies of the benchmarks.
         template: a template file instead of the tasks' own.
-        limit: at most so many rows, for all tasks or by a task's own name.
+        limit: the most rows, for all tasks or by a task's own name.
         ids: these source rows only, for all tasks or by a task's own name.
     """
 

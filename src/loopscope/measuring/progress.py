@@ -1,8 +1,7 @@
-"""How far a pass has come: a bar on a terminal, a line now and then elsewhere, or nothing.
+"""How far a pass has come, and where its time goes.
 
-Where the time of a pass goes: named stretches of work, timed only while somebody asks.
-
-A stretch on a GPU is timed by the device's own clock, so that nothing waits for it.
+Progress is a bar on a terminal, a line now and then elsewhere, or nothing. Stages (`with stage("forward")`) are timed
+only within a block of `stage_times`; one on a GPU is timed by the device's own clock, so that nothing waits for it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Progress(Protocol):
     """What a pass tells about itself, batch by batch."""
 
     def advance(self, questions: int, tokens: int) -> None:
-        """So many more questions, with so many token positions, are measured."""
+        """More questions, with their token positions, are measured."""
 
     def __enter__(self) -> Self: ...
 
@@ -164,12 +163,12 @@ class StageTimes:
         self._lock = threading.Lock()
 
     def add_host(self, name: str, seconds: float) -> None:
-        """So many more seconds of `name`."""
+        """More seconds of a stage."""
         with self._lock:
             self.host[name] = self.host.get(name, 0.0) + seconds
 
     def add_device(self, name: str, begun: torch.cuda.Event, ended: torch.cuda.Event) -> None:
-        """A stretch of `name` between two events."""
+        """A stage between two events."""
         with self._lock:
             self._events.append((name, begun, ended))
 
@@ -187,7 +186,7 @@ _times: StageTimes | None = None
 
 @contextmanager
 def stage_times() -> Iterator[StageTimes]:
-    """Time every part of every pass in this process, for as long as the block runs."""
+    """Time every stage of every pass in this process, for as long as the block runs."""
     global _times
     before, _times = _times, StageTimes()
     try:
@@ -198,7 +197,7 @@ def stage_times() -> Iterator[StageTimes]:
 
 @contextmanager
 def stage(name: str, device: torch.device | None = None) -> Iterator[None]:
-    """A stretch of work; with a device it is what the device does that counts, without one what this thread does."""
+    """A stage of a pass; with a device it is what the device does that counts, without one what this thread does."""
     times = _times
     if times is None:
         yield

@@ -1,6 +1,4 @@
-"""Two tables of the same rows, compared column by column: what is equal to rounding, and what is not.
-
-Measuring a sample of a run again: what `loopscope verify` compares with the records.
+"""Measuring a sample of a run again: what `loopscope verify` compares with the records.
 
 One batch of one work unit of every task, chosen by the run itself, is measured from the same sources with the same
 settings and in the same layout. Where device, code and libraries are those of the run, every column must agree; where
@@ -173,7 +171,7 @@ def _replay(run: StoredRun, request: Request) -> Iterator[Finding]:
     settings = request.settings
     encoder = sources.encoder(spans=settings.tokens, share=settings.share_context)
     for unit in _sample(run):
-        yield from _replay_unit(run, unit, sources.prepared, sources.model, encoder, settings, tolerance)
+        yield from _replay_unit(run, unit, sources, encoder, tolerance)
 
 
 @dataclass(frozen=True)
@@ -221,19 +219,13 @@ class Sources:
 
 
 def _replay_unit(
-    run: StoredRun,
-    unit: WorkUnit,
-    prepared: Prepared,
-    model: LoopedModel,
-    encoder: QuestionEncoder,
-    settings: Settings,
-    tolerance: Tolerance,
+    run: StoredRun, unit: WorkUnit, sources: Sources, encoder: QuestionEncoder, tolerance: Tolerance
 ) -> Iterator[Finding]:
-    planned = prepared.task_of(unit)
+    settings, planned = sources.request.settings, sources.prepared.task_of(unit)
     questions = encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
     # The last batch has the shortest questions, so a sample is cheap.
     number, batch = list(enumerate(plan_batches(questions, settings.batch)))[-1]
-    tables = {**Trip(model, settings, batch).run(), "examples": example_columns(batch)}
+    tables = {**Trip(sources.model, settings, batch).run(), "examples": example_columns(batch)}
     if settings.transitions:
         tables["questions"]["batch"] = [number] * length(tables["questions"])
     rows = sorted(question.row for question in batch)

@@ -1,9 +1,8 @@
-"""What callers give, as the plain values that a pass works with: one check for Python, flags, environment and YAML.
+"""What a pass is asked to do: what callers give, checked and turned into plain values before anything is loaded.
 
-Text is read as on the command line, so that `transitions="1-4"` means what `--transitions 1-4` does; a caller in Python
-may also give the numbers themselves. What has two meanings is refused.
-
-What a pass is asked to do, checked before anything is loaded.
+One check serves Python, flags, environment and YAML: text is read as on the command line, so that `transitions="1-4"`
+means what `--transitions 1-4` does; a caller in Python may also give the numbers themselves. What has two meanings is
+refused.
 """
 
 from __future__ import annotations
@@ -16,13 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from loopscope.arguments import choice as choice
-from loopscope.arguments import fraction as fraction
-from loopscope.arguments import index, parse_number, parse_ranges
-from loopscope.arguments import optional_text as optional_text
-from loopscope.arguments import switch as switch
-from loopscope.arguments import text as text
-from loopscope.arguments import whole as whole
+from loopscope.arguments import choice, index, parse_number, parse_ranges, text, whole
 from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.store.tables import Level
 from loopscope.tasks.benchmarks import find_benchmark
@@ -43,7 +36,7 @@ Ids = tuple[int, ...] | Mapping[str, tuple[int, ...]] | None
 def depth_list(name: str, given: Numbers) -> tuple[int, ...]:
     """Depths in increasing order, each once.
 
-    >>> depths("depths", "1-4, 8"), depths("depths", 4), depths("depths", range(3))
+    >>> depth_list("depths", "1-4, 8"), depth_list("depths", 4), depth_list("depths", range(3))
     ((1, 2, 3, 4, 8), (4,), (0, 1, 2))
     """
     if isinstance(given, str):
@@ -87,12 +80,12 @@ def limits(given: int | str | Mapping[str, int] | None) -> Limits:
 
 def _limits_in(text: str) -> int | dict[str, int]:
     found: dict[str, int] = {}
-    for part in text.split(","):
-        name, equals, number = (piece.strip() for piece in part.rpartition("="))
+    for entry in text.split(","):
+        name, equals, number = (word.strip() for word in entry.rpartition("="))
         most = parse_number(number)
         if most is None or bool(name) is not bool(equals):
             raise LoopscopeError(
-                f"{setting('limit', text)}: {shown(part)} is not a number of questions up to {MOST_QUESTIONS:,}:"
+                f"{setting('limit', text)}: {shown(entry)} is not a number of questions up to {MOST_QUESTIONS:,}:"
                 " write 100 or gsm8k=100"
             )
         if name in found:

@@ -240,4 +240,4 @@ class PendingTrip:
         for names in self._names:
             for name in names:
                 tables.setdefault(name, []).append(next(columns))
-        return {name: stacked(parts) for name, parts in tables.items()}
+        return {name: stacked(found) for name, found in tables.items()}
