@@ -19,8 +19,8 @@ from loopscope.errors import LoopscopeError
 from loopscope.path import grid_optimum
 from loopscope.report.pack import pack
 from loopscope.store import StoredRun
-from loopscope.studies.conditions import Condition, at, conditions_of
-from loopscope.studies.records import GRID_SCALES, Floats, Updates
+from loopscope.studies.conditions import Condition, conditions_of
+from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates, of_set
 
 Single = NDArray[np.float32]
 
@@ -59,7 +59,7 @@ class EvaluationSet:
     @cached_property
     def examples(self) -> pl.DataFrame:
         """The texts, in order."""
-        return self._mine(self.run.examples).sort("row")
+        return self.run.examples.filter(of_set(self.condition)).sort("row")
 
     def __len__(self) -> int:
         return self.examples.height
@@ -67,7 +67,7 @@ class EvaluationSet:
     @cached_property
     def depth_rows(self) -> pl.DataFrame:
         """The `depths` rows, by question and then by depth."""
-        return self._mine(self.run.depths).sort("row", "depth")
+        return self.run.depths.filter(of_set(self.condition)).sort("row", "depth")
 
     def stacked(self, column: str) -> Single:
         """A column of every transition, NaN for null: [T, N]."""
@@ -85,39 +85,23 @@ class EvaluationSet:
 
     def tokens(self, transition: int) -> pl.DataFrame:
         """The token rows of one transition, by question, option and token."""
-        rows = self.run.tokens.filter(
-            pl.col("task") == self.condition.task,
-            pl.col("split") == self.condition.split,
-            pl.col("transition") == transition,
-        )
+        rows = self.run.tokens.filter(of_set(self.condition), pl.col("transition") == transition)
         return rows.collect().sort("row", "option", "token")
 
     def paths(self, transition: int) -> pl.DataFrame:
         """The stored FP64 paths of one transition, by question."""
-        rows = self.run.paths.filter(
-            pl.col("task") == self.condition.task,
-            pl.col("split") == self.condition.split,
-            pl.col("transition") == transition,
-        )
+        rows = self.run.paths.filter(of_set(self.condition), pl.col("transition") == transition)
         return rows.select("row", "alpha", "gain").collect().sort("row")
-
-    def _mine(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return frame.filter(pl.col("task") == self.condition.task, pl.col("split") == self.condition.split)
 
 
 def sets_of(run: StoredRun) -> list[EvaluationSet]:
     """The evaluation sets of a run that have rows; an unfinished run shows what it has."""
+    measured = Records([run]).updates
     found = []
     for condition in conditions_of(run):
-        mine = run.records.filter(pl.col("task") == condition.task, pl.col("split") == condition.split)
-        if not mine.height:
-            continue
-        updates = tuple(
-            Updates(at(condition, transition, rows.height), rows)
-            for transition in run.manifest.transitions
-            if (rows := mine.filter(pl.col("transition") == transition).sort("row")).height
-        )
-        found.append(EvaluationSet(run, condition, updates))
+        updates = tuple(each for each in measured if each.condition.same_set(condition))
+        if updates:
+            found.append(EvaluationSet(run, condition, updates))
     if not found:
         raise LoopscopeError(f"{run.path} holds no measured question yet: let `loopscope measure` finish a unit first")
     return found

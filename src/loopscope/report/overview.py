@@ -63,11 +63,8 @@ class Overview:
         }
 
     def _depth(self, data: EvaluationSet) -> dict[str, Any] | None:
-        of_set = (data.condition.run, data.condition.task, data.condition.split)
-        for sweep in self.records.sweeps:
-            if (sweep.condition.run, sweep.condition.task, sweep.condition.split) == of_set:
-                return depth_summary(sweep, self.bootstrap)
-        return None
+        sweep = next((sweep for sweep in self.records.sweeps if sweep.condition.same_set(data.condition)), None)
+        return None if sweep is None else depth_summary(sweep, self.bootstrap)
 
     def _update(self, updates: Updates) -> dict[str, Any]:
         condition = updates.condition

@@ -104,6 +104,10 @@ class Condition:
         """Whether the path is a mean log-softmax of affine logits, hence concave (Appendix C)."""
         return self.affine and self.kind == "solution"
 
+    def same_set(self, other: Condition) -> bool:
+        """Whether both are about one evaluation set of one run, at whatever update."""
+        return (self.run, self.model, self.task, self.split) == (other.run, other.model, other.task, other.split)
+
     def __str__(self) -> str:
         return " ".join(part for part in (self.model_title, self.set_title, self.update) if part)
 

@@ -199,8 +199,7 @@ class Records:
         for run in self.runs:
             if run.manifest.paths and folder_name(run) == condition.run:
                 row = run.paths.filter(
-                    pl.col("task") == condition.task,
-                    pl.col("split") == condition.split,
+                    of_set(condition),
                     pl.col("transition") == condition.transition,
                     pl.col("example_id") == example_id,
                 ).collect()
@@ -224,12 +223,17 @@ class Records:
         ]
 
 
+def of_set(condition: Condition) -> pl.Expr:
+    """Which rows of a run's table belong to the evaluation set of a condition."""
+    return (pl.col("task") == condition.task) & (pl.col("split") == condition.split)
+
+
 def _updates(run: StoredRun) -> Iterator[Updates]:
     frame = run.records
     for condition in conditions_of(run):
-        of_set = frame.filter(pl.col("task") == condition.task, pl.col("split") == condition.split)
+        here = frame.filter(of_set(condition))
         for transition in run.manifest.transitions:
-            rows = of_set.filter(pl.col("transition") == transition).sort("row")
+            rows = here.filter(pl.col("transition") == transition).sort("row")
             if rows.height:
                 yield Updates(at(condition, transition, rows.height), rows)
 
@@ -237,7 +241,7 @@ def _updates(run: StoredRun) -> Iterator[Updates]:
 def _sweeps(run: StoredRun) -> Iterator[DepthSweep]:
     frame = run.depths
     for condition in conditions_of(run):
-        rows = frame.filter(pl.col("task") == condition.task, pl.col("split") == condition.split)
+        rows = frame.filter(of_set(condition))
         if not rows.height:
             continue
         rows = rows.sort("row", "depth")
@@ -256,8 +260,7 @@ def _sweeps(run: StoredRun) -> Iterator[DepthSweep]:
 def _correct(run: StoredRun, condition: Condition, rows: pl.DataFrame, questions: int) -> Floats | None:
     if condition.kind != "options" or rows["chosen_option"].null_count():
         return None
-    examples = run.examples.filter(pl.col("task") == condition.task, pl.col("split") == condition.split)
-    right = examples.sort("row")["correct_option"].to_numpy()
+    right = run.examples.filter(of_set(condition)).sort("row")["correct_option"].to_numpy()
     chosen = rows["chosen_option"].to_numpy().reshape(questions, -1)
     return np.asarray(chosen == right[:, None], dtype=np.float64)
 
@@ -265,11 +268,10 @@ def _correct(run: StoredRun, condition: Condition, rows: pl.DataFrame, questions
 def _tokens(run: StoredRun) -> Iterator[Tokens]:
     columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", "continues")
     for condition in conditions_of(run):
-        of_set = (pl.col("task") == condition.task, pl.col("split") == condition.split)
         # One pass over the shards for all transitions: they lie side by side in every shard.
-        rows = run.tokens.filter(*of_set)
+        rows = run.tokens.filter(of_set(condition))
         if condition.kind == "options":
-            right = run.examples.lazy().filter(*of_set).select("row", option="correct_option")
+            right = run.examples.lazy().filter(of_set(condition)).select("row", option="correct_option")
             rows = rows.join(right, on=["row", "option"], how="semi", maintain_order="left")
         found = rows.select(columns).collect()
         for transition in run.manifest.transitions:

@@ -34,6 +34,11 @@ POPULATIONS = {
 }
 
 
+def _fixed(scale: float) -> str:
+    """The field of a fixed scale's regret."""
+    return f"fixed_{round(100 * scale)}"
+
+
 @dataclass(frozen=True)
 class ScaleRow(Row):
     """One population (the key) of one condition."""
@@ -68,7 +73,7 @@ class ScaleRow(Row):
 
     def fixed(self, scale: float) -> Estimate:
         """Regret of one of the five fixed scales."""
-        estimate: Estimate = getattr(self, f"fixed_{round(100 * scale)}")
+        estimate: Estimate = getattr(self, _fixed(scale))
         return estimate
 
 
@@ -89,7 +94,7 @@ PANELS = (
         (
             *LEADS,
             *(
-                column(f"fixed_{round(100 * scale)}", f"{scale:g}", scientific(3), group="Regret of a fixed scale")
+                column(_fixed(scale), f"{scale:g}", scientific(3), group="Regret of a fixed scale")
                 for scale in FIXED_SCALES
             ),
             column("best_fixed", "Best\nfixed", fixed(2)),
@@ -121,7 +126,7 @@ def regrets(updates: Updates) -> dict[str, Floats]:
     """Regret of each rule for every question: `first_order`, `quadratic` and the five fixed scales."""
     first_order = (updates.slope > 0).astype(np.float64)
     rules = {"first_order": first_order, "quadratic": updates.quadratic_scale}
-    rules |= {f"fixed_{round(100 * scale)}": np.full(len(updates), scale) for scale in FIXED_SCALES}
+    rules |= {_fixed(scale): np.full(len(updates), scale) for scale in FIXED_SCALES}
     return {name: grid_regret(GRID_SCALES, updates.grid_gain, scale) for name, scale in rules.items()}
 
 
@@ -164,7 +169,7 @@ def _row(updates: Updates, key: str, regret: dict[str, Floats], bootstrap: Boots
         key,
         n=int(inside.sum()),
         best_fixed=best,
-        best_fixed_regret=empty if best is None else estimates[f"fixed_{round(100 * best)}"],
+        best_fixed_regret=empty if best is None else estimates[_fixed(best)],
         at_zero=int((optimum == 0).sum()),
         at_one=int((optimum == 1).sum()),
         both_at_one=int(((optimum == 1) & at_full).sum()),
@@ -175,5 +180,5 @@ def _row(updates: Updates, key: str, regret: dict[str, Floats], bootstrap: Boots
 def _best_fixed(regret: dict[str, Floats]) -> float | None:
     if not regret["quadratic"].size:
         return None
-    means = [float(regret[f"fixed_{round(100 * scale)}"].mean()) for scale in FIXED_SCALES]
+    means = [float(regret[_fixed(scale)].mean()) for scale in FIXED_SCALES]
     return FIXED_SCALES[int(np.argmin(means))]

@@ -97,15 +97,10 @@ def transitions(records: Records, bootstrap: Bootstrap | None = None) -> TableRe
 
 
 def _sweep(records: Records, updates: Updates) -> DepthSweep | None:
-    here = updates.condition
-    for sweep in records.sweeps:
-        there = sweep.condition
-        if (there.run, there.model, there.task, there.split) == (here.run, here.model, here.task, here.split):
-            return sweep
-    return None
+    return next((sweep for sweep in records.sweeps if sweep.condition.same_set(updates.condition)), None)
 
 
-def _accuracy(updates: Updates, sweep: DepthSweep | None, depth: int) -> Mean:
+def _accuracy(sweep: DepthSweep | None, depth: int) -> Mean:
     if sweep is None or sweep.correct is None or depth not in sweep.depths:
         return Mean([])
     return Mean(sweep.correct[:, sweep.depths.index(depth)])
@@ -131,8 +126,8 @@ def _row(updates: Updates, sweep: DepthSweep | None, bootstrap: Bootstrap) -> Tr
     depth = updates.condition.transition or 0
     accuracy = bootstrap.estimate(
         {
-            "accuracy_before": _accuracy(updates, sweep, depth),
-            "accuracy_after": _accuracy(updates, sweep, depth + 1),
+            "accuracy_before": _accuracy(sweep, depth),
+            "accuracy_after": _accuracy(sweep, depth + 1),
         }
     )
     return TransitionRow(
