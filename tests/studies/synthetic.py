@@ -17,7 +17,7 @@ from loopscope.store import (
     ids_sha256,
     open_or_create,
 )
-from loopscope.studies.paper.published import templates
+from loopscope.studies.paper.published_numbers import templates
 
 GRID_SCALES = np.array(GRID)
 

@@ -168,7 +168,7 @@ def test_another_protocol_gets_no_verdict(tmp_path, synthetic, monkeypatch, how)
 
 
 def test_the_papers_wording_is_the_one_that_ships():
-    from loopscope.studies.paper.published import templates
+    from loopscope.studies.paper.published_numbers import templates
     from loopscope.tasks.template import builtin_template
 
     assert templates() == {task: builtin_template(task).hash for task in templates()}

@@ -37,7 +37,7 @@ def render_tables(runs: Sequence[str], name: str | None = None, format: str = "t
     if format == "json" and name is None:
         import json
 
-        from loopscope.studies.render.data import as_dict
+        from loopscope.studies.render.csv_json import as_dict
 
         return json.dumps([as_dict(result) for result in filled], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     written = [getattr(result, f"to_{format}")().rstrip("\n") for result in filled]

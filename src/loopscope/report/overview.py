@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from loopscope.path import Outcome, oracles, uniform_grid
-from loopscope.report import words
+from loopscope.report import sentences
 from loopscope.report.evaluation_set import EvaluationSet
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.records import DepthSweep, Records, Updates
@@ -72,18 +72,18 @@ class Overview:
         contraction = self._row("contraction", updates)
         facts = []
         if isinstance(mechanism, MechanismRow):
-            said = words.of_share(mechanism.finite_step, mechanism.harmful, condition.n)
+            said = sentences.of_share(mechanism.finite_step, mechanism.harmful, condition.n)
             facts.append(_fact("Finite-step failures among harmful updates", mechanism.share, said))
             for predictor, accuracy in (("A", mechanism.sign_slope), ("A + Q", mechanism.sign_quadratic)):
-                said = words.of_accuracy(accuracy, predictor)
+                said = sentences.of_accuracy(accuracy, predictor)
                 facts.append(_fact(f"Sign accuracy of {predictor}", accuracy, said))
         if isinstance(contraction, ContractionRow):
-            said = words.of_recovery(contraction.recovered, contraction.failures)
+            said = sentences.of_recovery(contraction.recovered, contraction.failures)
             facts.append(_fact("Recovered by a quarter step", contraction.recovery, said))
         sensitive = int(updates.layout_sensitive.sum())
         if sensitive:
             share = self.bootstrap.estimate({"share": Mean(updates.layout_sensitive)})["share"]
-            said = words.of_layout(sensitive, condition.n, condition.layout_margin)
+            said = sentences.of_layout(sensitive, condition.n, condition.layout_margin)
             facts.append(_fact("Layout-sensitive outcomes", share, said))
         return {
             "transition": condition.transition,
@@ -149,7 +149,7 @@ def _steps(gains: Mapping[str, Estimate], kind: str) -> list[dict[str, Any]]:
             "rule": EXPLAINED[key],
             **_numbers(gains[key]),
             "text": _signed(gains[key]),
-            "words": words.of_oracle(gains[key]) if key in ORACLES else words.of_gain(gains[key], "it", kind),
+            "words": sentences.of_oracle(gains[key]) if key in ORACLES else sentences.of_gain(gains[key], "it", kind),
         }
         for key in STEPS
         if key in gains
@@ -181,7 +181,7 @@ def depth_summary(sweep: DepthSweep, bootstrap: Bootstrap) -> dict[str, Any]:
         "means": [_numbers(means[depth]) for depth in sweep.depths],
         "peak": peak,
         "decline": None,
-        "words": words.of_decline(peak, (decline.reference, decline.depth) if decline else None, sweep.depths[-1]),
+        "words": sentences.of_decline(peak, (decline.reference, decline.depth) if decline else None, sweep.depths[-1]),
     }
     if decline is not None:
         summary["decline"] = {"from": decline.reference, "to": decline.depth, "text": _signed(decline.change)}
@@ -207,11 +207,11 @@ def _numbers(estimate: Estimate) -> dict[str, float | None]:
 
 def _signed(estimate: Estimate) -> list[str]:
     """Value and interval as text; one entry where there is no interval."""
-    return _text(estimate, words.number, lambda value: words.number(value, sign=True))
+    return _text(estimate, sentences.number, lambda value: sentences.number(value, sign=True))
 
 
 def _share(estimate: Estimate) -> list[str]:
-    return _text(estimate, words.percent, words.percent)
+    return _text(estimate, sentences.percent, sentences.percent)
 
 
 def _text(estimate: Estimate, end: Callable[[float], str], value: Callable[[float], str]) -> list[str]:

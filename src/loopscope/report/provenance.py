@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loopscope.report.words import number
+from loopscope.report.sentences import number
 from loopscope.store import Manifest, StoredRun, layout_margin
 from loopscope.studies.conditions import Weights, conditions_of
 

@@ -13,7 +13,7 @@ from loopscope.studies.records import Records
 from loopscope.studies.render.dialect import PlainDialect
 from loopscope.studies.render.sheet import Sheet, groups, sheets
 from loopscope.studies.result import Row, TableResult
-from loopscope.studies.selection import notes_on
+from loopscope.studies.usable_conditions import notes_on
 
 SVG_LIMIT = 250_000
 """A figure of many points is smaller as pixels: larger drawings than this become PNG."""

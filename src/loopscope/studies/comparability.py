@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from loopscope.studies.conditions import Condition, Weights, bare_name
 from loopscope.studies.paper import PaperCell, Setting
-from loopscope.studies.paper.published import model_names, templates
+from loopscope.studies.paper.published_numbers import model_names, templates
 from loopscope.studies.result import Value
 
 MOST_NAMED = 4

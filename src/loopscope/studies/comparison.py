@@ -22,12 +22,12 @@ from loopscope.studies.comparability import (
 )
 from loopscope.studies.conditions import conditions_of
 from loopscope.studies.paper import PaperCell, PaperRow, tables
-from loopscope.studies.paper.published import cells, models
+from loopscope.studies.paper.published_numbers import cells, models
 from loopscope.studies.records import Records
 from loopscope.studies.registry import TABLES
 from loopscope.studies.result import COUNT, Column, Panel, Row, TableResult, Value, label
-from loopscope.studies.selection import notes_on
 from loopscope.studies.tables.depth_coverage import DepthRow
+from loopscope.studies.usable_conditions import notes_on
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from loopscope.store.layout_margins import layout_margin
-from loopscope.studies.paper.published import model_names, set_titles
+from loopscope.studies.paper.published_numbers import model_names, set_titles
 
 if TYPE_CHECKING:
     from loopscope.store import Manifest, StoredRun, TaskInfo

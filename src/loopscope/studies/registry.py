@@ -73,11 +73,12 @@ class Study:
 
 
 _SHARED = {
-    "bounds": ("bound-selected", "integrated-bounds", "scale-bounds"),
-    "geometry": ("oracles", "path-curvature", "progress-boundary"),
     "interventions": ("contraction", "quadratic-intervention"),
     "mechanism": ("exact-kl", "failure-shares"),
     "optima": ("optimum-refinement", "refined-optima"),
+    "path_shape": ("oracles", "path-curvature", "progress-boundary"),
+    "scale_bounds": ("bound-selected", "integrated-bounds"),
+    "token_failures": ("tokens",),
 }
 """Tables in a module that does not have their name."""
 _MODULES = {name: module for module, names in _SHARED.items() for name in names}

@@ -149,13 +149,13 @@ class TableResult(Generic[R_co]):
 
     def to_csv(self) -> str:
         """Long form, full precision, one line per row, intervals in columns of their own."""
-        from loopscope.studies.render.data import as_csv
+        from loopscope.studies.render.csv_json import as_csv
 
         return as_csv(self)
 
     def to_json(self) -> str:
         """Everything, full precision."""
-        from loopscope.studies.render.data import as_json
+        from loopscope.studies.render.csv_json import as_json
 
         return as_json(self)
 

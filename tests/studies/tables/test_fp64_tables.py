@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from loopscope.studies.tables.bounds import integrated_bounds, scale_bounds
 from loopscope.studies.tables.optima import optimum_refinement, refined_optima
+from loopscope.studies.tables.scale_bounds import integrated_bounds, scale_bounds
 
 SEVEN = (np.sqrt(1 + 3 * 0.75 * 0.125) - 1) / 0.375
 """Where 0.75 - 2α - 0.375α² = 0."""

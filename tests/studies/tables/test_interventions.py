@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from loopscope.studies.tables.bounds import bound_selected
 from loopscope.studies.tables.interventions import contraction, interventions, quadratic_intervention
+from loopscope.studies.tables.scale_bounds import bound_selected
 
 
 def test_hand_computed_row(hand, row_of):

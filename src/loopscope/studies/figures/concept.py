@@ -24,7 +24,7 @@ from loopscope.studies.figures.style import (
     paper_style,
 )
 from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
-from loopscope.studies.selection import select
+from loopscope.studies.usable_conditions import select
 
 TITLE = "A shorter step can recover progress"
 

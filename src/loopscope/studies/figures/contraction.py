@@ -22,10 +22,10 @@ from loopscope.studies.figures.style import (
     symlog_ticks,
 )
 from loopscope.studies.records import Records
-from loopscope.studies.render.data import row_dict
-from loopscope.studies.selection import select
+from loopscope.studies.render.csv_json import row_dict
 from loopscope.studies.tables.interventions import ContractionRow
 from loopscope.studies.tables.interventions import contraction as contraction_table
+from loopscope.studies.usable_conditions import select
 
 TITLE = "Quarter-step recovery"
 

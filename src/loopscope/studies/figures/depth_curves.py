@@ -20,8 +20,8 @@ from loopscope.studies.figures.style import (
     paper_style,
 )
 from loopscope.studies.records import DepthSweep, Records
-from loopscope.studies.selection import Selection, no_depths, notes_on
 from loopscope.studies.tables.depth_coverage import RunningBest, running_best
+from loopscope.studies.usable_conditions import Selection, no_depths, notes_on
 
 TITLE = "Utility over recurrent depth"
 COLUMNS = 3

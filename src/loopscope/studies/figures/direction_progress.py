@@ -28,7 +28,7 @@ from loopscope.studies.figures.style import (
     symlog_ticks,
 )
 from loopscope.studies.records import Records, Updates
-from loopscope.studies.selection import select
+from loopscope.studies.usable_conditions import select
 
 TITLE = "Local improvement and full-step harm"
 COLUMNS = 4

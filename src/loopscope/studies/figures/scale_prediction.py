@@ -29,8 +29,8 @@ from loopscope.studies.figures.style import (
     paper_style,
 )
 from loopscope.studies.records import Floats, Records, Updates
-from loopscope.studies.selection import select
 from loopscope.studies.tables.scale_prediction import FIXED_SCALES, ScaleRow, rows_of
+from loopscope.studies.usable_conditions import select
 
 TITLE = "Scale prediction"
 SAME = 9

@@ -28,7 +28,7 @@ from loopscope.store.atomic import clear_write_errors, publish, write_partial
 from loopscope.studies.conditions import Condition, printable, shortened, spelled
 from loopscope.studies.records import Floats, Records
 from loopscope.studies.registry import FIGURE_FORMATS
-from loopscope.studies.selection import Selection, unfinished
+from loopscope.studies.usable_conditions import Selection, unfinished
 
 TEXT_WIDTH = 5.5
 """Width of the paper's text block, in inches."""

@@ -1,6 +1,6 @@
 """The paper's published numbers as data: every table, and the results that only its text gives."""
 
-from loopscope.studies.paper.published import (
+from loopscope.studies.paper.published_numbers import (
     PaperCell,
     PaperRow,
     PaperTable,

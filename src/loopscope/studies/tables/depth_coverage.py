@@ -16,7 +16,7 @@ from loopscope.studies.result import (
     TableResult,
     column,
 )
-from loopscope.studies.selection import no_depths, notes_on
+from loopscope.studies.usable_conditions import no_depths, notes_on
 
 
 @dataclass(frozen=True)

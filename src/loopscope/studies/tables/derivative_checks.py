@@ -24,7 +24,7 @@ from loopscope.studies.result import (
     fixed,
     scientific,
 )
-from loopscope.studies.selection import no_updates, notes_on
+from loopscope.studies.usable_conditions import no_updates, notes_on
 
 
 @dataclass(frozen=True)

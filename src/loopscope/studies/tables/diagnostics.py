@@ -7,7 +7,7 @@ from loopscope.stats import Auroc, Bootstrap, Estimate, Spearman
 from loopscope.store import Level
 from loopscope.studies.records import Floats, Records, Updates
 from loopscope.studies.result import Panel, Row, TableResult, column, fixed, label
-from loopscope.studies.selection import select
+from loopscope.studies.usable_conditions import select
 
 SIGNALS = {
     "update_norm": "Update norm",

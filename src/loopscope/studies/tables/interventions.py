@@ -29,8 +29,8 @@ from loopscope.studies.result import (
     label,
     percent,
 )
-from loopscope.studies.selection import notes_on, select
-from loopscope.studies.tables import bounds
+from loopscope.studies.tables.scale_bounds import bound_selected_rows, kept_note
+from loopscope.studies.usable_conditions import notes_on, select
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,7 @@ def interventions(records: Records, bootstrap: Bootstrap | None = None) -> Table
     settings = bootstrap or Bootstrap()
     rows = tuple(row for updates in records.updates for row in _rule_rows(updates, settings))
     notes = notes_on(row.condition for row in rows)
-    notes += tuple(
-        bounds.kept_note(row.condition, "failures", row.without_scale, row.n) for row in rows if row.without_scale
-    )
+    notes += tuple(kept_note(row.condition, "failures", row.without_scale, row.n) for row in rows if row.without_scale)
     if not rows:
         notes += (records.nothing(f"no condition has interventions: measure with {setting('level', 'grid')}"),)
     return TableResult(
@@ -234,7 +232,7 @@ def _rule_rows(updates: Updates, bootstrap: Bootstrap) -> list[RuleRow]:
             )
         )
     if updates.condition.concave and updates.has("fp64_L_D", "fp64_quarter_gain"):
-        failures = next(row for row in bounds.bound_selected_rows(updates, bootstrap) if row.key == "failures")
+        failures = next(row for row in bound_selected_rows(updates, bootstrap) if row.key == "failures")
         rows.append(
             RuleRow(
                 updates.condition,

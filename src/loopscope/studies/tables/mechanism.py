@@ -27,7 +27,7 @@ from loopscope.studies.result import (
     percent,
     scientific,
 )
-from loopscope.studies.selection import CONCAVE_PATHS, layout_notes, select
+from loopscope.studies.usable_conditions import CONCAVE_PATHS, layout_notes, select
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from loopscope.studies.result import (
     label,
     scientific,
 )
-from loopscope.studies.selection import CONCAVE_PATHS, select
+from loopscope.studies.usable_conditions import CONCAVE_PATHS, select
 
 POPULATIONS = {
     "all": "All",

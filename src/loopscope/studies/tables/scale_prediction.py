@@ -24,7 +24,7 @@ from loopscope.studies.result import (
     label,
     scientific,
 )
-from loopscope.studies.selection import select
+from loopscope.studies.usable_conditions import select
 
 FIXED_SCALES: tuple[float, ...] = tuple(uniform_grid(5).tolist())
 POPULATIONS = {

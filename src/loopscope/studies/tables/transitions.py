@@ -13,7 +13,7 @@ from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.store import Level
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.studies.result import COUNT, IDENTITY, Column, Panel, Row, TableResult, column, fixed, percent
-from loopscope.studies.selection import OPTION_TASKS, select
+from loopscope.studies.usable_conditions import OPTION_TASKS, select
 
 
 @dataclass(frozen=True)

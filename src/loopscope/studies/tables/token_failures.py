@@ -13,7 +13,7 @@ from loopscope.path import Outcome, classify, exceeds_margin, within_margin
 from loopscope.stats import Bootstrap, Clusters, Estimate
 from loopscope.studies.records import Records, Tokens
 from loopscope.studies.result import COUNT, IDENTITY, Column, Panel, Row, TableResult, column, fixed, percent
-from loopscope.studies.selection import notes_on, notes_on_layout
+from loopscope.studies.usable_conditions import notes_on, notes_on_layout
 
 
 @dataclass(frozen=True)

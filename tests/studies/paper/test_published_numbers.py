@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loopscope.studies.paper import Printed, cells, measurements, number_count, tables
-from loopscope.studies.paper.published import claims, parse_cell
+from loopscope.studies.paper.published_numbers import claims, parse_cell
 
 PAPER = Path(__file__).resolve().parents[3].parent / "shared" / "paper.tex"
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e-?\d+)?")

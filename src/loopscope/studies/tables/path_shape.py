@@ -28,7 +28,7 @@ from loopscope.studies.result import (
     fixed,
     percent,
 )
-from loopscope.studies.selection import select
+from loopscope.studies.usable_conditions import select
 
 RELATIVE_EPSILON = 1e-6
 """ε as a fraction of the median |2Q| over the complete evaluation set."""

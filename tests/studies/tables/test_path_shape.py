@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loopscope.studies.tables.geometry import oracles, path_curvature, progress_boundary
+from loopscope.studies.tables.path_shape import oracles, path_curvature, progress_boundary
 
 
 def test_path_curvature_hand_computed_row(hand, row_of):

@@ -32,7 +32,7 @@ from loopscope.studies.result import (
     percent,
     scientific,
 )
-from loopscope.studies.selection import CONCAVE_PATHS, select
+from loopscope.studies.usable_conditions import CONCAVE_PATHS, select
 
 
 @dataclass(frozen=True)
