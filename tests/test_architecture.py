@@ -83,3 +83,14 @@ def test_names_of_the_package_exist(document: Path) -> None:
                 found = getattr(found, name)
             except AttributeError:
                 found = importlib.import_module(module)
+
+
+@pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_files_that_are_named_exist(document: Path) -> None:
+    """`folder/file.py` in a document is a file of the repository or of the package."""
+    if document.name in ("architecture.md", "CHANGELOG.md"):
+        return  # generated, with paths below each package
+    for quoted in re.findall(
+        r"(?<=`)(?:python )?([\w./-]+/[\w.-]+\.(?:py|json|md))\b", document.read_text(encoding="utf-8")
+    ):
+        assert (ROOT / quoted).exists() or (ROOT / "src" / "loopscope" / quoted).exists(), f"{document.name}: {quoted}"
