@@ -1,21 +1,28 @@
 """One flipped bit anywhere in a sealed run: every reading call gives what it gave before, or one line that names it."""
 
+import io
 import json
 import random
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
+from loopscope.report import write_report
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
-from loopscope.store import Manifest, hashing, open_or_create, verify
+from loopscope.store import Manifest, ModelInfo, hashing, open_or_create, verify
 from loopscope.store.run import StoredRun
+from loopscope.studies import open_records
+from loopscope.studies.comparison import compare
 
 Make = Callable[..., Manifest]
 Measure = Callable[..., StoredRun]
@@ -35,7 +42,34 @@ READINGS: dict[str, Callable[[Run], Any]] = {
     "unit": lambda run: run.read_shard("tokens", run.units[2]).to_pydict(),
     "verify": lambda run: verify(run.path),
 }
+
+
+def page(run: Run) -> bytes:
+    """The report, without the name of its folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        return write_report([run.path], Path(folder) / "report.html", FEW).read_bytes()
+
+
+def commanded(*arguments: str) -> Callable[[Run], str]:
+    """What a command prints; its one line of error is raised as one, after its exit code was looked at."""
+
+    def read(run: Run) -> str:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = exit_code([arguments[0], str(run.path), *arguments[1:]])
+        if code:
+            assert (code, out.getvalue()) == (2, "")
+            raise LoopscopeError(err.getvalue().removesuffix("\n"))
+        return out.getvalue()
+
+    return read
+
+
 STUDIES: dict[str, Callable[[Run], Any]] = {
+    "compare": lambda run: compare(open_records(run), FEW, "mechanism").to_text(),
+    "page": page,
+    "loopscope tables": commanded("tables", "--name", "depth-coverage"),
+    "loopscope compare": commanded("compare", "--name", "depth-coverage"),
     "table": lambda run: run.table("mechanism", FEW).to_text(),
     "token table": lambda run: run.table("tokens", FEW).to_text(),
     "figure": lambda run: json.dumps(run.figure("direction-progress", FEW).shown, default=float),
@@ -123,11 +157,20 @@ def test_200_flipped_bits(copy: Path) -> None:
     check(flip_and_read(copy, 200, seed=1, readings=READINGS), each=20)
 
 
-def test_flipped_bits_under_tables_and_figures(copy: Path) -> None:
-    refused = flip_and_read(copy, 20, seed=2, readings=STUDIES)
-    assert refused["questions"]
-    assert refused["units"]
-    assert refused["manifest.json"]
+def test_flipped_bits_under_tables_figures_the_comparison_the_page_and_the_command_line(
+    tmp_path: Path, make_manifest: Make, task_info: Callable[..., Any], measure: Measure
+) -> None:
+    # One of the paper's models and tasks, so that there is something to compare.
+    model = make_manifest().model.model_dump() | {"spec": "ByteDance/Ouro-1.4B", "name": "ByteDance/Ouro-1.4B"}
+    tasks = (task_info("math500", "solution", 7), task_info("choices", "options", 5))
+    path = measure(tmp_path / "run", make_manifest(model=ModelInfo(**model), tasks=tasks)).path
+    assert compare(open_records(path), FEW, "mechanism").rows
+    refused = flip_and_read(path, 30, seed=2, readings=STUDIES)
+    assert refused["questions"] >= 3 * len(STUDIES) - 3
+    assert refused["units"] == refused["manifest.json"] == 3 * len(STUDIES)
+    assert refused["depths"]
+    assert refused["examples"]
+    assert refused["tokens"]
 
 
 @pytest.mark.slow
