@@ -24,7 +24,7 @@ from loopscope.measuring.settings import (
     task_list,
 )
 from loopscope.run import Run
-from loopscope.store.tables import Level
+from loopscope.store.column_types import Level
 
 if TYPE_CHECKING:
     import torch

@@ -16,9 +16,9 @@ import pytest
 from loopscope.api import measure
 from loopscope.measuring.replay import replay
 from loopscope.store import StoredRun, verify
-from loopscope.store.arrow import encode
 from loopscope.store.hashing import sha256_bytes
 from loopscope.store.records import Shard, decode_record
+from loopscope.store.shards import encode
 from loopscope.store.tables import TABLES
 
 

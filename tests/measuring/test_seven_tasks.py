@@ -10,7 +10,7 @@ import pytest
 
 from loopscope.api import measure
 from loopscope.store import StoredRun, verify
-from loopscope.store.tables import Column
+from loopscope.store.column_types import Column
 
 OPTIONS = ("hellaswag", "arc_challenge", "piqa", "boolq", "commonsense_qa")
 SOLUTIONS = ("gsm8k", "math500")

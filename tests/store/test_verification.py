@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from loopscope.store import TABLES, Finding, Manifest, StoredRun, sha256_bytes, verify
-from loopscope.store.arrow import encode
 from loopscope.store.records import Completion, Shard, load_record
+from loopscope.store.shards import encode
 
 Make = Callable[..., Manifest]
 Measure = Callable[..., StoredRun]

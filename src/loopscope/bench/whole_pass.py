@@ -30,7 +30,7 @@ from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.registry import EMBEDDED
-from loopscope.store.tables import Level
+from loopscope.store.column_types import Level
 from loopscope.store.writer import open_or_create
 
 OURO: dict[str, Any] = OURO_SHAPE | {

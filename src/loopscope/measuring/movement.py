@@ -24,8 +24,8 @@ from loopscope.measuring.settings import BatchPolicy, Settings
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.path import GRID, grid_optimum
 from loopscope.store import TABLES
+from loopscope.store.column_types import Level
 from loopscope.store.run import StoredRun
-from loopscope.store.tables import Level
 
 QUESTIONS = 64
 """How many questions of every task are measured: the first ones."""

@@ -24,7 +24,7 @@ from loopscope.models.families.ouro import exit_distribution
 from loopscope.path import CONTRACTION
 from loopscope.path.grids import GRID
 from loopscope.readout.composed import RememberedPath
-from loopscope.store.tables import Level
+from loopscope.store.column_types import Level
 
 
 @runtime_checkable

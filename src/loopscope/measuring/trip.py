@@ -28,7 +28,7 @@ from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
 from loopscope.measuring.update import Update, update_columns
 from loopscope.models.protocol import LoopedModel
-from loopscope.store.tables import Level
+from loopscope.store.column_types import Level
 
 Tables = dict[str, Columns]
 

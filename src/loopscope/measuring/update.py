@@ -37,7 +37,7 @@ from loopscope.path import CONTRACTION, classify, scale_case
 from loopscope.path.grids import CURVATURE_SCALES, GRID
 from loopscope.readout.composed import RememberedPath
 from loopscope.readout.path import UtilityPath
-from loopscope.store.tables import Level
+from loopscope.store.column_types import Level
 
 if TYPE_CHECKING:
     from loopscope.measuring.reading import GeneralReadout, Reading

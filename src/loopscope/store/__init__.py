@@ -8,24 +8,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loopscope.store.column_types import Column, ColumnType, Level, Table
     from loopscope.store.hashing import code_sha256, ids_sha256, sha256_bytes, sha256_file
-    from loopscope.store.layout import WorkUnit
-    from loopscope.store.layout_margins import LAYOUT_MARGINS, LayoutMargin, layout_margin
-    from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
+    from loopscope.store.manifest import (
+        LAYOUT_MARGINS,
+        BatchInfo,
+        Dtypes,
+        LayoutMargin,
+        Manifest,
+        ModelInfo,
+        TaskInfo,
+        layout_margin,
+    )
     from loopscope.store.records import UnitRecord
     from loopscope.store.run import StoredRun
-    from loopscope.store.tables import SCHEMA_VERSION, TABLES, Column, ColumnType, Level, Table
+    from loopscope.store.run_directory import WorkUnit
+    from loopscope.store.tables import SCHEMA_VERSION, TABLES
     from loopscope.store.verification import Finding, Replay, Verification, verify
     from loopscope.store.writer import RunWriter, open_or_create
 
 _HOMES = {
+    "column_types": ("Column", "ColumnType", "Level", "Table"),
     "hashing": ("code_sha256", "ids_sha256", "sha256_bytes", "sha256_file"),
-    "layout": ("WorkUnit",),
-    "layout_margins": ("LAYOUT_MARGINS", "LayoutMargin", "layout_margin"),
-    "manifest": ("BatchInfo", "Dtypes", "Manifest", "ModelInfo", "TaskInfo"),
+    "manifest": (
+        "LAYOUT_MARGINS",
+        "BatchInfo",
+        "Dtypes",
+        "LayoutMargin",
+        "Manifest",
+        "ModelInfo",
+        "TaskInfo",
+        "layout_margin",
+    ),
     "records": ("UnitRecord",),
     "run": ("StoredRun",),
-    "tables": ("SCHEMA_VERSION", "TABLES", "Column", "ColumnType", "Level", "Table"),
+    "run_directory": ("WorkUnit",),
+    "tables": ("SCHEMA_VERSION", "TABLES"),
     "verification": ("Finding", "Replay", "Verification", "verify"),
     "writer": ("RunWriter", "open_or_create"),
 }

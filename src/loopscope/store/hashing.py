@@ -1,6 +1,8 @@
-"""SHA-256 of files, identifier lists and the package's own sources: what a manifest pins.
+"""SHA-256 of files, identifier lists and the package's own sources, and the JSON that holds such digests.
 
-`events.jsonl`: what happened and when, kept apart so that everything else in a run can be byte-identical.
+A manifest, a record or a log that someone else wrote may hold anything, so JSON is read from plain files only, and
+bounded in size and nesting before it is parsed: what is over a limit is damage like any other. No file ends a reader in
+a recursion error, a wait for a FIFO or a full memory.
 """
 
 from __future__ import annotations
@@ -11,17 +13,16 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from loopscope.errors import LoopscopeError
-from loopscope.store.atomic import open_plain, require_plain, write_atomically
-from loopscope.store.bounded import parse_json, read_bounded
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 _NOT_MEASURING = ("cli", "report", "stats", "studies")
-"""Rooms that never touch a stored number: editing them does not part a run from its code."""
+"""Packages that never touch a stored number: a run may be resumed after they were edited."""
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -30,16 +31,16 @@ def sha256_bytes(data: bytes) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """The hexadecimal SHA-256 of a file, read in pieces."""
+    """The hexadecimal SHA-256 of a file, read bit by bit."""
     digest = hashlib.sha256()
-    # Unbuffered and in large pieces: most shards are one read, and readers pay for every microsecond here.
+    # Unbuffered and in large blocks: most shards are one read, and readers pay for every microsecond here.
     with open(path, "rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
+        while data := file.read(_READ_BYTES):
+            digest.update(data)
     return digest.hexdigest()
 
 
-_PIECE = 2**18
+_READ_BYTES = 2**18
 _SETTLED_NS = 2_000_000_000
 """A file changed less than this ago is read again next time: a change within one tick of its clock leaves no trace."""
 _hashed: dict[str, tuple[tuple[int, ...], str]] = {}
@@ -90,108 +91,64 @@ def code_sha256(package: Path | None = None) -> str:
     return digest.hexdigest()
 
 
-Event = dict[str, Any]
+MAX_JSON_BYTES = 64 * 2**20
+"""Largest manifest, record, seal or log that is read; a real manifest has some kilobytes."""
+MAX_JSON_DEPTH = 32
+"""Deepest nesting that is parsed; a real manifest has five levels."""
 
-_DIGEST = re.compile(rb', "sha256": "[0-9a-f]{64}"}')
-"""The end of a whole line; inside a string its quotes would be escaped."""
-
-
-class EventLog:
-    """Appends one JSON line per event, with the digest of the line.
-
-    A line that cannot be written (disk full) is dropped: it is a log, not a record, and the shard that is written next
-    reports the same failure with its remedy. A line torn by a kill stands at the end of the log until `mend`.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def append(self, event: str, **fields: Any) -> None:
-        """Append one event with the current time (UTC)."""
-        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
-        line = _encode(entry)
-        try:
-            descriptor = open_plain(self._path, os.O_WRONLY | os.O_APPEND)
-            try:
-                size = os.fstat(descriptor).st_size
-                if os.write(descriptor, line) < len(line):
-                    os.ftruncate(descriptor, size)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            return
-
-    def mend(self) -> int:
-        """Drop the lines that are torn or damaged; how many that were.
-
-        Only the writer of a run may do so. A log that cannot be read or written stays as it is.
-        """
-        require_plain(self._path)
-        try:
-            lines = list(_lines(read_bounded(self._path)))
-        except OSError:
-            return 0
-        sound = [line for line, entry in lines if entry is not None]
-        if len(sound) < len(lines):
-            write_atomically(self._path, b"".join(line + b"\n" for line in sound))
-        return len(lines) - len(sound)
+# A string that does not end matches to the end of the text, so that the search stays linear.
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[][{}]', re.DOTALL)
 
 
-def read_events(path: Path) -> list[Event]:
-    """All events of a log, oldest first; an absent log has none, and a last line that is still being written is none.
+def read_bounded(path: Path) -> bytes:
+    """The bytes of a plain file.
 
     Raises:
-        LoopscopeError: a line is not as it was written.
+        FileNotFoundError, NotADirectoryError: it is not there.
+        OSError: it is too large, is no plain file, or cannot be read; `strerror` says why.
     """
+    # O_NONBLOCK: opening a FIFO would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
-        data = read_bounded(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise LoopscopeError(f"cannot read {path} ({error.strerror}): move it away, no table depends on it") from error
-    events = []
-    for number, (line, entry) in enumerate(_lines(data), start=1):
-        if entry is not None:
-            events.append(entry)
-        elif not _is_torn(line, data):
-            raise LoopscopeError(
-                f"line {number} of {path} is not as it was written: the same `measure` command drops it,"
-                " and no table depends on it"
-            )
-    return events
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is no plain file", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_JSON_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_JSON_BYTES:
+        raise OSError(0, f"it has more than {MAX_JSON_BYTES >> 20} MiB", str(path))
+    return data
 
 
-def _encode(entry: Event) -> bytes:
-    digest = sha256_bytes(_text(entry))
-    return _text({**entry, "sha256": digest}) + b"\n"
+def parse_json(data: bytes) -> Any:
+    """The value of some JSON; ValueError if it is none, is nested too deeply, or holds NaN or an infinity."""
+    text = data.decode()
+    # Counting is enough for nearly every file; only where brackets abound are they followed.
+    if text.count("{") + text.count("[") > MAX_JSON_DEPTH:
+        depth = 0
+        for found in _STRING_OR_BRACKET.finditer(text):
+            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
+            if depth > MAX_JSON_DEPTH:
+                raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} deep")
+    return json.loads(text, parse_constant=_refuse)
 
 
-def _text(entry: Event) -> bytes:
-    # Half a surrogate pair (from a file name that is no UTF-8) becomes the JSON escape of itself.
-    return json.dumps(entry, ensure_ascii=False).encode(errors="backslashreplace")
+def _refuse(name: str) -> None:
+    raise ValueError(f"it holds {name}")
 
 
-def _lines(data: bytes) -> Iterator[tuple[bytes, Event | None]]:
-    """Every line with its event, None where it is not as `_encode` wrote it."""
-    # A log without a single digest is of a loopscope that wrote none; what of it can be read is taken.
-    checked = _DIGEST.search(data) is not None
-    for line in data.removesuffix(b"\n").split(b"\n") if data else ():
-        entry = _decode(line, checked)
-        if checked or entry is not None:
-            yield line, entry
+def json_bytes(value: object) -> bytes:
+    """JSON as the run directory holds it: two spaces, given order, no NaN, one final newline."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _decode(line: bytes, checked: bool) -> Event | None:
-    try:
-        entry: Event = parse_json(line)
-        if checked:
-            entry.pop("sha256")
-            return entry if _encode(entry) == line + b"\n" else None
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return None
-    return entry if isinstance(entry, dict) else None
+class SealedJson(BaseModel):
+    """JSON that carries the digest of itself."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-def _is_torn(line: bytes, data: bytes) -> bool:
-    """Whether a line is the mere beginning of one: the last of the log, without its digest and newline."""
-    return not data.endswith(b"\n") and data.endswith(line) and _DIGEST.search(line) is None
+    def encode(self) -> bytes:
+        """The one form in which this is written, digest last."""
+        payload = self.model_dump(mode="json")
+        return json_bytes({**payload, "sha256": sha256_bytes(json_bytes(payload))})

@@ -1,41 +1,41 @@
 """`manifest.json`: what was measured, with what, and how; the identity of a run.
 
 Nothing here changes between an undisturbed run and one that was killed and resumed: times and the like go to
-`events.jsonl`. Every field but those in `PROVENANCE` must be equal for a later command to continue the run.
+`events.jsonl`. Every field but those in `PROVENANCE` must be equal for a later command to continue the run. At the end
+of the file: how far another batch layout moves the numbers of a run, which follows from its manifest.
 """
 
-import json
+from __future__ import annotations
+
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     JsonValue,
-    StringConstraints,
     ValidationError,
     model_validator,
 )
 
 from loopscope.errors import LoopscopeError
-from loopscope.store.bounded import parse_json
-from loopscope.store.hashing import sha256_bytes
-from loopscope.store.layout import TaskRows, WorkUnit, plan_units
-from loopscope.store.tables import SCHEMA_VERSION, Level, Table, tables_of
+from loopscope.store.column_types import Level, Table
+from loopscope.store.hashing import Sha256, json_bytes, parse_json, sha256_bytes
+from loopscope.store.run_directory import TaskRows, WorkUnit, plan_units
+from loopscope.store.tables import SCHEMA_VERSION, TABLES
 
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Depth = Annotated[int, Field(ge=0)]
 
 PROVENANCE = frozenset({"command_line"})
 """Fields that may differ between the command that began a run and one that continues it."""
 
 
-class _Part(BaseModel):
+class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ModelInfo(_Part):
+class ModelInfo(_Frozen):
     """The looped model and the exact weights that were read."""
 
     spec: str
@@ -58,7 +58,7 @@ class ModelInfo(_Part):
     toy: bool = False
 
 
-class TaskInfo(_Part):
+class TaskInfo(_Frozen):
     """One task of a run: which examples, worded how."""
 
     name: str
@@ -80,7 +80,7 @@ class TaskInfo(_Part):
     """Identifiers left out by the length policy."""
 
 
-class Dtypes(_Part):
+class Dtypes(_Frozen):
     """The arithmetic of each stage."""
 
     states: str
@@ -90,7 +90,7 @@ class Dtypes(_Part):
     interventions: str = "bfloat16"
 
 
-class BatchInfo(_Part):
+class BatchInfo(_Frozen):
     """How examples are put together into batches."""
 
     policy: str
@@ -101,7 +101,7 @@ class BatchInfo(_Part):
     padding: str = "right"
 
 
-class Manifest(_Part):
+class Manifest(_Frozen):
     """Everything that identifies a run."""
 
     schema_version: int = SCHEMA_VERSION
@@ -149,7 +149,8 @@ class Manifest(_Part):
 
     def tables(self) -> tuple[Table, ...]:
         """The tables that this run writes."""
-        return tables_of(tokens=self.tokens, paths=self.paths)
+        left_out = {name for name, wanted in (("tokens", self.tokens), ("paths", self.paths)) if not wanted}
+        return tuple(table for name, table in TABLES.items() if name not in left_out)
 
     def units(self) -> tuple[WorkUnit, ...]:
         """The work units of this run; they follow from the manifest alone."""
@@ -211,12 +212,47 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         return manifest
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the whole"
+        field = ".".join(str(name) for name in first["loc"]) or "the whole"
         raise ManifestDamageError(f"{field}: {first['msg']}") from error
     except ValueError as error:
         raise ManifestDamageError("it holds what JSON cannot hold") from error
 
 
-def json_bytes(value: object) -> bytes:
-    """JSON as the run directory holds it: two spaces, given order, no NaN, one final newline."""
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+class LayoutMargin(NamedTuple):
+    """How far another batch layout moves a gain or a slope, in nats; an outcome nearer to zero is layout-sensitive.
+
+    Of a reference solution's mean, of a choice between options, of a single token. Each figure is what 99 of 100 values
+    of ΔU and of A stayed below in `loopscope verify --layout`, rounded up; docs/measuring.md says where.
+    """
+
+    solution: float
+    options: float
+    token: float
+
+
+LAYOUT_MARGINS = {
+    "float64": LayoutMargin(1e-12, 1e-12, 1e-12),
+    "float32": LayoutMargin(1e-6, 2e-6, 1e-5),
+    "float16": LayoutMargin(2.5e-4, 2e-3, 8e-3),
+    "bfloat16": LayoutMargin(2e-3, 1.5e-2, 6e-2),
+}
+"""By the arithmetic that depends on the layout; FP16, with three bits more, an eighth of BF16."""
+STEADY = frozenset({"ouro", "huginn", "retrofit-llama", "retrofit-olmo", "loop"})
+"""Families whose products and attention are loopscope's own; another's code may round as it likes."""
+STEADY_DEVICES = ("cpu", "NVIDIA H200")
+"""Where their states were seen not to depend on the layout; another GPU's library may take other kernels."""
+
+
+def layout_margin(manifest: Manifest) -> LayoutMargin:
+    """The figures of a run.
+
+    On a CPU and on an H200 the states of loopscope's own model code do not depend on the layout, but for options that
+    share a row, so that only the readout's arithmetic counts there.
+    """
+    dtypes = manifest.dtypes
+    steady = manifest.device.startswith(STEADY_DEVICES) and manifest.model.family in STEADY
+    # float32 products on a GPU are not padded, and move by no more than the readout's own.
+    steady &= not manifest.settings.get("share_context")
+    arithmetic = {dtypes.readout} if steady else {dtypes.readout, dtypes.states}
+    # An arithmetic that is not in the table is one of a user's model: nothing finer than BF16 is known of it.
+    return max(LAYOUT_MARGINS.get(name, LAYOUT_MARGINS["bfloat16"]) for name in arithmetic)

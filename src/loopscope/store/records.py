@@ -12,24 +12,20 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from loopscope.store.bounded import parse_json, read_bounded
-from loopscope.store.hashing import sha256_bytes, sha256_file, sha256_once
-from loopscope.store.layout import RunLayout, WorkUnit
-from loopscope.store.manifest import Manifest, Sha256, json_bytes
+from loopscope.store.hashing import (
+    SealedJson,
+    Sha256,
+    parse_json,
+    read_bounded,
+    sha256_bytes,
+    sha256_file,
+    sha256_once,
+)
+from loopscope.store.manifest import Manifest
+from loopscope.store.run_directory import RunLayout, WorkUnit
 from loopscope.store.tables import SCHEMA_VERSION
 
 Count = Annotated[int, Field(ge=0)]
-
-
-class _Sealed(BaseModel):
-    """JSON that carries the digest of itself."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def encode(self) -> bytes:
-        """The one form in which this is written, digest last."""
-        payload = self.model_dump(mode="json")
-        return json_bytes({**payload, "sha256": sha256_bytes(json_bytes(payload))})
 
 
 class Shard(BaseModel):
@@ -43,7 +39,7 @@ class Shard(BaseModel):
     sha256: Sha256
 
 
-class UnitRecord(_Sealed):
+class UnitRecord(SealedJson):
     """What was committed for one unit."""
 
     schema_version: int = SCHEMA_VERSION
@@ -64,7 +60,7 @@ class UnitRecord(_Sealed):
         return next(shard for shard in self.shards if shard.table == table)
 
 
-class Completion(_Sealed):
+class Completion(SealedJson):
     """The seal of a finished run: what all records together say."""
 
     schema_version: int = SCHEMA_VERSION

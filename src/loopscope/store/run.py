@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from loopscope.arguments import text
 from loopscope.errors import LoopscopeError, setting
-from loopscope.store.bounded import read_bounded
-from loopscope.store.hashing import Event, read_events
-from loopscope.store.layout import RunLayout, WorkUnit
+from loopscope.store.column_types import Table
+from loopscope.store.events import Event, read_events
+from loopscope.store.hashing import read_bounded
 from loopscope.store.manifest import Manifest, ManifestDamageError, OtherVersionError, decode_manifest
 from loopscope.store.records import (
     Completion,
@@ -22,7 +22,8 @@ from loopscope.store.records import (
     repair_of,
     sound_records,
 )
-from loopscope.store.tables import SCHEMA_VERSION, TABLES, Table
+from loopscope.store.run_directory import RunLayout, WorkUnit
+from loopscope.store.tables import SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
     import polars as pl
@@ -256,7 +257,7 @@ def _scan(paths: list[Path]) -> "pl.LazyFrame":
 def _empty(table: Table) -> "pl.DataFrame":
     import polars as pl
 
-    from loopscope.store.arrow import arrow_schema
+    from loopscope.store.shards import arrow_schema
 
     frame = pl.from_arrow(arrow_schema(table).empty_table())
     assert isinstance(frame, pl.DataFrame)

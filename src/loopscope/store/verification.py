@@ -12,12 +12,12 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError
 from loopscope.path import classify
-from loopscope.store.checks import unit_problems
 from loopscope.store.hashing import ids_sha256
-from loopscope.store.layout import WorkUnit
 from loopscope.store.manifest import Manifest
 from loopscope.store.records import DamageError, UnitRecord, check_unit, repair_of
 from loopscope.store.run import StoredRun
+from loopscope.store.run_directory import WorkUnit
+from loopscope.store.shards import unit_problems
 
 _ROUNDING = 1e-6
 """How far a stored gain may be from the difference of the stored utilities, relative to them."""

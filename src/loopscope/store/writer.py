@@ -15,9 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.store.arrow import TableData, encode, to_arrow
 from loopscope.store.atomic import (
-    RunLock,
     clear_write_errors,
     partial_path,
     publish,
@@ -27,14 +25,15 @@ from loopscope.store.atomic import (
     write_atomically,
     write_partial,
 )
-from loopscope.store.bounded import read_bounded
-from loopscope.store.checks import constants, unit_problems
-from loopscope.store.hashing import EventLog, sha256_bytes
-from loopscope.store.layout import RunLayout, WorkUnit
+from loopscope.store.events import EventLog
+from loopscope.store.hashing import read_bounded, sha256_bytes
+from loopscope.store.lock import RunLock
 from loopscope.store.manifest import Manifest
-from loopscope.store.opening import agreed_manifest
 from loopscope.store.records import Completion, DamageError, Shard, UnitRecord, check_unit
+from loopscope.store.resume import agreed_manifest
 from loopscope.store.run import StoredRun
+from loopscope.store.run_directory import RunLayout, WorkUnit
+from loopscope.store.shards import TableData, constants, encode, to_arrow, unit_problems
 
 Status = Literal["new", "resumed", "finished"]
 

@@ -1,6 +1,6 @@
-"""Where everything lies in a run directory, and what in it is not ours.
+"""Where everything lies in a run directory, what in it is not loopscope's, and the work units that name its files.
 
-Work units: the pieces into which a run is cut, the same for every engine and after every interruption.
+A run is cut into work units, the same for every engine and after every interruption.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.store.atomic import PARTIAL, partial_path
-from loopscope.store.tables import TABLES, Table
+from loopscope.store.column_types import Table
+from loopscope.store.tables import TABLES
 
 _IGNORED = frozenset({".DS_Store"})
 

@@ -1,21 +1,22 @@
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.store import TABLES, Column, ColumnType, Level, Table
-from loopscope.store.tables import schema_markdown, with_schema
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "run-directory.md"
 
 
-def test_the_documentation_holds_the_schema() -> None:
+def test_the_documentation_holds_the_schema(schema_document: ModuleType) -> None:
     document = DOCS.read_text(encoding="utf-8")
-    assert with_schema(document) == document, "run: python -m loopscope.store.tables docs/run-directory.md"
+    remedy = "run: python tests/store/schema_document.py docs/run-directory.md"
+    assert schema_document.with_schema(document) == document, remedy
 
 
-def test_every_column_is_documented_once() -> None:
-    text = schema_markdown()
+def test_every_column_is_documented_once(schema_document: ModuleType) -> None:
+    text = schema_document.schema_markdown()
     for table in TABLES.values():
         section = text.split(f"### `{table.name}`")[1].split("###")[0]
         for column in table.columns:
@@ -24,14 +25,14 @@ def test_every_column_is_documented_once() -> None:
             assert "\n" not in column.meaning
 
 
-def test_documentation_tables_have_six_cells_a_row() -> None:
-    rows = [line for line in schema_markdown().splitlines() if line.startswith("|")]
+def test_documentation_tables_have_six_cells_a_row(schema_document: ModuleType) -> None:
+    rows = [line for line in schema_document.schema_markdown().splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows} == {7}
 
 
-def test_a_document_without_markers_is_refused() -> None:
+def test_a_document_without_markers_is_refused(schema_document: ModuleType) -> None:
     with pytest.raises(ValueError, match="lacks the markers"):
-        with_schema("# nothing")
+        schema_document.with_schema("# nothing")
 
 
 def test_the_grids_are_the_papers() -> None:

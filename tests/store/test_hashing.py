@@ -1,15 +1,67 @@
-"""JSON of any size, depth and kind in place of a run's own: one line, in no time."""
+"""Digests, and JSON that is bounded before it is parsed."""
 
+from __future__ import annotations
+
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
-from loopscope.store import Manifest, StoredRun, open_or_create, verify
-from loopscope.store.bounded import MAX_JSON_BYTES, MAX_JSON_DEPTH, parse_json
+from loopscope.store import Manifest, StoredRun, code_sha256, hashing, ids_sha256, open_or_create, verify
+from loopscope.store.hashing import MAX_JSON_BYTES, MAX_JSON_DEPTH, parse_json
+
+
+@given(st.lists(st.text()), st.lists(st.text()))
+def test_only_equal_identifier_lists_have_equal_digests(one: list[str], two: list[str]) -> None:
+    assert (ids_sha256(one) == ids_sha256(two)) == (one == two)
+
+
+def test_the_code_digest_sees_measuring_code_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("measure/a.py", "report/b.py", "_version.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    before = code_sha256(tmp_path)
+    (tmp_path / "report" / "b.py").write_text("x = 2\n")
+    (tmp_path / "measure" / "notes.txt").write_text("not code")
+    assert code_sha256(tmp_path) == before
+    (tmp_path / "measure" / "a.py").write_text("x = 2\n")
+    changed = code_sha256(tmp_path)
+    assert changed != before
+    (tmp_path / "measure" / "a.py").rename(tmp_path / "measure" / "c.py")
+    assert code_sha256(tmp_path) != changed
+
+
+def test_a_file_is_hashed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    asked: list[Path] = []
+
+    def counted(path: Path) -> str:
+        asked.append(path)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr(hashing, "sha256_file", counted)
+    for _ in range(2):
+        assert hashing.sha256_once(path) == hashlib.sha256(b"one").hexdigest()
+    assert len(asked) == 2, "a file that has just changed may change again within one tick of its clock"
+    monkeypatch.setattr(hashing, "_SETTLED_NS", -1)
+    for _ in range(3):
+        assert hashing.sha256_once(path) == hashlib.sha256(b"one").hexdigest()
+    assert len(asked) == 3
+    times = path.stat()
+    path.write_bytes(b"two")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert hashing.sha256_once(path) == hashlib.sha256(b"two").hexdigest()
+    path.unlink()
+    path.write_bytes(b"six")
+    assert hashing.sha256_once(path) == hashlib.sha256(b"six").hexdigest()
+
 
 DEEP = {
     "lists": b"[" * 200_000,

@@ -1,7 +1,4 @@
-"""Naming what differs between the manifest of a run and the one of a new command.
-
-Whether a command may write into a directory: new, the same run again, or refused with the difference named.
-"""
+"""Whether a command may write into a directory: a new run, the same run again, or refused with the difference named."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.store.bounded import read_bounded
-from loopscope.store.hashing import read_events
-from loopscope.store.layout import RunLayout
+from loopscope.store.events import read_events
+from loopscope.store.hashing import read_bounded
 from loopscope.store.manifest import PROVENANCE, Manifest, ManifestDamageError, OtherVersionError, decode_manifest
 from loopscope.store.records import sound_records
+from loopscope.store.run_directory import RunLayout
 
 
 class Difference(NamedTuple):
