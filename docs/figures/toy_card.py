@@ -23,7 +23,7 @@ from loopscope.studies import open_records
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.studies.tables.depth_coverage import running_best
 from loopscope.tasks.arithmetic.problem import wording
-from loopscope.tasks.arithmetic.story import problem
+from loopscope.tasks.arithmetic.task import problem
 
 FOLDER = Path(__file__).resolve().parent
 CARD = FOLDER.parent / "embedded-models.md"

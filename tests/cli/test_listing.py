@@ -13,7 +13,7 @@ from rich.console import Console
 from loopscope.cli.listing import list_models, list_tasks, model_rows
 from loopscope.models.families.detect import FAMILIES
 from loopscope.models.published import PUBLISHED
-from loopscope.tasks.benchmarks import BENCHMARKS
+from loopscope.tasks.known_tasks import BENCHMARKS
 
 
 def printed(width=80):

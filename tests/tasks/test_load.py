@@ -8,7 +8,7 @@ import pytest
 
 from loopscope.errors import LoopscopeError
 from loopscope.tasks import load_task
-from loopscope.tasks.benchmarks import BENCHMARKS
+from loopscope.tasks.known_tasks import BENCHMARKS
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.load import ranges
+from loopscope.tasks.encoding import ranges
 from loopscope.tasks.selection import Selection, parse_ids
 
 

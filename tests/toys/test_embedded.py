@@ -11,8 +11,7 @@ import loopscope.models
 from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
 from loopscope.tasks.arithmetic.problem import split_of
-from loopscope.tasks.arithmetic.story import problem
-from loopscope.tasks.arithmetic.task import Arithmetic
+from loopscope.tasks.arithmetic.task import Arithmetic, problem
 from loopscope.toys.export import LIMIT, greedy_accuracy
 from loopscope.toys.recipe import get_recipe
 

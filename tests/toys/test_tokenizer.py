@@ -4,8 +4,7 @@ import random
 
 from tokenizers import Tokenizer
 
-from loopscope.tasks.arithmetic.story import problem
-from loopscope.tasks.arithmetic.task import Arithmetic, ArithmeticChoice
+from loopscope.tasks.arithmetic.task import Arithmetic, ArithmeticChoice, problem
 from loopscope.toys.data import END, build_tokenizer
 from loopscope.toys.recipe import END_ID, VOCABULARY
 

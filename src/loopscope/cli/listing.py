@@ -156,7 +156,7 @@ def list_tasks(*, as_json: bool = False, console: Console | None = None) -> None
 
 def task_rows() -> list[dict[str, Any]]:
     """What is listed, as plain values."""
-    from loopscope.tasks.registry import list_tasks as known_tasks
+    from loopscope.tasks.known_tasks import list_tasks as known_tasks
 
     return [dataclasses.asdict(task) for task in known_tasks()]
 

@@ -29,8 +29,9 @@ from loopscope.models.packing import common_prefix
 from loopscope.models.protocol import LoopedModel
 from loopscope.store.hashing import code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
-from loopscope.tasks.encoding import Encoder, Example, Row, Split, encode_row, fit_length, survey_lengths
-from loopscope.tasks.load import LoadedTask, load_task
+from loopscope.tasks.encoding import Encoder, Example, LoadedTask, Row, Split, encode_row
+from loopscope.tasks.lengths import fit_length, survey_lengths
+from loopscope.tasks.load import load_task
 
 if TYPE_CHECKING:
     from loopscope.models.protocol import LoopedModel

@@ -28,7 +28,7 @@ from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.layout import WorkUnit
 from loopscope.store.manifest import Manifest
 from loopscope.store.writer import RunWriter, open_or_create
-from loopscope.tasks.load import LoadedTask
+from loopscope.tasks.encoding import LoadedTask
 
 Notify = Callable[[str], None]
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from loopscope.arguments import choice, index, parse_number, parse_ranges, text, whole
 from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.store.column_types import Level
-from loopscope.tasks.benchmarks import find_benchmark
+from loopscope.tasks.known_tasks import find_benchmark
 from loopscope.tasks.selection import LARGEST_ROW, MOST_ROWS, parse_ids
 
 DEEPEST = 10_000

@@ -1,19 +1,9 @@
 """Benchmark rows, prompt text, tokenisation, reference positions."""
 
-from loopscope.tasks.encoding import (
-    Example,
-    LengthPolicy,
-    LengthSurvey,
-    Row,
-    Sequence,
-    Task,
-    encode_pair,
-    encode_row,
-    fit_length,
-    survey_lengths,
-)
-from loopscope.tasks.load import LoadedTask, load_task
-from loopscope.tasks.registry import get_task, list_tasks, task_names
+from loopscope.tasks.encoding import Example, LoadedTask, Row, Sequence, Task, encode_pair, encode_row
+from loopscope.tasks.known_tasks import get_task, list_tasks, task_names
+from loopscope.tasks.lengths import LengthPolicy, LengthSurvey, fit_length, survey_lengths
+from loopscope.tasks.load import load_task
 from loopscope.tasks.selection import parse_ids
 
 __all__ = [

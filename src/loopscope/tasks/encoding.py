@@ -1,36 +1,26 @@
-"""What a model is asked: token ids, the positions whose logits are scored, and their targets.
+"""What a model is asked: a row of text, its token ids, the positions whose logits are scored, and their targets.
 
 A prediction position p is the place whose logits predict token p + 1. Only tokens of the solution or of an
 option are predicted; the prompt is context.
 
-From context and continuation text to token ids, with the split between them at a token boundary.
-
-Two ways, because a tokenizer need not put a boundary where the text has one:
+There are two ways from context and continuation to token ids, because a tokenizer need not put a boundary where the
+text has one:
 
 - `joint`: encode context + continuation as one text and the context alone; what follows the context's number of
   tokens is the continuation. Blanks at the end of the context first move over to the continuation, since most
   tokenizers glue a blank to the word after it. The model then reads the text exactly as it would be written.
 - `separate`: encode the two alone and put them one after the other. The boundary is always clean, at the price of
   a tokenization that the whole text would not get.
-
-Sequences longer than the model allows: found and named before a pass starts, then kept out or cut.
-
-A model that allows L positions takes sequences of at most L tokens. Policies:
-
-- "error": refuse, naming how many questions are too long and which.
-- "skip": leave those questions out. A choice is left out whole, since its options are scored together.
-- "truncate-left": drop tokens from the left of the context of each sequence that is too long, as
-  lm-evaluation-harness does. What is scored is never cut, and at least one token stays before it: a question
-  whose answer alone does not fit is an error under this policy too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 from loopscope.errors import LoopscopeError
 
@@ -160,83 +150,76 @@ class Task(Protocol):
         ...
 
 
-LengthPolicy = Literal["error", "skip", "truncate-left"]
-
-
-class LongExample(NamedTuple):
-    """A question with a sequence that does not fit: its longest, and the longest stretch that must stay."""
-
-    id: str
-    source_row: int
-    tokens: int
-    needed: int
-
-
-@dataclasses.dataclass(frozen=True)
-class LengthSurvey:
-    """The lengths of a task's sequences against what a model allows.
+@dataclass(frozen=True)
+class LoadedTask:
+    """Rows of one task, in source order.
 
     Attributes:
-        allowed: positions of the model.
-        examples: questions looked at.
-        longest: tokens of the longest sequence.
-        too_long: the questions that do not fit, in source order.
+        name: of the task: "gsm8k".
+        spec: what loads the same rows again, up to `limit` and `ids`: "gsm8k:train256".
+        kind: "solution" or "options".
+        split: "test", "train", "validation"; "all" for a file of one's own.
+        subset: the named subset, if one was chosen.
+        source: the file or the hub's repository and commit.
+        source_rows: how many rows the whole split has.
+        data_hash: SHA-256 of the whole split's questions, whichever source they came from.
+        template: the template's name or path.
+        template_hash: SHA-256 of its content.
+        encoding: how context and continuation meet, "separate" or "joint".
+        rows: the chosen rows as text.
     """
 
-    allowed: int
-    examples: int
-    longest: int
-    too_long: tuple[LongExample, ...]
+    name: str
+    spec: str
+    kind: Kind
+    split: str
+    subset: str | None
+    source: str
+    source_rows: int
+    data_hash: str
+    template: str
+    template_hash: str
+    encoding: Split
+    rows: tuple[Row, ...] = field(repr=False)
 
-    def check(self, policy: LengthPolicy) -> None:
-        """Raise if the policy cannot go on with these questions."""
-        if policy not in get_args(LengthPolicy):
-            raise LoopscopeError(f"length policy {policy!r} is not known; choose {', '.join(get_args(LengthPolicy))}")
-        uncuttable = tuple(example for example in self.too_long if example.needed > self.allowed)
-        if policy == "error" and self.too_long:
-            raise LoopscopeError(
-                f"{self.describe(self.too_long)}; skip them or cut their contexts (policy skip or truncate-left)"
-            )
-        if policy == "truncate-left" and uncuttable:
-            raise LoopscopeError(f"{self.describe(uncuttable)} even without a context; use the policy skip")
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    def describe(self, listed: tuple[LongExample, ...] | None = None) -> str:
-        """One line: how many do not fit, and the first of them."""
-        listed = self.too_long if listed is None else listed
-        if not listed:
-            return f"all {self.examples} questions fit into {self.allowed} tokens (longest {self.longest})"
-        first = ", ".join(f"{example.id} ({example.tokens} tokens)" for example in listed[:5])
-        more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
-        return f"{len(listed)} of {self.examples} questions are longer than {self.allowed} tokens: {first}{more}"
+    def encode(self, tokenizer: Encoder) -> Iterator[Example]:
+        """The rows as examples, one at a time."""
+        return (encode_row(tokenizer, row, self.encoding) for row in self.rows)
 
+    def without_rows(self) -> LoadedTask:
+        """What the task is, without its texts: what a worker needs that is handed rows one unit at a time."""
+        return dataclasses.replace(self, rows=())
 
-def survey_lengths(examples: Iterable[Example], allowed: int) -> LengthSurvey:
-    """Look at every example once; nothing is kept but the names of those that do not fit."""
-    count = longest = 0
-    too_long: list[LongExample] = []
-    for example in examples:
-        count += 1
-        tokens = max(len(sequence.token_ids) for sequence in example.sequences)
-        longest = max(longest, tokens)
-        if tokens > allowed:
-            needed = max(len(sequence.token_ids) - sequence.positions[0] for sequence in example.sequences)
-            too_long.append(LongExample(example.id, example.source_row, tokens, needed))
-    return LengthSurvey(allowed, count, longest, tuple(too_long))
+    def describe(self) -> dict[str, Any]:
+        """What a run's manifest records about the task; chosen rows as ranges of source rows."""
+        names = ("name", "spec", "kind", "split", "subset", "source", "source_rows")
+        hashes = ("data_hash", "template", "template_hash", "encoding")
+        described = {name: getattr(self, name) for name in names + hashes}
+        return {**described, "rows": ranges([row.source_row for row in self.rows]), "count": len(self.rows)}
 
 
-def fit_length(example: Example, allowed: int, policy: LengthPolicy) -> Example | None:
-    """The example as the policy lets it through: itself, cut, or None when it is skipped."""
-    if all(len(sequence.token_ids) <= allowed for sequence in example.sequences):
-        return example
-    if policy == "skip":
-        return None
-    survey_lengths([example], allowed).check(policy)
-    return dataclasses.replace(example, sequences=tuple(_cut(sequence, allowed) for sequence in example.sequences))
+def ranges(numbers: list[int]) -> str:
+    """Ascending row numbers as `parse_ids` reads them.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2,5,7-8'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
-def _cut(sequence: Sequence, allowed: int) -> Sequence:
-    surplus = len(sequence.token_ids) - allowed
-    if surplus <= 0:
-        return sequence
-    positions = tuple(position - surplus for position in sequence.positions)
-    return Sequence(sequence.token_ids[surplus:], positions, sequence.targets)
+def canonical(content: object) -> bytes:
+    """JSON with sorted keys and no spaces, in UTF-8: equal content, equal bytes.
+
+    >>> canonical({"b": 1, "a": "é"}).decode()
+    '{"a":"é","b":1}'
+    """
+    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,33 +1,29 @@
-"""A question between its source row and its wording: the same fields whichever source it came from.
+"""Items: a question between its source row and its wording, with the same fields whichever source it came from.
 
-Source rows of the seven benchmarks as normalised questions: one function a benchmark.
+One function per benchmark makes the item of a source row. Copies name the same things differently (the hub stores
+HellaSwag's label as text, older CommonsenseQA files nest the question under a stem): what comes out is the same.
 
-Copies name the same things differently (the hub stores HellaSwag's label as text, older CommonsenseQA files nest
-the question under a stem): what comes out is the same for all of them.
-
-A task of the user's own: a data file with `prompt` + `solution`, or `context` + `options` + `answer`.
-
-`answer` is the right option's number from 0. `id` may name a row; ids must differ. Other fields are allowed: a
-template given with the task may use any text field of the row.
+A user's own data file has `prompt` + `solution`, or `context` + `options` + `answer`, where `answer` is the right
+option's number from 0. `id` may name a row; ids must differ. Other fields are allowed: a template given with the task
+may use any text field of the row.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.encoding import Scalar
-from loopscope.tasks.rows import (
+from loopscope.tasks.encoding import Kind, Scalar, canonical
+from loopscope.tasks.source_rows import (
     SourceRow,
     check_texts,
     check_unicode,
+    json_kind,
     key_index,
-    kind,
     option_index,
     text,
     texts,
@@ -80,15 +76,6 @@ class DataHash:
         return self._digest.hexdigest()
 
 
-def canonical(content: object) -> bytes:
-    """JSON with sorted keys and no spaces, in UTF-8: equal content, equal bytes.
-
-    >>> canonical({"b": 1, "a": "é"}).decode()
-    '{"a":"é","b":1}'
-    """
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
-
-
 def gsm8k(row: SourceRow) -> Item:
     """`answer` is the whole published solution, calculator marks (<<…>>) and the `####` line included."""
     return Item(row.index, row.where, {"question": text(row, "question"), "solution": text(row, "answer", "solution")})
@@ -135,7 +122,7 @@ def boolq(row: SourceRow) -> Item:
     """A yes/no question about a passage; option 0 is no, option 1 is yes."""
     found = value(row, "answer", "label")
     if not isinstance(found, bool) and found not in (0, 1):
-        raise LoopscopeError(f"{row.where}: field 'answer' must be true or false, not {kind(found)}")
+        raise LoopscopeError(f"{row.where}: field 'answer' must be true or false, not {json_kind(found)}")
     fields = {"passage": text(row, "passage"), "question": text(row, "question")}
     return Item(row.index, row.where, fields, ("no", "yes"), int(found))
 
@@ -153,7 +140,7 @@ def _choices(row: SourceRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
         choices = {key: [choice.get(key) for choice in choices] for key in ("label", "text")}
     if not isinstance(choices, dict):
-        raise LoopscopeError(f"{row.where}: field 'choices' must hold 'label' and 'text', not {kind(choices)}")
+        raise LoopscopeError(f"{row.where}: field 'choices' must hold 'label' and 'text', not {json_kind(choices)}")
     nested = SourceRow(row.index, row.where, choices)
     labels = check_texts(row, "choices.label", value(nested, "label"))
     options = check_texts(row, "choices.text", value(nested, "text"))
@@ -170,3 +157,39 @@ def _source_id(row: SourceRow, name: str) -> Mapping[str, Scalar]:
         return NO_METADATA
     check_unicode(row, name, str(found))
     return MappingProxyType({"source_id": str(found)})
+
+
+MOST_ID = 200
+"""Characters of a row's own name, which stands in every record of it."""
+
+
+def own_normaliser(names: Iterable[str], kind: Kind) -> Callable[[SourceRow], Item]:
+    """A function from a user's row to its question that checks the fields a template names, and ids."""
+    listed = sorted(names)
+    seen: dict[str, str] = {}
+
+    def normalise(row: SourceRow) -> Item:
+        name = _id(row, seen)
+        fields = {field: text(row, field) for field in listed}
+        if kind == "solution":
+            return Item(row.index, row.where, fields, id=name)
+        options = texts(row, "options")
+        return Item(row.index, row.where, fields, options, option_index(row, value(row, "answer"), len(options)), name)
+
+    return normalise
+
+
+def _id(row: SourceRow, seen: dict[str, str]) -> str:
+    found = row.fields.get("id")
+    if found is None:
+        found = f"row-{row.index}"
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        raise LoopscopeError(f"{row.where}: field 'id' must be a text or a whole number, not {json_kind(found)}")
+    name = str(found)
+    if not 0 < len(name) <= MOST_ID:
+        raise LoopscopeError(f"{row.where}: field 'id' has {len(name)} characters; give it 1 to {MOST_ID}")
+    check_unicode(row, "id", name)
+    if name in seen:
+        raise LoopscopeError(f"{row.where}: id {name!r} is already used at {seen[name]}; give each row its own")
+    seen[name] = row.where
+    return name

@@ -1,8 +1,7 @@
-"""A task made ready: split and rows chosen, wording applied, hashes taken. What `load_task` returns.
+"""`load_task`: from what the user writes to a task with its rows chosen, worded and hashed.
 
-Tasks that a program makes (`arithmetic`, `arithmetic-mc`) as loaded tasks: no file, no template, no network.
-
-From what the user writes to a task: `gsm8k`, `gsm8k:train256`, `my.jsonl`, `mine=data/my.jsonl`, `arithmetic`.
+`gsm8k`, `gsm8k:train256` (a benchmark), `my.jsonl`, `mine=data/my.jsonl` (a file of one's own), `arithmetic`,
+`arithmetic-mc` (generated: no file, no template, no network).
 """
 
 from __future__ import annotations
@@ -13,177 +12,20 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from loopscope.arguments import choice, optional_text
 from loopscope.arguments import text as checked_text
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError
 from loopscope.tasks.arithmetic.task import SIZES
-from loopscope.tasks.benchmarks import SPLIT_ALIASES, Benchmark, find_benchmark
-from loopscope.tasks.encoding import Encoder, Example, Kind, Row, Split, encode_row
-from loopscope.tasks.items import DataHash, Item, canonical
-from loopscope.tasks.registry import get_task, is_generated, unknown_task
-from loopscope.tasks.rows import (
-    SourceRow,
-    check_unicode,
-    is_data_file,
-    option_index,
-    read_rows,
-    text,
-    texts,
-    value,
-)
-from loopscope.tasks.rows import kind as json_kind
+from loopscope.tasks.encoding import LoadedTask, Row, canonical
+from loopscope.tasks.items import DataHash, Item, own_normaliser
+from loopscope.tasks.known_tasks import SPLIT_ALIASES, Benchmark, find_benchmark, get_task, is_generated, unknown_task
+from loopscope.tasks.local_and_hub import find_file, read_hub
 from loopscope.tasks.selection import Selection
-from loopscope.tasks.sources import find_file, read_hub
-from loopscope.tasks.template import Template, builtin_template, read_template
-
-MOST_ID = 200
-"""Characters of a row's own name, which stands in every record of it."""
-
-
-def own_template(first: SourceRow) -> Template:
-    """The plain template for a file, told by its first row's fields."""
-    if {"prompt", "solution"} <= first.fields.keys():
-        return builtin_template("own_solution")
-    if {"context", "options", "answer"} <= first.fields.keys():
-        return builtin_template("own_options")
-    fields = ", ".join(sorted(first.fields)) or "none"
-    raise LoopscopeError(
-        f"{first.where}: a task of your own needs the fields prompt and solution, or context, options and answer "
-        f"(this row has: {fields}); a benchmark's file is read by the benchmark's name and {setting('data_dir')}"
-    )
-
-
-def own_normaliser(template: Template) -> Callable[[SourceRow], Item]:
-    """A function from source row to question that checks the fields the template names, and ids."""
-    seen: dict[str, str] = {}
-
-    def normalise(row: SourceRow) -> Item:
-        name = _id(row, seen)
-        fields = {field: text(row, field) for field in sorted(template.names)}
-        if template.kind == "solution":
-            return Item(row.index, row.where, fields, id=name)
-        options = texts(row, "options")
-        return Item(row.index, row.where, fields, options, option_index(row, value(row, "answer"), len(options)), name)
-
-    return normalise
-
-
-def _id(row: SourceRow, seen: dict[str, str]) -> str:
-    found = row.fields.get("id")
-    if found is None:
-        found = f"row-{row.index}"
-    if isinstance(found, bool) or not isinstance(found, str | int):
-        raise LoopscopeError(f"{row.where}: field 'id' must be a text or a whole number, not {json_kind(found)}")
-    name = str(found)
-    if not 0 < len(name) <= MOST_ID:
-        raise LoopscopeError(f"{row.where}: field 'id' has {len(name)} characters; give it 1 to {MOST_ID}")
-    check_unicode(row, "id", name)
-    if name in seen:
-        raise LoopscopeError(f"{row.where}: id {name!r} is already used at {seen[name]}; give each row its own")
-    seen[name] = row.where
-    return name
-
-
-@dataclass(frozen=True)
-class LoadedTask:
-    """Rows of one task, in source order.
-
-    Attributes:
-        name: of the task: "gsm8k".
-        spec: what loads the same rows again, up to `limit` and `ids`: "gsm8k:train256".
-        kind: "solution" or "options".
-        split: "test", "train", "validation"; "all" for a file of one's own.
-        subset: the named subset, if one was chosen.
-        source: the file or the hub's repository and commit.
-        source_rows: how many rows the whole split has.
-        data_hash: SHA-256 of the whole split's questions, whichever source they came from.
-        template: the template's name or path.
-        template_hash: SHA-256 of its content.
-        encoding: how context and continuation meet, "separate" or "joint".
-        rows: the chosen rows as text.
-    """
-
-    name: str
-    spec: str
-    kind: Kind
-    split: str
-    subset: str | None
-    source: str
-    source_rows: int
-    data_hash: str
-    template: str
-    template_hash: str
-    encoding: Split
-    rows: tuple[Row, ...] = field(repr=False)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def encode(self, tokenizer: Encoder) -> Iterator[Example]:
-        """The rows as examples, one at a time."""
-        return (encode_row(tokenizer, row, self.encoding) for row in self.rows)
-
-    def without_rows(self) -> LoadedTask:
-        """What the task is, without its texts: what a worker needs that is handed rows one unit at a time."""
-        return dataclasses.replace(self, rows=())
-
-    def describe(self) -> dict[str, Any]:
-        """What a run's manifest records about the task; chosen rows as ranges of source rows."""
-        names = ("name", "spec", "kind", "split", "subset", "source", "source_rows")
-        hashes = ("data_hash", "template", "template_hash", "encoding")
-        described = {name: getattr(self, name) for name in names + hashes}
-        return {**described, "rows": ranges([row.source_row for row in self.rows]), "count": len(self.rows)}
-
-
-def ranges(numbers: list[int]) -> str:
-    """Ascending row numbers as `parse_ids` reads them.
-
-    >>> ranges([0, 1, 2, 5, 7, 8])
-    '0-2,5,7-8'
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
-
-
-def load_generated(name: str, split: str | None, selection: Selection) -> LoadedTask:
-    """The chosen rows of a generated task; its hash covers these rows, since the generator has no end."""
-    task = get_task(name)
-    split = SPLIT_ALIASES.get(split or "test", split or "test")
-    if split not in SIZES:
-        raise LoopscopeError(f"{task.name} has no split {split!r}; there is: {', '.join(SIZES)}")
-    selection.check(SIZES[split], f"{task.name} {split}")
-    if selection.ids is None:
-        rows = tuple(task.rows(split, limit=min(selection.limit or SIZES[split], SIZES[split])))
-    else:
-        wanted = sorted(selection.ids)[: selection.limit]
-        rows = tuple(task.rows(split, ids=[f"{split}-{row}" for row in wanted]))
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(canonical([row.source_row, row.context, row.continuations, row.answer]) + b"\n")
-    return LoadedTask(
-        name=task.name,
-        spec=f"{task.name}:{split}",
-        kind=task.kind,
-        split=split,
-        subset=None,
-        source="generated",
-        source_rows=SIZES[split],
-        data_hash=digest.hexdigest(),
-        template="generated",
-        template_hash=hashlib.sha256(b"").hexdigest(),
-        encoding="joint",
-        rows=rows,
-    )
-
+from loopscope.tasks.source_rows import SUFFIXES, SourceRow, read_rows
+from loopscope.tasks.template import Template, builtin_template, own_template, read_template
 
 RowCount = Literal["error", "warn"]
 
@@ -206,7 +48,7 @@ def load_task(
         data_dir: folder with local copies of the benchmarks; left out, they come from the hub.
         split: the split, if `spec` does not say.
         subset: the named subset, if `spec` does not say.
-        limit: at most so many rows.
+        limit: at most this many rows.
         ids: these source rows only, counted from 0 in the split.
         template: a template file instead of the task's own.
         row_count: what to do when a benchmark's split does not have its published number of rows: refuse, or
@@ -232,7 +74,7 @@ def load_task(
             raise LoopscopeError(f"{name} is made by a program and takes no template; leave it out")
         if subset is not None:
             raise LoopscopeError(f"{name} has no subset {subset!r}; choose a split, or rows with limit or ids")
-        return load_generated(name, _agree(spec, part, split), Selection.make(ids=ids, limit=limit))
+        return _load_generated(name, _agree(spec, part, split), Selection.make(ids=ids, limit=limit))
     benchmark = find_benchmark(name)
     if benchmark is None:
         raise unknown_task(name)
@@ -252,18 +94,18 @@ def _file(spec: str) -> _File | None:
     exists = os.path.isfile(spec)  # unlike Path.is_file also for names that are too long
     if equals and "/" not in before and not exists:
         return _File(before, Path(after))
-    if equals or "/" in spec or is_data_file(spec) or exists:
+    if equals or "/" in spec or spec.lower().endswith(SUFFIXES) or exists:
         return _File(Path(spec).name.partition(".")[0], Path(spec))
     return None
 
 
-class _Part(NamedTuple):
+class _ChosenSplit(NamedTuple):
     split: str
     subset: str | None
     first: int | None
 
 
-def _choose(benchmark: Benchmark, spec: str, part: str, split: str | None, subset: str | None) -> _Part:
+def _choose(benchmark: Benchmark, spec: str, part: str, split: str | None, subset: str | None) -> _ChosenSplit:
     if part in benchmark.subsets:
         part, subset = "", _agree(spec, part, subset)
     split = _agree(spec, SPLIT_ALIASES.get(part, part), SPLIT_ALIASES.get(split or "", split))
@@ -272,12 +114,12 @@ def _choose(benchmark: Benchmark, spec: str, part: str, split: str | None, subse
             known = ", ".join(benchmark.subsets) or "none"
             raise LoopscopeError(f"{benchmark.name} has no subset {subset!r}; there is: {known}")
         chosen = benchmark.subsets[subset]
-        return _Part(_agree(f"{benchmark.name}:{subset}", chosen.split, split) or "", subset, chosen.rows)
+        return _ChosenSplit(_agree(f"{benchmark.name}:{subset}", chosen.split, split) or "", subset, chosen.rows)
     split = split or benchmark.default_split
     if split not in benchmark.splits:
         known = ", ".join([*benchmark.splits, *benchmark.subsets])
         raise LoopscopeError(f"{benchmark.name} has no split {split!r}; there is: {known}")
-    return _Part(split, None, None)
+    return _ChosenSplit(split, None, None)
 
 
 def _agree(spec: str, written: str, given: str | None) -> str | None:
@@ -288,7 +130,7 @@ def _agree(spec: str, written: str, given: str | None) -> str | None:
 
 def _load_benchmark(
     benchmark: Benchmark,
-    part: _Part,
+    part: _ChosenSplit,
     selection: Selection,
     data_dir: str | Path | None,
     template: str | Path | None,
@@ -330,6 +172,37 @@ def _load_benchmark(
     )
 
 
+def _load_generated(name: str, split: str | None, selection: Selection) -> LoadedTask:
+    """The chosen rows of a generated task; its hash covers these rows, since the generator has no end."""
+    task = get_task(name)
+    split = SPLIT_ALIASES.get(split or "test", split or "test")
+    if split not in SIZES:
+        raise LoopscopeError(f"{task.name} has no split {split!r}; there is: {', '.join(SIZES)}")
+    selection.check(SIZES[split], f"{task.name} {split}")
+    if selection.ids is None:
+        rows = tuple(task.rows(split, limit=min(selection.limit or SIZES[split], SIZES[split])))
+    else:
+        wanted = sorted(selection.ids)[: selection.limit]
+        rows = tuple(task.rows(split, ids=[f"{split}-{row}" for row in wanted]))
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(canonical([row.source_row, row.context, row.continuations, row.answer]) + b"\n")
+    return LoadedTask(
+        name=task.name,
+        spec=f"{task.name}:{split}",
+        kind=task.kind,
+        split=split,
+        subset=None,
+        source="generated",
+        source_rows=SIZES[split],
+        data_hash=digest.hexdigest(),
+        template="generated",
+        template_hash=hashlib.sha256(b"").hexdigest(),
+        encoding="joint",
+        rows=rows,
+    )
+
+
 def _load_own(file: _File, selection: Selection, template: str | Path | None) -> LoadedTask:
     name, path = file
     if not name:
@@ -340,7 +213,7 @@ def _load_own(file: _File, selection: Selection, template: str | Path | None) ->
     first = next(rows)
     wording = own_template(first) if template is None else read_template(template)
     rows = itertools.chain([first], rows)
-    chosen = _collect(rows, own_normaliser(wording), wording, selection, str(path))
+    chosen = _collect(rows, own_normaliser(wording.names, wording.kind), wording, selection, str(path))
     return LoadedTask(
         name=name,
         spec=f"{name}={path}",

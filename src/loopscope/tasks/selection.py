@@ -1,4 +1,4 @@
-"""Which rows of a split are used: a named subset, chosen rows, the first so many.
+"""Which rows of a split are used: a named subset, chosen rows, the first few.
 
 Rows keep their source order and their source index, whatever is chosen.
 """
@@ -34,9 +34,9 @@ class Selection:
     """Rows to use.
 
     Attributes:
-        first: only the first so many rows of the split (a named subset).
+        first: only this many rows from the start of the split (a named subset).
         ids: only these source rows.
-        limit: at most so many of the rows that remain.
+        limit: at most this many of the rows that remain.
     """
 
     first: int | None = None

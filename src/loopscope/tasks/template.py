@@ -1,29 +1,25 @@
-r"""A template string: text with `{field}` places, as `str.format` writes them, and nothing more.
-
-`{name!t}` trims the field, `{name!c}` capitalises it as `str.capitalize` does; `{{` and `}}` are braces. There is
-no attribute or index access and no format specification, so a template cannot reach anything but texts.
-
->>> Wording("Question: {question!t}\nAnswer:").fill({"question": " Why? "}, "row 0")
-'Question: Why?\nAnswer:'
-
-Text clean-up as data: the steps a template lists under `clean`, applied in order.
-
-HellaSwag needs it: its WikiHow half carries bracketed marks like `[header]` that lm-evaluation-harness removes
-before the text is scored.
-
-Patterns are those of RE2, through Arrow: no look-around and no back-reference in the pattern, and so no pattern that
-takes exponential time, which Python's `re` can neither foresee nor interrupt.
-
->>> steps = parse_steps([{"pattern": r"\[.*?\]", "with": ""}, {"trim": True}], "template")
->>> clean(" [header] Wash it. ", steps)
-'Wash it.'
-
-How a question is worded: a TOML file that turns a normalised question into a row of text.
+r"""How a question is worded: a TOML file that turns a normalised question into a row of text.
 
 A template of kind "solution" has a `prompt` and a `solution`; the solution is what the reference utility reads
 (Appendix C.2, "Reference solutions"). One of kind "options" has a `context`, an `option` that is filled once per
 answer option, and a `delimiter` between the two ("Joint options"). The package's templates lie in
 `loopscope/tasks/templates`; a user's own file replaces any of them. `template_hash` goes into the manifest.
+
+A template string is text with `{field}` places, as `str.format` writes them: `{name!t}` trims the field, `{name!c}`
+capitalises it as `str.capitalize` does; `{{` and `}}` are braces. There is no attribute or index access and no format
+specification, so a template cannot reach anything but texts.
+
+>>> Wording("Question: {question!t}\nAnswer:").fill({"question": " Why? "}, "row 0")
+'Question: Why?\nAnswer:'
+
+Text is cleaned up by the steps that a template lists under `clean`, in order. HellaSwag needs it: its WikiHow half
+carries bracketed marks like `[header]` that lm-evaluation-harness removes before the text is scored. Patterns are those
+of RE2, through Arrow: no look-around and no back-reference in the pattern, and so no pattern that takes exponential
+time, which Python's `re` can neither foresee nor interrupt.
+
+>>> steps = parse_steps([{"pattern": r"\[.*?\]", "with": ""}, {"trim": True}], "template")
+>>> clean(" [header] Wash it. ", steps)
+'Wash it.'
 """
 
 from __future__ import annotations
@@ -38,10 +34,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, setting
 from loopscope.plain_files import read_text
-from loopscope.tasks.encoding import Kind, Row
-from loopscope.tasks.items import Item, canonical
+from loopscope.tasks.encoding import Kind, Row, canonical
+from loopscope.tasks.items import Item
+from loopscope.tasks.source_rows import SourceRow
 
 MOST_CHARACTERS = 1_000_000
 """Characters of a question as worded, its context counted once an option. A character may be a token, and a token takes
@@ -50,7 +47,7 @@ some hundred bytes while it is encoded."""
 _CONVERSIONS: dict[str | None, Callable[[str], str]] = {None: str, "t": str.strip, "c": str.capitalize}
 
 
-class _Part(NamedTuple):
+class _Place(NamedTuple):
     literal: str
     name: str | None
     conversion: str | None
@@ -96,7 +93,7 @@ def check_size(characters: int, where: str) -> None:
         )
 
 
-def _parse(text: str, where: str) -> list[_Part]:
+def _parse(text: str, where: str) -> list[_Place]:
     parts = []
     try:
         for literal, name, specification, conversion in string.Formatter().parse(text):
@@ -104,7 +101,7 @@ def _parse(text: str, where: str) -> list[_Part]:
                 raise LoopscopeError(f"{where}: {{{name}}} in {text!r} must be a plain field name like {{question}}")
             if conversion not in _CONVERSIONS:
                 raise LoopscopeError(f"{where}: !{conversion} in {text!r} is not known; there are !t and !c")
-            parts.append(_Part(literal, name, conversion))
+            parts.append(_Place(literal, name, conversion))
     except ValueError as error:
         raise LoopscopeError(
             f"{where}: {text!r} is not a template ({error}); write {{{{ and }}}} for braces"
@@ -294,6 +291,19 @@ def builtin_template(name: str) -> Template:
     """A template of the package, by its task's name."""
     text = (resources.files("loopscope.tasks.templates") / f"{name}.toml").read_text(encoding="utf-8")
     return parse_template(tomllib.loads(text), name)
+
+
+def own_template(first: SourceRow) -> Template:
+    """The plain template for a file, told by its first row's fields."""
+    if {"prompt", "solution"} <= first.fields.keys():
+        return builtin_template("own_solution")
+    if {"context", "options", "answer"} <= first.fields.keys():
+        return builtin_template("own_options")
+    fields = ", ".join(sorted(first.fields)) or "none"
+    raise LoopscopeError(
+        f"{first.where}: a task of your own needs the fields prompt and solution, or context, options and answer "
+        f"(this row has: {fields}); a benchmark's file is read by the benchmark's name and {setting('data_dir')}"
+    )
 
 
 def read_template(path: str | Path) -> Template:

@@ -25,8 +25,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from loopscope.tasks.arithmetic.problem import Chooser, key
-from loopscope.tasks.arithmetic.story import FEWEST, problem
-from loopscope.tasks.arithmetic.task import answer_context, solution_context
+from loopscope.tasks.arithmetic.story import FEWEST
+from loopscope.tasks.arithmetic.task import answer_context, problem, solution_context
 from loopscope.toys.recipe import END_ID, VOCABULARY, Mixture
 
 END = "<|endoftext|>"

@@ -16,8 +16,7 @@ from tokenizers import Tokenizer
 from loopscope.models.generate import generate
 from loopscope.models.protocol import LoopedModel
 from loopscope.tasks.arithmetic.solution import answer_of
-from loopscope.tasks.arithmetic.story import problem
-from loopscope.tasks.arithmetic.task import answer_context, solution_context
+from loopscope.tasks.arithmetic.task import answer_context, problem, solution_context
 from loopscope.toys.build import Toy
 from loopscope.toys.recipe import END_ID, Recipe
 from loopscope.toys.state import write_atomically

@@ -3,8 +3,7 @@
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.arithmetic.story import problem
-from loopscope.tasks.arithmetic.task import Arithmetic, ArithmeticChoice
+from loopscope.tasks.arithmetic.task import Arithmetic, ArithmeticChoice, problem
 
 
 class Bytes:

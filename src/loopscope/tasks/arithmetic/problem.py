@@ -1,14 +1,10 @@
-"""Random choices that come out the same on every platform and Python version.
+"""A generated problem: its text, its computation as a small graph of steps, its answer, and the split it belongs to.
 
-Only `random.Random(int).random()` is used, whose sequence Python promises to keep; the convenience methods
-built on it may change and are not.
+Random choices come out the same on every platform and Python version: only `random.Random(int).random()` is used, whose
+sequence Python promises to keep; the convenience methods built on it may change.
 
-What a generated problem is: its text, its computation as a small graph of steps, its answer.
-
-The wording of a problem, and the split that follows from it.
-
-The wording is the story with every number, name and pronoun for a name taken out. Its keyed hash decides whether the
-problem belongs to train, validation or test. Two problems with the same wording are always on the same
+The wording of a problem is the story with every number, name and pronoun for a name taken out. Its keyed hash decides
+whether the problem belongs to train, validation or test. Two problems with the same wording are always on the same
 side, so the splits share no problem and not even a wording.
 """
 

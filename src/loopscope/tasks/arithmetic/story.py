@@ -2,11 +2,6 @@
 
 A story follows one running amount v. Each sentence frame stands for one operation on v (or two, where the
 sentence itself holds a product); the numbers are drawn so that every result is a whole number from 2 to 999.
-
-Problem number i of a split: addressable, so that no file of problems is ever needed.
-
-Row i tries stories from its own stream until the wording of one belongs to the split; how many operations
-it has follows from i, so that any first rows hold every difficulty alike.
 """
 
 from __future__ import annotations
@@ -16,7 +11,7 @@ from typing import NamedTuple
 
 from loopscope.tasks.arithmetic import frames_endings, frames_people, frames_places, words
 from loopscope.tasks.arithmetic.frames_people import Frames
-from loopscope.tasks.arithmetic.problem import LITERAL, Chooser, Problem, Step, key, split_of
+from loopscope.tasks.arithmetic.problem import LITERAL, Chooser, Problem, Step
 from loopscope.tasks.arithmetic.solution import REQUESTS, STYLES, render
 
 LARGEST = 999
@@ -398,22 +393,3 @@ def tell(choose: Chooser, operations: int) -> Problem:
     request = choose.of(REQUESTS[style])
     solution = render(teller.steps, style, choose)
     return Problem(" ".join(sentences), request, solution, tuple(teller.steps), teller.family.name, remark)
-
-
-SEED = 20260904
-"""The seed of the published rows."""
-
-
-def problem(split: str, index: int, *, seed: int = SEED, operations: int | None = None) -> Problem:
-    """Row `index` of a split, with 2 + index mod 5 operations unless told otherwise.
-
-    >>> first = problem("test", 0)
-    >>> first.operations, first == problem("test", 0)
-    (2, True)
-    """
-    count = FEWEST + index % (MOST - FEWEST + 1) if operations is None else operations
-    choose = Chooser(key("arithmetic", seed, split, index))
-    while True:
-        candidate = tell(choose, count)
-        if split_of(candidate.story) == split:
-            return candidate

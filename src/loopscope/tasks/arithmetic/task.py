@@ -3,6 +3,10 @@
 Both ask the same problems. `arithmetic` scores the worked solution after `Solution:`; `arithmetic-mc` scores the
 bare answers after `Answer:`, without showing the options, on their joint utility. Context and continuation
 are encoded as one text (`joint` in `tasks/encoding.py`).
+
+Problem number i of a split is addressable, so that no file of problems is ever needed: row i tries stories from its own
+stream until the wording of one belongs to the split. How many operations it has follows from i, so that any first rows
+hold every difficulty alike.
 """
 
 from __future__ import annotations
@@ -12,10 +16,29 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.arithmetic.problem import SPLITS, Chooser, Problem, key
+from loopscope.tasks.arithmetic.problem import SPLITS, Chooser, Problem, key, split_of
 from loopscope.tasks.arithmetic.solution import ANSWER, wrong_answers
-from loopscope.tasks.arithmetic.story import SEED, problem
+from loopscope.tasks.arithmetic.story import FEWEST, MOST, tell
 from loopscope.tasks.encoding import Encoder, Example, Kind, Row, Scalar, encode_row
+
+SEED = 20260904
+"""The seed of the published rows."""
+
+
+def problem(split: str, index: int, *, seed: int = SEED, operations: int | None = None) -> Problem:
+    """Row `index` of a split, with 2 + index mod 5 operations unless told otherwise.
+
+    >>> first = problem("test", 0)
+    >>> first.operations, first == problem("test", 0)
+    (2, True)
+    """
+    count = FEWEST + index % (MOST - FEWEST + 1) if operations is None else operations
+    choose = Chooser(key("arithmetic", seed, split, index))
+    while True:
+        candidate = tell(choose, count)
+        if split_of(candidate.story) == split:
+            return candidate
+
 
 SIZES = {"train": 100_000, "validation": 2_000, "test": 5_000}
 """How many rows a split has when no limit is given; the generator itself does not end."""

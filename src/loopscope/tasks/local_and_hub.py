@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.tasks.benchmarks import SPLIT_ALIASES, Benchmark, HubSource
-from loopscope.tasks.rows import SUFFIXES, SourceRow, is_data_file
+from loopscope.tasks.known_tasks import SPLIT_ALIASES, Benchmark, HubSource
+from loopscope.tasks.source_rows import SUFFIXES, SourceRow, is_data_file
 
 
 def find_file(benchmark: Benchmark, split: str, data_dir: str | Path) -> Path:

@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks import rows
-from loopscope.tasks.rows import MOST_ROW_BYTES, read_rows
+from loopscope.tasks import source_rows
+from loopscope.tasks.source_rows import MOST_ROW_BYTES, read_rows
 
 ROWS = [{"prompt": "Größe?\u2028", "n": 1}, {"prompt": "b", "n": 2}]
 
@@ -124,7 +124,7 @@ def test_the_whole_of_a_source_is_bounded(
         lines = b'{"a": 1}\n' * 3
         path.write_bytes(gzip.compress(lines) if suffix.endswith("gz") else lines)
     assert len(list(read_rows(path))) == 3
-    monkeypatch.setattr(rows, name, most)
+    monkeypatch.setattr(source_rows, name, most)
     with pytest.raises(LoopscopeError, match=r"is beyond what a source may hold, .*; split the file"):
         list(read_rows(path))
 

@@ -7,7 +7,7 @@ import pytest
 from loopscope.errors import LoopscopeError
 from loopscope.tasks import items as normalise
 from loopscope.tasks.items import DataHash, Item
-from loopscope.tasks.rows import SourceRow
+from loopscope.tasks.source_rows import SourceRow
 
 
 def row(**fields: Any) -> SourceRow:
