@@ -63,7 +63,7 @@ def warm_up() -> None:
 
     import loopscope.api
     import loopscope.report
-    import loopscope.toys.run  # noqa: F401
+    import loopscope.toys.train_toy  # noqa: F401
 
     torch.zeros(2, 2) @ torch.zeros(2, 2)
 

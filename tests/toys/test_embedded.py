@@ -12,8 +12,9 @@ from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
 from loopscope.tasks.arithmetic.problem import split_of
 from loopscope.tasks.arithmetic.task import Arithmetic, problem
-from loopscope.toys.export import LIMIT, greedy_accuracy
 from loopscope.toys.recipe import get_recipe
+from loopscope.toys.train_toy import greedy_accuracy
+from loopscope.toys.training_files import LIMIT
 
 FOLDER = Path(loopscope.models.__file__).parent / "embedded"
 DEPTHS = {"toy-ouro": 4, "toy-huginn": 8}

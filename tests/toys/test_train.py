@@ -14,10 +14,9 @@ from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
 from loopscope.models.tokenizer import load_tokenizer
 from loopscope.toys.build import compile_blocks, new_model
-from loopscope.toys.export import Accuracy, greedy_accuracy
 from loopscope.toys.recipe import RECIPES, get_recipe
-from loopscope.toys.state import rate_factor
-from loopscope.toys.train import Budget, train
+from loopscope.toys.train import Budget, rate_factor, train
+from loopscope.toys.train_toy import Accuracy, greedy_accuracy
 
 
 @pytest.fixture

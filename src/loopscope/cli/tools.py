@@ -36,6 +36,6 @@ def train_toy(
     output: Annotated[str | None, flag("--output", "Folder for the checkpoint.")] = None,
 ) -> None:
     """Rebuild an embedded model from nothing."""
-    from loopscope.toys.run import train_toy as train
+    from loopscope.toys.train_toy import train_toy as train
 
     train(name, seed=seed, device=device, minutes=minutes, output=None if output is None else Path(output))

@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=None, help="processes that write problems")
     parser.add_argument("--problems", type=int, default=500, help="held-out problems to solve at the end")
     flags = parser.parse_args(arguments)
-    from loopscope.toys.run import train_toy
+    from loopscope.toys.train_toy import train_toy
 
     try:
         with command_line_words():

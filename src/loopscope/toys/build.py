@@ -1,11 +1,11 @@
-"""Muon: momentum whose matrix is replaced by its nearest orthogonal one, for the matrices inside the blocks.
+"""A fresh model, its compiled blocks and its optimisers: Adam for vectors, Muon for the matrices inside the blocks.
+
+Muon is momentum whose matrix is replaced by its nearest orthogonal one:
 
     m ← μ m + g,   U = orthogonal(g + μ m),   W ← (1 − ηλ) W − η √max(1, rows/columns) U
 
 `orthogonal` is five steps of the quintic Newton-Schulz iteration x ← a x + (b xxᵀ + c (xxᵀ)²) x, which sends every
 singular value near 1. Equal-sized matrices go through it together.
-
-A fresh model, its optimisers, and its compiled blocks.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The toy models' tokenizer: byte-level BPE with single digits, learnt from our own problems.
+"""What the toy models are trained on: their tokenizer, and rows of generated problems.
 
-Like Ouro's it splits numbers into digits, adds nothing at the ends and has `<|endoftext|>` as token 0. All 256
-bytes are tokens, so that any text survives encoding and decoding.
+The tokenizer is byte-level BPE with single digits, learnt from our own problems. Like Ouro's it splits numbers into
+digits, adds nothing at the ends and has `<|endoftext|>` as token 0. All 256 bytes are tokens, so that any text survives
+encoding and decoding.
 
-Training rows: problems generated without end, tokenised, padded to a few fixed widths.
-
-Shard i of a seed always holds the same rows in the same order, whoever makes it; a position in the stream is
-the pair (shard, batch), so that a resumed training goes on exactly where it stopped. No torch here: the
-worker processes import this module.
+Rows are generated without end, tokenised and padded to a few fixed widths. Shard i of a seed always holds the same rows
+in the same order, whoever makes it; a position in the stream is the pair (shard, batch), so that a resumed training
+goes on exactly where it stopped. No torch here: the worker processes import this module.
 """
 
 from __future__ import annotations

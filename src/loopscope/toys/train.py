@@ -27,10 +27,9 @@ from loopscope.models.load import find_device
 from loopscope.tasks.arithmetic.problem import key
 from loopscope.toys.build import Toy, compile_blocks, new_model, optimisers
 from loopscope.toys.data import Place, Rows, build_tokenizer, stream
-from loopscope.toys.export import export
 from loopscope.toys.objective import Loss, Supervised, draw_recurrence, draw_state, huginn_loss, ouro_loss, supervise
 from loopscope.toys.recipe import Recipe
-from loopscope.toys.state import STATE, load_state, rate_factor, save_state
+from loopscope.toys.training_files import STATE, export, load_state, save_state
 
 Report = Callable[[str], None]
 
@@ -38,9 +37,23 @@ CPU_BATCH_TOKENS = 4096
 """On a CPU many small steps teach more in the same time than a few large ones."""
 
 
+def rate_factor(step: int, progress: float, warmup_steps: int, decay_from: float) -> float:
+    """What the learning rate is multiplied by at `step` (from 0), `progress` of the budget being spent.
+
+    Progress is a share of the time or of the steps. A run that is resumed with a larger budget has less of it
+    behind it: the rate goes up again and comes down at the new end.
+
+    >>> [round(rate_factor(1000, p, 100, 0.5), 2) for p in (0.0, 0.5, 0.75, 1.0, 1.2)]
+    [1.0, 1.0, 0.5, 0.0, 0.0]
+    """
+    warm = min(1.0, (step + 1) / max(1, warmup_steps))
+    cool = min(1.0, max(0.0, (1.0 - progress) / (1.0 - decay_from)))
+    return warm * cool
+
+
 @dataclass(frozen=True)
 class Budget:
-    """When to stop: after so many minutes of training in all, resumed parts included, or so many steps."""
+    """When to stop: after some minutes of training in all, before and after a resumption, or some steps."""
 
     minutes: float | None = None
     steps: int | None = None
@@ -305,7 +318,7 @@ def train(
         report: where progress lines go.
         report_seconds: how often a line comes.
         save_seconds: how often the state is saved.
-        report_steps: a line every so many steps instead.
+        report_steps: a line after this many steps instead.
         tokenizer: the tokenizer where it is built already.
     """
     chosen = find_device(device)

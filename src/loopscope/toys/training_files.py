@@ -1,54 +1,32 @@
-"""The learning rate over a run: a short warm-up by steps, a plateau, a straight way down to zero by progress.
+"""What a training leaves on disk, each file written atomically: the state to go on from, the curves, the checkpoint.
 
-The training's state on disk, written atomically: the same command goes on from it.
-
-One safetensors file: weights and the optimisers' tensors by name, and everything else as JSON in its metadata, so that
-reading it back can run no code.
+The state is one safetensors file: weights and the optimisers' tensors by name, and everything else as JSON in its
+metadata, so that reading it back can run no code. The checkpoint is the folder of the model's family: config.json,
+model.safetensors, tokenizer.json.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
-
-
-def rate_factor(step: int, progress: float, warmup_steps: int, decay_from: float) -> float:
-    """What the learning rate is multiplied by at `step` (from 0), `progress` of the budget being spent.
-
-    Progress is a share of the time or of the steps. A run that is resumed with a larger budget has less of it
-    behind it: the rate goes up again and comes down at the new end.
-
-    >>> [round(rate_factor(1000, p, 100, 0.5), 2) for p in (0.0, 0.5, 0.75, 1.0, 1.2)]
-    [1.0, 1.0, 0.5, 0.0, 0.0]
-    """
-    warm = min(1.0, (step + 1) / max(1, warmup_steps))
-    cool = min(1.0, max(0.0, (1.0 - progress) / (1.0 - decay_from)))
-    return warm * cool
-
+from loopscope.store.atomic import write_atomically
+from loopscope.toys.build import Toy
+from loopscope.toys.recipe import Recipe
 
 STATE = "training.safetensors"
 CURVES = "curves.json"
 _PICKLED_STATE = "training.pt"
 _VALUES = "values"
 _TENSOR = "tensor"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Either the old file or the whole new one is there, whatever happens in between."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def save_state(folder: Path, state: dict[str, Any], curves: list[dict[str, Any]]) -> None:
@@ -95,9 +73,9 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value.detach().cpu().clone().contiguous()
         return {_TENSOR: name}
     if isinstance(value, dict):
-        return {"pairs": [[key, _without_tensors(part, f"{name}/{key}", tensors)] for key, part in value.items()]}
+        return {"pairs": [[key, _without_tensors(entry, f"{name}/{key}", tensors)] for key, entry in value.items()]}
     if isinstance(value, list | tuple):
-        return [_without_tensors(part, f"{name}/{index}", tensors) for index, part in enumerate(value)]
+        return [_without_tensors(entry, f"{name}/{index}", tensors) for index, entry in enumerate(value)]
     return value
 
 
@@ -105,5 +83,31 @@ def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, dict):
         if _TENSOR in value:
             return tensors[value[_TENSOR]]
-        return {key: _with_tensors(part, tensors) for key, part in value["pairs"]}
-    return [_with_tensors(part, tensors) for part in value] if isinstance(value, list) else value
+        return {key: _with_tensors(entry, tensors) for key, entry in value["pairs"]}
+    return [_with_tensors(entry, tensors) for entry in value] if isinstance(value, list) else value
+
+
+LIMIT = 8_000_000
+"""The most bytes an embedded model's folder may take."""
+
+
+def export(model: Toy, recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> int:
+    """Rounds the weights to BF16 and writes the folder; returns its size in bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    left_out = model.tied_tensors()
+    tensors = {
+        name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+        for name, tensor in model.state_dict().items()
+        if name not in left_out
+    }
+    files = {
+        "model.safetensors": save(tensors, metadata={"format": "pt"}),
+        "config.json": (json.dumps(dict(recipe.config), indent=2) + "\n").encode(),
+        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+    }
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+    size = sum(len(data) for data in files.values())
+    if size > LIMIT:
+        raise AssertionError(f"{recipe.name} takes {size} bytes, more than {LIMIT}")
+    return size

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from loopscope.errors import LoopscopeError, setting
+from loopscope.models.generate import generate
 from loopscope.models.load import find_device, load_model
-from loopscope.toys.export import greedy_accuracy
-from loopscope.toys.recipe import get_recipe
-from loopscope.toys.state import write_atomically
+from loopscope.models.protocol import LoopedModel
+from loopscope.store.atomic import write_atomically
+from loopscope.tasks.arithmetic.solution import answer_of
+from loopscope.tasks.arithmetic.task import answer_context, problem, solution_context
+from loopscope.toys.recipe import END_ID, get_recipe
 from loopscope.toys.train import Budget, train
 
 MOST_MINUTES = 30 * 24 * 60
@@ -79,3 +85,60 @@ def train_toy(
             results["accuracy"][f"depth {depth}, {form}"] = {"right": found.right, "asked": found.asked}
             write_atomically(folder / "accuracy.json", (json.dumps(results, indent=1) + "\n").encode())
     return results
+
+
+LONGEST_SOLUTION, LONGEST_ANSWER = 200, 6
+"""More tokens than any reference solution or answer has."""
+
+
+@dataclass
+class Accuracy:
+    """Right answers and problems by number of operations."""
+
+    right: dict[int, int] = field(default_factory=dict)
+    asked: dict[int, int] = field(default_factory=dict)
+
+    def add(self, operations: int, is_right: bool) -> None:
+        """Counts one problem."""
+        self.right[operations] = self.right.get(operations, 0) + is_right
+        self.asked[operations] = self.asked.get(operations, 0) + 1
+
+    def share(self, fewest: int = 0, most: int = 99) -> float:
+        """The share of right answers among problems of `fewest` to `most` operations."""
+        chosen = [count for count in self.asked if fewest <= count <= most]
+        return sum(self.right[count] for count in chosen) / max(1, sum(self.asked[count] for count in chosen))
+
+    def __str__(self) -> str:
+        counts = [f"{count} ops {self.right[count]}/{self.asked[count]}" for count in sorted(self.asked)]
+        return f"{', '.join(counts)}; up to four {self.share(most=4):.1%}, all {self.share():.1%}"
+
+
+def greedy_accuracy(
+    model: LoopedModel,
+    tokenizer: Tokenizer,
+    *,
+    problems: int,
+    depth: int | None = None,
+    split: str = "test",
+    direct: bool = False,
+    batch: int = 250,
+) -> Accuracy:
+    """Solves the first problems of a split; `direct` asks for the bare answer instead of a worked solution."""
+    result = Accuracy()
+    for first in range(0, problems, batch):
+        indices = list(range(first, min(first + batch, problems)))
+        made = [problem(split, index) for index in indices]
+        texts = [answer_context(one.story) if direct else solution_context(one.question) for one in made]
+        prompts = [tokenizer.encode(text).ids for text in texts]
+        new = generate(
+            model,
+            prompts,
+            max_new_tokens=LONGEST_ANSWER if direct else LONGEST_SOLUTION,
+            depth=depth,
+            eos_ids=[END_ID],
+            source_rows=indices,
+        ).tokens
+        for one, tokens in zip(made, new, strict=True):
+            text = tokenizer.decode(tokens)
+            result.add(one.operations, answer_of("Answer:" + text if direct else text) == one.answer)
+    return result
