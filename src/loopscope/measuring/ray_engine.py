@@ -27,9 +27,8 @@ from loopscope.measuring.plan import ModelFacts, PlannedTask, Request
 from loopscope.measuring.ray_guard import RayGuard, guarded
 from loopscope.measuring.worker import FindTask, LocalEngine, MeasuredBatch, Step
 from loopscope.models.tokenizer import Tokenizer
-from loopscope.store.layout import WorkUnit
-from loopscope.tasks.encoding import Row
-from loopscope.tasks.load import LoadedTask
+from loopscope.store.run_directory import WorkUnit
+from loopscope.tasks.encoding import LoadedTask, Row
 
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_BETWEEN_CHECKS = 1.0

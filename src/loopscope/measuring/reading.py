@@ -34,7 +34,7 @@ from loopscope.readout.composed import JoinedPath, MeanPath, RememberedPath
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.readout.options import OptionPath
 from loopscope.readout.path import UtilityPath
-from loopscope.store.tables import Level
+from loopscope.store.column_types import Level
 
 LOGITS = 1 << 25
 """Logits that exist at a time: a quarter of a gigabyte in float64."""

@@ -27,13 +27,12 @@ from loopscope.measuring.settings import BatchPolicy, Settings, limits, rows
 from loopscope.measuring.trip import Trip
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer
-from loopscope.store.arrow import to_arrow
-from loopscope.store.checks import constants
-from loopscope.store.layout import WorkUnit
+from loopscope.store.column_types import Column, Table
 from loopscope.store.manifest import Manifest, TaskInfo
-from loopscope.store.opening import Difference, differences
+from loopscope.store.resume import Difference, differences
 from loopscope.store.run import StoredRun
-from loopscope.store.tables import Column, Table
+from loopscope.store.run_directory import WorkUnit
+from loopscope.store.shards import constants, to_arrow
 from loopscope.store.verification import Finding
 
 _CORE = frozenset(

@@ -25,8 +25,8 @@ from loopscope.measuring.plan import (
 from loopscope.measuring.progress import Style, progress, stage
 from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step
 from loopscope.models.tokenizer import Tokenizer
-from loopscope.store.layout import WorkUnit
 from loopscope.store.manifest import Manifest
+from loopscope.store.run_directory import WorkUnit
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
 

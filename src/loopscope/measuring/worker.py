@@ -26,9 +26,8 @@ from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.trip import PendingTrip, Tables, Trip
 from loopscope.models.protocol import LoopedModel
-from loopscope.store.layout import WorkUnit
-from loopscope.tasks.encoding import Row
-from loopscope.tasks.load import LoadedTask
+from loopscope.store.run_directory import WorkUnit
+from loopscope.tasks.encoding import LoadedTask, Row
 
 
 def is_out_of_memory(error: BaseException) -> bool:

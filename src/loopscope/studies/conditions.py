@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from loopscope.store.layout_margins import layout_margin
+from loopscope.store.manifest import layout_margin
 from loopscope.studies.paper.published_numbers import model_names, set_titles
 
 if TYPE_CHECKING:
