@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from loopscope.measuring.layout import Question, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.layout import Question, groups_within, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, Row, Sequence
@@ -115,3 +117,13 @@ def test_paper_batches_are_recorded(measured: Callable[..., StoredRun]) -> None:
     assert run.records["batch"].to_list() == [0, 0, 1, 1, 0]
     positions = run.records["n_positions"].to_list()
     assert run.records["batch_width"].to_list()[:2] == [max(positions[:2])] * 2
+
+
+@given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 20))
+def test_groups_are_whole_in_order_and_within_the_budget(counts: list[int], most: int) -> None:
+    groups = [list(group) for group in groups_within(counts, most)]
+    assert [index for group in groups for index in group] == list(range(len(counts)))
+    sizes = [sum(counts[index] for index in group) for group in groups]
+    assert all(size <= most or len(group) == 1 for size, group in zip(sizes, groups, strict=True))
+    # None could take the first of the next.
+    assert all(size + counts[following[0]] > most for size, following in zip(sizes, groups[1:], strict=False))

@@ -18,7 +18,8 @@ from loopscope.api import measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.progress import Silent
 from loopscope.measuring.ray_engine import connect
-from loopscope.store import StoredRun, verify
+from loopscope.run import Run
+from loopscope.store import verify
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'loopscope[ray]'")
 # Ray's own housekeeping warns about sockets and processes that it leaves to the garbage collector.
@@ -66,7 +67,7 @@ def kill_one_in_the_middle(folder: Path, killed: list[int]) -> None:
 
 @pytest.mark.usefixtures("local_ray")
 def test_killed_worker_changes_nothing(
-    measured: Callable[..., StoredRun],
+    measured: Callable[..., Run],
     contents: Callable[[Path], dict[str, bytes]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -86,6 +87,7 @@ def test_killed_worker_changes_nothing(
     assert any("its worker died" in line for line in said)
     assert verify(run).ok
     assert contents(run.path) == contents(local.path)
+    assert run.ways_taken == local.ways_taken != ()  # the workers' own
     assert sum(told) == OPTIONS["limit"]  # a lost worker's batches are counted once
 
 
@@ -102,7 +104,7 @@ measure(model, ["arithmetic"], output=output, limit=2, unit_size=1, level="quick
 
 @pytest.mark.usefixtures("local_ray")
 def test_existing_cluster_by_address(
-    measured: Callable[..., StoredRun],
+    measured: Callable[..., Run],
     checkpoint: Callable[[str], str],
     contents: Callable[[Path], dict[str, bytes]],
     tmp_path: Path,
@@ -131,6 +133,6 @@ def test_mistake_in_a_worker_is_one_line_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_gpu_that_the_cluster_lacks_is_refused(measured: Callable[..., StoredRun]) -> None:
+def test_gpu_that_the_cluster_lacks_is_refused(measured: Callable[..., Run]) -> None:
     with pytest.raises(LoopscopeError, match="the Ray cluster has no GPU"):
         measured("ouro", "arithmetic", engine="ray", device="cuda")
