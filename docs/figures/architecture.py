@@ -38,7 +38,14 @@ ORDER = (
     *("store", "stats", "studies", "report", "bench", "toys"),
 )
 OBJECTS = (
-    *("models:LoopedModel", "tasks:Example", "measuring:Question", "models:Batch", "measuring:Reading"),
+    *(
+        "models:LoopedModel",
+        "tasks:Example",
+        "measuring:Question",
+        "models:Batch",
+        "measuring:Update",
+        "measuring:Reading",
+    ),
     *("readout:UtilityPath", "readout:Survey", "store:Manifest", ":Run", "studies:TableResult"),
 )
 # The functions that one question passes through in `measure`, in the order in which they are first called.
