@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.toys import run as module
+from loopscope.toys import train_toy as module
 from loopscope.toys.__main__ import main
 from loopscope.toys.recipe import RECIPES
 
