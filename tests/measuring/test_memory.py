@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring import trip
+from loopscope.measuring.reading import AffineReadout
 from loopscope.measuring.worker import is_out_of_memory
 from loopscope.store import StoredRun
 
@@ -77,7 +77,7 @@ def test_single_question_that_does_not_fit_is_named(
     def refuse(*arguments: object) -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
 
-    monkeypatch.setattr(trip, "affine_paths", refuse)
+    monkeypatch.setattr(AffineReadout, "paths", refuse)
     with pytest.raises(LoopscopeError, match="alone does not fit into memory"):
         measured("ouro", "arithmetic", limit=2)
 

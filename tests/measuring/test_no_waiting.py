@@ -53,7 +53,7 @@ class NoWaiting(TorchDispatchMode):
 def survey_left_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The readout package answers for its own sweeps, which on a GPU are kernels."""
     with monkeypatch.context() as patch:
-        for name in ("survey", "_own"):
+        for name in ("survey", "at_own"):
             real = getattr(AffinePath, name)
 
             def quiet(*arguments: Any, _real: Any = real, **options: Any) -> Any:
