@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from loopscope.arguments import LARGEST_SEED, choice, fraction, optional_text, switch, text, whole
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LARGEST_SEED, LoopscopeError, choice, fraction, optional_text, setting, switch, text, whole
 from loopscope.measuring.plan import DataRequest, ModelRequest, Request
 from loopscope.measuring.progress import STYLES, Style
 from loopscope.measuring.run import Notify, run_request

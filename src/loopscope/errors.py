@@ -2,12 +2,20 @@
 
 Python and the command line take the same settings and meet the same errors. A message names a setting with `setting`,
 which writes it as whoever is being answered does: `unit_size=0` for a caller in Python, `--unit-size 0` for a command.
+
+Checks of single arguments, shared by everything that takes some: a name, a choice, a switch, a number, ranges.
+
+Each returns the plain value or raises one line that names the argument in the caller's words. Numbers and ranges are
+written as `1-4,8`; blanks may stand around a number, never inside one.
 """
 
 from __future__ import annotations
 
+import difflib
+import operator
+import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 LONGEST_SHOWN = 80
@@ -78,3 +86,120 @@ def command_line_words(wanted: bool = True) -> Iterator[None]:
 def answers_command_line() -> bool:
     """Whether settings are named as flags at the moment; another process that works for this one is told."""
     return _for_command_line
+
+
+LARGEST_SEED = 2**63 - 1
+"""The largest seed that every random generator takes."""
+
+
+def text(name: str, given: object) -> str:
+    """A name or a path."""
+    if isinstance(given, os.PathLike):
+        given = os.fspath(given)
+    if not isinstance(given, str):
+        kind = type(given).__name__
+        raise LoopscopeError(f"{setting(name)} takes a name or a path as text, not {shown(given)} (a {kind})")
+    if not given.strip():
+        raise LoopscopeError(f"{setting(name, given)} is empty: give a name or a path")
+    if "\0" in given or not _is_unicode(given):
+        raise LoopscopeError(f"{setting(name)} {given!a:.80} holds bytes that are not UTF-8 text: use another name")
+    return given
+
+
+def _is_unicode(given: str) -> bool:
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def optional_text(name: str, given: object) -> str | None:
+    """A name or a path, or nothing."""
+    return None if given is None else text(name, given)
+
+
+def choice(name: str, given: object, known: Sequence[str]) -> str:
+    """One of a few words."""
+    if isinstance(given, str) and given in known:
+        return str(given)
+    near = difflib.get_close_matches(given[:80], known, n=1) if isinstance(given, str) else []
+    hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
+    raise LoopscopeError(f"{setting(name, given)} is not known: {hint}")
+
+
+def switch(name: str, given: bool) -> bool:
+    """Yes or no."""
+    if not isinstance(given, bool):
+        raise LoopscopeError(f"{setting(name, given)} is neither True nor False: give one of them")
+    return given
+
+
+def whole(name: str, given: int, least: int, most: int) -> int:
+    """A whole number within bounds."""
+    number = index(given)
+    if number is None:
+        raise LoopscopeError(f"{setting(name, given)} is not a whole number: give one from {least:,} to {most:,}")
+    if not least <= number <= most:
+        problem = "too small" if number < least else "too large"
+        raise LoopscopeError(f"{setting(name, number)} is {problem}: give a number from {least:,} to {most:,}")
+    return number
+
+
+def fraction(name: str, given: float | None) -> float | None:
+    """A probability above 0, or nothing."""
+    if given is None:
+        return None
+    if isinstance(given, bool | str) or not hasattr(given, "__float__") or not 0.0 < float(given) <= 1.0:
+        raise LoopscopeError(f"{setting(name, given)} is no probability: give one in (0, 1]")
+    return float(given)
+
+
+def index(given: object) -> int | None:
+    """An integer of any library; True and 2.0 are none."""
+    if isinstance(given, bool):
+        return None
+    try:
+        return operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+_MOST_DIGITS = 18
+
+
+def parse_number(text: str) -> int | None:
+    """A whole number of ASCII digits; None for anything else, also for one that no 64-bit integer holds.
+
+    >>> parse_number(" 12 "), parse_number("1 2"), parse_number("-1"), parse_number("9" * 19)
+    (12, None, None, None)
+    """
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def parse_ranges(text: str, name: str, *, largest: int, most: int) -> tuple[int, ...]:
+    """Numbers up to `largest` and ranges of them, both ends included, as they are written; at most `most` in all.
+
+    >>> parse_ranges("1-4, 8", "depths", largest=100, most=100)
+    (1, 2, 3, 4, 8)
+    """
+    ranges = []
+    for entry in text.split(","):
+        first, dash, last = entry.partition("-")
+        start = parse_number(first)
+        stop = parse_number(last) if dash else start
+        if start is None or stop is None:
+            if all(end.isascii() and end.strip().isdecimal() for end in ((first, last) if dash else (first,))):
+                raise LoopscopeError(f"{setting(name, text)}: {shown(entry)} is too large: {largest:,} is the largest")
+            raise LoopscopeError(
+                f"{setting(name, text)}: {shown(entry)} is not a number or a range of numbers: write e.g. 1-8,12"
+            )
+        if stop < start:
+            raise LoopscopeError(f"{setting(name, text)}: {shown(entry)} runs backwards: write {stop}-{start}")
+        if stop > largest:
+            raise LoopscopeError(f"{setting(name, text)}: {stop} is too large: {largest:,} is the largest")
+        ranges.append(range(start, stop + 1))
+    if sum(map(len, ranges)) > most:
+        raise LoopscopeError(f"{setting(name, text)} names more than {most:,} numbers: name fewer, each once")
+    return tuple(number for numbers in ranges for number in numbers)

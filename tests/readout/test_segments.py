@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.segments import SegmentMean, as_segments, segment_mean
+from loopscope.readout.path import SegmentMean, as_segments, segment_mean
 
 CPU = torch.device("cpu")
 

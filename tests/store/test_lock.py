@@ -9,12 +9,12 @@ import pytest
 
 from loopscope.errors import LoopscopeError
 from loopscope.store import Manifest, open_or_create
-from loopscope.store.lock import RunLock
+from loopscope.store.atomic import RunLock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from loopscope.store.lock import RunLock
+from loopscope.store.atomic import RunLock
 lock = RunLock(Path(sys.argv[1]))
 lock.acquire()
 {more}

@@ -7,8 +7,7 @@ import random
 import numpy as np
 from tokenizers import Tokenizer
 
-from loopscope.tasks.arithmetic.problem import split_of
-from loopscope.tasks.arithmetic.solution import answer_of
+from loopscope.tasks.arithmetic.problem import answer_of, split_of
 from loopscope.tasks.arithmetic.task import Arithmetic, ArithmeticChoice, problem
 from loopscope.toys.data import END, Place, build_tokenizer, make_shard, stream
 from loopscope.toys.recipe import END_ID, VOCABULARY, Mixture

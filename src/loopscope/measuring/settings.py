@@ -15,11 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from loopscope.arguments import choice, index, parse_number, parse_ranges, text, whole
-from loopscope.errors import LoopscopeError, setting, shown
+from loopscope.errors import LoopscopeError, choice, index, parse_number, parse_ranges, setting, shown, text, whole
 from loopscope.store.column_types import Level
 from loopscope.tasks.known_tasks import find_benchmark
-from loopscope.tasks.selection import LARGEST_ROW, MOST_ROWS, parse_ids
+from loopscope.tasks.load import LARGEST_ROW, MOST_ROWS, parse_ids
 
 DEEPEST = 10_000
 """The deepest loop that can be asked for."""

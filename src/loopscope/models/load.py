@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from loopscope.arguments import LARGEST_SEED, optional_text, switch, text, whole
-from loopscope.errors import LoopscopeError, shown
+from loopscope.errors import LARGEST_SEED, LoopscopeError, optional_text, shown, switch, text, whole
 from loopscope.models.checkpoint.config import read_config
 from loopscope.models.checkpoint.hub import HubRepository
 from loopscope.models.checkpoint.random_weights import fill_randomly

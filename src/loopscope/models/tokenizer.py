@@ -17,8 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from loopscope.arguments import optional_text, text
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, optional_text, text
 from loopscope.models.checkpoint.config import CONFIG, TOKENIZER, read_json_object
 from loopscope.models.checkpoint.hub import HubRepository
 from loopscope.models.registry import parse_spec

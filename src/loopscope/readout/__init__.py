@@ -3,9 +3,9 @@
 from loopscope.readout.affine.autograd import AutogradCoefficients, autograd_coefficients, chord_curvature
 from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions
 from loopscope.readout.affine.envelope import Envelope
+from loopscope.readout.affine.even import Survey
 from loopscope.readout.affine.make import affine_path, affine_path_from_states
 from loopscope.readout.affine.path import AffinePath
-from loopscope.readout.affine.survey import Survey
 from loopscope.readout.general.path import NonlinearPath, nonlinear_path, nonlinear_path_from_states
 from loopscope.readout.general.taylor import Series
 from loopscope.readout.options import OptionPath, joint_option_utility, option_path

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscope._version import __version__
-from loopscope.arguments import text
-from loopscope.errors import LoopscopeError, command_line_words
+from loopscope.errors import LoopscopeError, command_line_words, text
 from loopscope.path import GRID, PATH_NODES
 from loopscope.report import study_pages
 from loopscope.report.assemble import document

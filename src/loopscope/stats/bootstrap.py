@@ -21,8 +21,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loopscope.arguments import LARGEST_SEED, whole
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LARGEST_SEED, LoopscopeError, setting, whole
 from loopscope.stats.statistics import Block, OfSums, Ratio, Statistic
 
 SEED = 20260904

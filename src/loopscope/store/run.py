@@ -6,8 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loopscope.arguments import text
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError, setting, text
 from loopscope.store.column_types import Table
 from loopscope.store.events import Event, read_events
 from loopscope.store.hashing import read_bounded

@@ -16,6 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.store.atomic import (
+    RunLock,
     clear_write_errors,
     partial_path,
     publish,
@@ -27,7 +28,6 @@ from loopscope.store.atomic import (
 )
 from loopscope.store.events import EventLog
 from loopscope.store.hashing import read_bounded, sha256_bytes
-from loopscope.store.lock import RunLock
 from loopscope.store.manifest import Manifest
 from loopscope.store.records import Completion, DamageError, Shard, UnitRecord, check_unit
 from loopscope.store.resume import agreed_manifest

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from loopscope.arguments import text
-from loopscope.errors import LoopscopeError, setting, shown
+from loopscope.errors import LoopscopeError, setting, shown, text
 
 if TYPE_CHECKING:
     from loopscope.stats import Bootstrap

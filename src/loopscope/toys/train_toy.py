@@ -16,7 +16,7 @@ from loopscope.models.generate import generate
 from loopscope.models.load import find_device, load_model
 from loopscope.models.protocol import LoopedModel
 from loopscope.store.atomic import write_atomically
-from loopscope.tasks.arithmetic.solution import answer_of
+from loopscope.tasks.arithmetic.problem import answer_of
 from loopscope.tasks.arithmetic.task import answer_context, problem, solution_context
 from loopscope.toys.recipe import END_ID, get_recipe
 from loopscope.toys.train import Budget, train

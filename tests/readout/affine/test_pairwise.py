@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.readout.affine.moments import block_sums
-from loopscope.readout.affine.pairwise import LogMass, merge_log_mass, merge_moments
+from loopscope.readout.affine.moments import LogMass, block_sums, merge_log_mass, merge_moments
 
 SCALES = [0.0, 0.3, 1.0]
 

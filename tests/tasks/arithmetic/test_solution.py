@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from loopscope.tasks.arithmetic.problem import LITERAL, Step
-from loopscope.tasks.arithmetic.solution import answer_of, replay, slips
+from loopscope.tasks.arithmetic.problem import LITERAL, Step, answer_of, replay, slips
 from loopscope.tasks.arithmetic.task import ArithmeticChoice
 
 

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from loopscope.tasks.arithmetic.problem import LITERAL, SPLITS, apply, split_of, wording
-from loopscope.tasks.arithmetic.solution import answer_of
+from loopscope.tasks.arithmetic.problem import LITERAL, SPLITS, answer_of, apply, split_of, wording
 from loopscope.tasks.arithmetic.story import FEWEST, LARGEST, MOST
 from loopscope.tasks.arithmetic.task import problem
 from loopscope.tasks.arithmetic.words import DAYS, GOODS, GROUPS, PROJECTS, PURCHASES, TIMES, WHERE

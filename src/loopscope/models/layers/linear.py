@@ -68,7 +68,7 @@ def block_sizes(rows: int) -> list[int]:
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     # A tensor-like object of another kind brings its own rule for products, mixed ones too.
-    if type(x) is Tensor and is_mixed(x, weight):
+    if type(x) is Tensor and x.dtype != weight.dtype and is_mixed(x, weight):
         return mixed_linear(x, weight, bias)
     return functional.linear(x, weight, bias)
 

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
-from loopscope.readout.affine.pairwise import LogMass, merge_states
+from loopscope.readout.affine.moments import LogMass, merge_states
 from loopscope.readout.affine.power_sums import DOMINANT, REACH, EvenNodes, EvenResult
 
 LEAST_ORDER = 3

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout.affine.choose import WHOLE_ROWS, may_take
-from loopscope.readout.affine.fused.path import fused_path
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.sources import HeadLogits, StoredLogits
 from loopscope.readout.checks import (
@@ -24,7 +23,7 @@ from loopscope.readout.checks import (
     require_matrix,
     require_same_shape,
 )
-from loopscope.readout.segments import as_segments
+from loopscope.readout.path import as_segments
 
 
 def affine_path(
@@ -133,7 +132,9 @@ def affine_path_from_states(
     source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
     targets_T = as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets
     fused = None
-    if may_take(impl, "fused") and dtype == torch.float32:
+    if may_take(impl, "fused") and dtype == torch.float32 and h.dtype in (torch.bfloat16, torch.float16):
+        from loopscope.readout.affine.fused.path import fused_path  # with Triton, only where it may serve
+
         fused = fused_path(h, h_plus, head_weight, head_bias, targets_T, check=check)
     if impl == "fused" and fused is None:
         raise LoopscopeError(

@@ -17,18 +17,16 @@ from loopscope.readout.affine.autograd import autograd_sweep
 from loopscope.readout.affine.choose import EVEN_WAYS, WAYS, WHOLE_ROWS, Asked, check_impl, choose, is_even
 from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
 from loopscope.readout.affine.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
-from loopscope.readout.affine.even import EvenBlocks, EvenSurvey, even_survey
+from loopscope.readout.affine.even import EvenBlocks, EvenScales, EvenSurvey, Survey, even_survey, scales_on
 from loopscope.readout.affine.fused.path import FusedPath
 from loopscope.readout.affine.moments import Swept, sweep
 from loopscope.readout.affine.sources import LogitSource, ScaledDisplacement, blocks
-from loopscope.readout.affine.survey import EvenScales, Survey, scales_on
 from loopscope.readout.checks import (
     as_block,
     as_order,
     require_results_finite,
 )
-from loopscope.readout.path import Derivatives, UtilityPath
-from loopscope.readout.segments import SegmentMean, Segments, segment_mean
+from loopscope.readout.path import Derivatives, SegmentMean, Segments, UtilityPath, segment_mean
 
 _BLOCK_ELEMENTS = 1 << 16  # half a megabyte of float64: a few such arrays stay in a core's cache
 _BLOCK_VOCABULARY = 8192

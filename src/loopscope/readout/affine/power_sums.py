@@ -38,7 +38,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.pairwise import LogMass, Moments
+from loopscope.readout.affine.moments import LogMass, Moments
 
 START_ORDER = 4
 """The moments that node 0 always has: a tiny displacement's gains are their Taylor polynomial."""

@@ -29,8 +29,7 @@ from loopscope.readout.checks import (
 from loopscope.readout.general.nested import nested_derivatives
 from loopscope.readout.general.taylor import Series
 from loopscope.readout.general.token_derivatives import TokenChunk, as_headed, logit_chunks, token_derivatives
-from loopscope.readout.path import UtilityPath
-from loopscope.readout.segments import as_segments, segment_mean
+from loopscope.readout.path import UtilityPath, as_segments, segment_mean
 
 Readout = Callable[..., Any]
 IMPLEMENTATIONS = ("taylor", "nested", "autograd")

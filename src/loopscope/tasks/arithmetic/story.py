@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from loopscope.tasks.arithmetic import frames_endings, frames_people, frames_places, words
 from loopscope.tasks.arithmetic.frames_people import Frames
-from loopscope.tasks.arithmetic.problem import LITERAL, Chooser, Problem, Step
-from loopscope.tasks.arithmetic.solution import REQUESTS, STYLES, render
+from loopscope.tasks.arithmetic.problem import LITERAL, REQUESTS, STYLES, Chooser, Problem, Step, render
 
 LARGEST = 999
 FEWEST, MOST = 2, 6

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.arithmetic.problem import SPLITS, Chooser, Problem, key, split_of
-from loopscope.tasks.arithmetic.solution import ANSWER, wrong_answers
+from loopscope.tasks.arithmetic.problem import ANSWER, SPLITS, Chooser, Problem, key, split_of, wrong_answers
 from loopscope.tasks.arithmetic.story import FEWEST, MOST, tell
 from loopscope.tasks.encoding import Encoder, Example, Kind, Row, Scalar, encode_row
 

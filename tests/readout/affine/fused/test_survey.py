@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from loopscope.readout import affine_path_from_states
+from loopscope.readout.affine.even import EvenScales
 from loopscope.readout.affine.fused.path import FusedHead, Tiles, fused_survey
-from loopscope.readout.affine.survey import EvenScales
 
 AT = (0.0, 0.25, 0.5, 0.75, 1.0)
 SHAPES = {

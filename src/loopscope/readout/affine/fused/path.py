@@ -20,10 +20,10 @@ from torch import Tensor
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import descriptor, launch, power_of_two
 from loopscope.readout.affine.endpoint import EndpointDistributions
+from loopscope.readout.affine.even import EvenScales, Survey
 from loopscope.readout.affine.fused.logits import growth_of, target_logits
 from loopscope.readout.affine.fused.merge import Extra, Results, merge_kernel
 from loopscope.readout.affine.fused.sweep import kept, slots, sweep_kernel
-from loopscope.readout.affine.survey import EvenScales, Survey
 
 MOST_SCALES = 33
 """A weight is at most half as many multiplications away from an exponential."""

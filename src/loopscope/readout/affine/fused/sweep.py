@@ -29,7 +29,7 @@ Shapes: T tokens, V vocabulary entries, D hidden width, K scales.
 from __future__ import annotations
 
 from loopscope.kernels.language import Value, constant, constants, constexpr, jit, tl
-from loopscope.readout.affine.pairwise import merged_fourth, merged_third
+from loopscope.readout.affine.moments import merged_fourth, merged_third
 
 TOP0, TOP1, S00, S01, S10, S11, HIGHEST, LOWEST, OWN_MASS, HEADER = constants(10)
 """A token's first sums: M⁰, M⁺; Σw⁰x⁰, Σw⁰x⁺, Σw⁺x⁰, Σw⁺x⁺ with x a logit less the largest, in units of log 2; the
