@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from loopscope.measuring.batch_pass import Trip
 from loopscope.measuring.layout import Question
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import Settings
-from loopscope.measuring.trip import Trip
 from loopscope.models import load_model, load_tokenizer
 from loopscope.readout.affine.path import AffinePath
 from loopscope.tasks.load import load_task

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
-from loopscope.studies.comparability import Verdict, setting_differences
 from loopscope.studies.comparison import compare
 from loopscope.studies.paper import cells, tables
 from loopscope.studies.records import Records
 from loopscope.studies.registry import TABLES, Study
+from loopscope.studies.verdicts import Verdict, setting_differences
 
 QUICK = Bootstrap(resamples=200)
 PUBLISHED = {"name": "Ouro-1.4B", "spec": "ByteDance/Ouro-1.4B", "toy": False, "revision": "574fa66c"}

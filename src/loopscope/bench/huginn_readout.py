@@ -18,8 +18,8 @@ from loopscope.bench.row import Reference, Row, Setting, at_least, at_most
 from loopscope.bench.sizes import HuginnSizes
 from loopscope.kernels.choice import implementation
 from loopscope.readout import NonlinearPath, autograd_coefficients, nonlinear_path_from_states
-from loopscope.readout.affine.autograd import AutogradCoefficients
 from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.hessian_vector import AutogradCoefficients
 
 STEP = 0.3
 SPREAD = 4.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loopscope.errors import LoopscopeError, shown
-from loopscope.plain_files import read_text
+from loopscope.regular_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from loopscope.measuring.columns import Columns, array, stacked
 from loopscope.measuring.reading import LOGITS
+from loopscope.measuring.transfer import Columns, array, stacked
 from loopscope.measuring.update import Update
 from loopscope.path import (
     CONTRACTION,

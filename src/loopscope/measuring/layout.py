@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.measuring.columns import Columns, upload
 from loopscope.measuring.settings import BatchPolicy
+from loopscope.measuring.transfer import Columns, upload
 from loopscope.models.batch import Batch
 from loopscope.models.packing import Group, Packing, pack
 from loopscope.readout.options import OptionGroups

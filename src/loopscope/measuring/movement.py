@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.columns import Columns
 from loopscope.measuring.layout import Question
 from loopscope.measuring.plan import PlannedTask
 from loopscope.measuring.replay import Sources, request_of
 from loopscope.measuring.settings import BatchPolicy, Settings
+from loopscope.measuring.transfer import Columns
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.path import GRID, grid_optimum
 from loopscope.store import TABLES

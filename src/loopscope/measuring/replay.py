@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.columns import length
+from loopscope.measuring.batch_pass import Trip
 from loopscope.measuring.layout import Question, example_columns, plan_batches
 from loopscope.measuring.plan import DataRequest, ModelFacts, ModelRequest, QuestionEncoder, Request, facts_of
 from loopscope.measuring.run import Prepared, prepare
 from loopscope.measuring.settings import BatchPolicy, Settings, limits, rows
-from loopscope.measuring.trip import Trip
+from loopscope.measuring.transfer import length
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.column_types import Column, Table

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.measuring.columns import Columns, Later
 from loopscope.measuring.layout import Layout
 from loopscope.measuring.settings import Settings
+from loopscope.measuring.transfer import Columns, Later
 from loopscope.measuring.update import outcome, predicted_scale
 from loopscope.models.families.ouro import exit_distribution
 from loopscope.path import CONTRACTION

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from loopscope.kernels.choice import Implementation, takes_kernel
-from loopscope.measuring.columns import Columns, Later
 from loopscope.measuring.layout import Layout, groups_within
 from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
+from loopscope.measuring.transfer import Columns, Later
 from loopscope.path import CONTRACTION, classify, scale_case
 from loopscope.path.grids import CURVATURE_SCALES, GRID
 from loopscope.readout.composed import RememberedPath

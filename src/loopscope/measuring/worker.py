@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.columns import stacked
+from loopscope.measuring.batch_pass import PendingTrip, Tables, Trip
 from loopscope.measuring.layout import Question, example_columns, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, facts_of
 from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
-from loopscope.measuring.trip import PendingTrip, Tables, Trip
+from loopscope.measuring.transfer import stacked
 from loopscope.models.protocol import LoopedModel
 from loopscope.store.run_directory import WorkUnit
 from loopscope.tasks.encoding import LoadedTask, Row

@@ -68,7 +68,7 @@ from loopscope.path.outcomes import (
     recovery,
     within_margin,
 )
-from loopscope.path.quadratic import (
+from loopscope.path.quadratic_scale import (
     QuadraticPrediction,
     endpoint_prediction,
     predict,

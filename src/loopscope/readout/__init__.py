@@ -1,6 +1,5 @@
 """φ and its derivatives from states: closed form for an affine head, Taylor mode through any other readout."""
 
-from loopscope.readout.affine.autograd import AutogradCoefficients, autograd_coefficients, chord_curvature
 from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions
 from loopscope.readout.affine.envelope import Envelope
 from loopscope.readout.affine.even import Survey
@@ -8,6 +7,7 @@ from loopscope.readout.affine.make import affine_path, affine_path_from_states
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.general.path import NonlinearPath, nonlinear_path, nonlinear_path_from_states
 from loopscope.readout.general.taylor import Series
+from loopscope.readout.hessian_vector import AutogradCoefficients, autograd_coefficients, chord_curvature
 from loopscope.readout.options import OptionPath, joint_option_utility, option_path
 from loopscope.readout.path import Derivatives, UtilityPath
 

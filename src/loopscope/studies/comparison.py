@@ -11,15 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from loopscope.stats import Bootstrap, Estimate, Interval
-from loopscope.studies.comparability import (
-    Verdict,
-    absent,
-    caveat,
-    distance,
-    in_paper,
-    setting_differences,
-    verdict_of,
-)
 from loopscope.studies.conditions import conditions_of
 from loopscope.studies.paper import PaperCell, PaperRow, tables
 from loopscope.studies.paper.published_numbers import cells, models
@@ -28,6 +19,15 @@ from loopscope.studies.registry import TABLES
 from loopscope.studies.result import COUNT, Column, Panel, Row, TableResult, Value, label
 from loopscope.studies.tables.depth_coverage import DepthRow
 from loopscope.studies.usable_conditions import notes_on
+from loopscope.studies.verdicts import (
+    Verdict,
+    absent,
+    caveat,
+    distance,
+    in_paper,
+    setting_differences,
+    verdict_of,
+)
 
 
 @dataclass(frozen=True)

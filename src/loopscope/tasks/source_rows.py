@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from loopscope.errors import LoopscopeError
-from loopscope.plain_files import check_regular
+from loopscope.regular_files import check_regular
 
 SUFFIXES = (".jsonl.gz", ".jsonl", ".parquet")
 MOST_SOURCE_ROWS = 10_000_000

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.plain_files import read_text
+from loopscope.regular_files import read_text
 from loopscope.tasks.encoding import Kind, Row, canonical
 from loopscope.tasks.items import Item
 from loopscope.tasks.source_rows import SourceRow

@@ -10,9 +10,9 @@ import pytest
 from torch import Tensor
 
 from loopscope.kernels.choice import implementation
+from loopscope.measuring.batch_pass import Trip
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import Settings
-from loopscope.measuring.trip import Trip
 from loopscope.models import load_model, load_tokenizer
 from loopscope.models.families.ouro import Ouro
 from loopscope.readout.affine.fused import path

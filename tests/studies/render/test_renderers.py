@@ -3,7 +3,8 @@
 import pytest
 
 from loopscope.stats import Estimate, Interval
-from loopscope.studies.render.dialect import LatexDialect, PlainDialect, escape
+from loopscope.studies.render.dialect import PlainDialect
+from loopscope.studies.render.latex import LatexDialect, escape
 from loopscope.studies.result import COUNT, fixed, percent, scientific
 from loopscope.studies.tables.diagnostics import diagnostics
 from loopscope.studies.tables.interventions import contraction

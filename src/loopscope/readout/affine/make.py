@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
+from loopscope.kernels.choice import takes_kernel
 from loopscope.readout.affine.choose import WHOLE_ROWS, may_take
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.sources import HeadLogits, StoredLogits
@@ -132,8 +133,8 @@ def affine_path_from_states(
     source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
     targets_T = as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets
     fused = None
-    if may_take(impl, "fused") and dtype == torch.float32 and h.dtype in (torch.bfloat16, torch.float16):
-        from loopscope.readout.affine.fused.path import fused_path  # with Triton, only where it may serve
+    if may_take(impl, "fused") and dtype == torch.float32 and _has_kernels(h):
+        from loopscope.readout.affine.fused.path import fused_path
 
         fused = fused_path(h, h_plus, head_weight, head_bias, targets_T, check=check)
     if impl == "fused" and fused is None:
@@ -152,3 +153,8 @@ def affine_path_from_states(
         block_vocabulary=block_vocabulary,
         fused=fused,
     )
+
+
+@torch.no_grad()
+def _has_kernels(h: Tensor) -> bool:
+    return takes_kernel(h.detach())

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout.affine import reference
-from loopscope.readout.affine.autograd import autograd_sweep
 from loopscope.readout.affine.choose import EVEN_WAYS, WAYS, WHOLE_ROWS, Asked, check_impl, choose, is_even
 from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
 from loopscope.readout.affine.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
@@ -26,6 +25,7 @@ from loopscope.readout.checks import (
     as_order,
     require_results_finite,
 )
+from loopscope.readout.hessian_vector import autograd_sweep
 from loopscope.readout.path import Derivatives, SegmentMean, Segments, UtilityPath, segment_mean
 
 _BLOCK_ELEMENTS = 1 << 16  # half a megabyte of float64: a few such arrays stay in a core's cache

@@ -12,7 +12,7 @@ from torch.func import jvp
 from torch.overrides import TorchFunctionMode
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.affine.autograd import differentiable_attention
+from loopscope.readout.hessian_vector import differentiable_attention
 
 
 def nested_derivatives(

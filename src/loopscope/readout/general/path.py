@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.affine.autograd import autograd_coefficients
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.checks import (
     as_readout_dtype,
@@ -29,6 +28,7 @@ from loopscope.readout.checks import (
 from loopscope.readout.general.nested import nested_derivatives
 from loopscope.readout.general.taylor import Series
 from loopscope.readout.general.token_derivatives import TokenChunk, as_headed, logit_chunks, token_derivatives
+from loopscope.readout.hessian_vector import autograd_coefficients
 from loopscope.readout.path import UtilityPath, as_segments, segment_mean
 
 Readout = Callable[..., Any]

@@ -1,8 +1,13 @@
-"""One trip of a batch to the deepest loop: two states alive at a time, everything read on the way.
+"""One pass of a batch to the deepest loop: two states alive at a time, everything read on the way.
 
 Depth by depth the utility is read, and for every requested update t → t+1 everything that its level asks for.
 `launch` asks the device for all of it without waiting once (level full, whose searches are the host's, aside); what
 it returns is finished on the host when the numbers are there, by which time the next batch can be on its way.
+
+On the first questions of a task Q is computed a second way (Appendix "Execution and differentiation"): the scalar
+second derivative of U along the normalised chord over all valid positions, by automatic differentiation through the
+same readout. It passes if it agrees with Q to 1e-6 absolute or 1e-4 relative. Questions do not interact, so one second
+derivative serves several of them, each along its own chord.
 
 Shapes: R sequences, S positions, D hidden width, B questions.
 """
@@ -18,17 +23,69 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.columns import Arrival, Columns, Later, array, pinned, stacked
 from loopscope.measuring.fp64 import analyse
 from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
 from loopscope.measuring.progress import stage
-from loopscope.measuring.reading import Reading, readout_of
-from loopscope.measuring.scalar_check import scalar_check_columns
+from loopscope.measuring.reading import LOGITS, Reading, readout_of
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
+from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned, stacked
 from loopscope.measuring.update import Update, update_columns
 from loopscope.models.protocol import LoopedModel
+from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.hessian_vector import chord_curvatures
+from loopscope.readout.options import grouped_option_utility
 from loopscope.store.column_types import Level
+
+ABSOLUTE, RELATIVE = 1e-6, 1e-4
+_LOGITS = {"cpu": LOGITS // 4}
+"""Logits at a time, where not `LOGITS`: both derivatives keep some ten float64 arrays of that size."""
+
+
+def scalar_quadratics(update: Update) -> Tensor:
+    """Q = φ''(0)/2 of every question, by the scalar second derivative along its chord, float64 [B]."""
+    model, dtype, layout = update.readout.model, update.readout.dtype, update.layout
+    targets_N1 = layout.targets_N.unsqueeze(1)
+    sequences = torch.arange(len(layout.counts), device=layout.sequence_N.device)
+    mean_RN = (sequences.unsqueeze(1) == layout.sequence_N).double() / layout.tokens_R.unsqueeze(1)
+
+    def utility(state_RSD: Tensor) -> Tensor:
+        z_NV = model.readout(state_RSD, layout.positions_N2, dtype).double()
+        scores_R = mean_RN @ torch.log_softmax(z_NV, -1).gather(1, targets_N1)[:, 0]
+        return scores_R if layout.options is None else grouped_option_utility(scores_R, layout.options)
+
+    state = update.before_RSD.to(dtype)
+    valid = layout.batch.attention_mask.unsqueeze(-1)
+    displacement = torch.where(valid, update.after_RSD.to(dtype) - state, torch.zeros_like(state))
+    with full_precision_products():
+        return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))
+
+
+def agrees(quadratic: float, scalar: float) -> bool:
+    """The paper's disjunctive criterion."""
+    gap = abs(quadratic - scalar)
+    return gap <= ABSOLUTE or gap <= RELATIVE * abs(scalar)
+
+
+def scalar_check_columns(update: Update, checked_B: Sequence[bool]) -> Columns:
+    """The second calculation of Q where it is asked for, null elsewhere; beside the column `quadratic`."""
+    readout, device = update.readout, update.before_RSD.device
+    chosen = [index for index, checked in enumerate(checked_B) if checked]
+    # One question at a time where the readout is more than a head.
+    most = _LOGITS.get(device.type, LOGITS) // readout.model.vocabulary_size if readout.is_affine else 0
+    found = [scalar_quadratics(group) for group in update.groups(most, chosen)]
+    scalars = torch.cat(found) if found else torch.zeros(0, dtype=torch.float64, device=device)
+
+    def spread(columns: Columns, values: np.ndarray[Any, Any]) -> list[float | None]:
+        held = dict(zip(chosen, values.tolist(), strict=True))
+        return [held.get(index) for index in range(len(checked_B))]
+
+    def passed(columns: Columns) -> list[bool | None]:
+        pairs = zip(columns["quadratic"].tolist(), columns["scalar_quadratic"], strict=True)
+        return [None if scalar is None else agrees(quadratic, scalar) for quadratic, scalar in pairs]
+
+    return {"scalar_quadratic": Later(spread, scalars), "scalar_check_passed": Later(passed)}
+
 
 Tables = dict[str, Columns]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from loopscope.readout import autograd_coefficients, chord_curvature
-from loopscope.readout.affine.autograd import chord_curvatures
+from loopscope.readout.hessian_vector import chord_curvatures
 
 
 def _zeros(n):
