@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from loopscope.measuring.batch_pass import Trip
+from loopscope.measuring.depth_pass import Trip
 from loopscope.measuring.layout import Question
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import Settings

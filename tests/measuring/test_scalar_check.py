@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from loopscope.measuring import batch_pass
-from loopscope.measuring.batch_pass import agrees, scalar_check_columns, scalar_quadratics
+from loopscope.measuring import depth_pass
+from loopscope.measuring.depth_pass import agrees, scalar_check_columns, scalar_quadratics
 from loopscope.measuring.layout import Layout, collate
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.reading import readout_of
@@ -27,7 +27,7 @@ CHECKED = [False, True, True, False, True]
 def test_questions_together_are_each_by_itself(
     family: str, task: str, together: int, checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(batch_pass._LOGITS, "cpu", together)
+    monkeypatch.setitem(depth_pass._LOGITS, "cpu", together)
     model, loaded = load_model(checkpoint(family), dtype="float64"), load_task(task, limit=5)
     questions = QuestionEncoder(load_tokenizer(checkpoint(family)), None, "error").questions(loaded, loaded.rows, 0)
     batch = collate(questions).batch

@@ -18,7 +18,7 @@ import torch
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import reading as affine
 from loopscope.measuring import worker
-from loopscope.measuring.batch_pass import PendingTrip, Tables, Trip
+from loopscope.measuring.depth_pass import PendingTrip, Tables, Trip
 from loopscope.measuring.run import OneBehind
 from loopscope.measuring.worker import one_ahead
 from loopscope.readout import AffinePath, Survey, affine_path_from_states

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.batch_pass import Trip
+from loopscope.measuring.depth_pass import Trip
 from loopscope.measuring.layout import Question, example_columns, plan_batches
 from loopscope.measuring.plan import DataRequest, ModelFacts, ModelRequest, QuestionEncoder, Request, facts_of
 from loopscope.measuring.run import Prepared, prepare

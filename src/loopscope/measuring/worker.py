@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batch_pass import PendingTrip, Tables, Trip
+from loopscope.measuring.depth_pass import PendingTrip, Tables, Trip
 from loopscope.measuring.layout import Question, example_columns, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, facts_of
 from loopscope.measuring.progress import stage

@@ -38,9 +38,10 @@ from loopscope.path.bounds import (
     taylor_scale_bound,
 )
 from loopscope.path.brackets import Interval, PathFunction, refine_bracket, regret_interval, scale_error_interval
-from loopscope.path.concave import ConcaveOptimum, Location, concave_optimum
+from loopscope.path.concave_optimum import ConcaveOptimum, Location, concave_optimum
 from loopscope.path.decomposition import PathwiseDecomposition, pathwise_decomposition
 from loopscope.path.deviation import DeviationBounds, curvature_deviation, deviation_at, deviation_profile
+from loopscope.path.general_optimum import CandidateSearch, search_optimum
 from loopscope.path.grids import (
     CURVATURE_SCALES,
     DIFFERENCE_SPACINGS,
@@ -68,7 +69,7 @@ from loopscope.path.outcomes import (
     recovery,
     within_margin,
 )
-from loopscope.path.quadratic_scale import (
+from loopscope.path.predicted_scale import (
     QuadraticPrediction,
     endpoint_prediction,
     predict,
@@ -77,7 +78,6 @@ from loopscope.path.quadratic_scale import (
     quadratic_value,
     scale_case,
 )
-from loopscope.path.search import CandidateSearch, search_optimum
 
 __all__ = [
     "CONTRACTION",

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from loopscope.kernels.choice import implementation
-from loopscope.measuring.batch_pass import Trip
+from loopscope.measuring.depth_pass import Trip
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import Settings
 from loopscope.models import load_model, load_tokenizer

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from loopscope.path import predicted_scale, search_optimum
-from loopscope.path.search import (
+from loopscope.path.general_optimum import (
     PAPER_LOCATIONS,
     Samples,
     ceilings,
