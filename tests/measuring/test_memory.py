@@ -88,6 +88,7 @@ def test_gpu_refusal_halves_the_batch(checkpoint: Callable[[str], str], tmp_path
     from loopscope.api import measure
 
     said: list[str] = []
+    torch.cuda.empty_cache()  # what earlier tests left cached would not have to be allocated
     torch.cuda.set_per_process_memory_fraction(0.002)
     try:
         run = measure(

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import polars as pl
 import pytest
@@ -22,6 +21,7 @@ from loopscope.stats import Bootstrap
 from loopscope.store import SCHEMA_VERSION, TABLES, verify
 from loopscope.studies import TABLES as STUDIES
 
+duckdb = pytest.importorskip("duckdb")
 OLD = Path(__file__).parent / "older_runs" / "0.1.0"
 FEW = Bootstrap(resamples=20)
 ROWS = {"examples": 8, "questions": 8, "depths": 16, "tokens": 318, "paths": 8}
@@ -36,7 +36,8 @@ def sql(query: str) -> list[tuple[Any, ...]]:
     """The rows of a query in which `@questions` is the shards of that table."""
     for table in TABLES:
         query = query.replace(f"@{table}", f"read_parquet('{OLD}/{table}/*.parquet')")
-    return duckdb.sql(query).fetchall()
+    with duckdb.connect() as connection:
+        return connection.execute(query).fetchall()
 
 
 def test_it_opens_as_a_finished_run() -> None:

@@ -110,10 +110,12 @@ def read_bounded(path: Path) -> bytes:
     # O_NONBLOCK: opening a FIFO would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise OSError(0, "it is no plain file", str(path))
         with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(MAX_JSON_BYTES + 1)
+            # `read` allocates what it is asked for; one byte more than the file has shows whether it grows.
+            data = file.read(min(found.st_size, MAX_JSON_BYTES) + 1)
     finally:
         os.close(descriptor)
     if len(data) > MAX_JSON_BYTES:

@@ -83,9 +83,9 @@ def test_wrong_options_are_no_references(records, synthetic):
         JOIN read_parquet(?) e ON e.row = t.row AND e.task = t.task WHERE t.option = e.correct_option
     """
     shards = [[str(path) for path in made.runs[0].shards(table)] for table in ("tokens", "examples")]
-    assert (found.positions, found.full.value, found.over_full.value) == pytest.approx(
-        duckdb.execute(sql, shards).fetchone()
-    )
+    with duckdb.connect() as connection:
+        expected = connection.execute(sql, shards).fetchone()
+    assert (found.positions, found.full.value, found.over_full.value) == pytest.approx(expected)
 
 
 def test_questions_whose_tokens_all_exit_are_measured_all_the_same(records, synthetic):

@@ -31,7 +31,8 @@ both φ'''(l) + s₊(α − l) and φ'''(r) − s₋(r − α), and over their m
 the two lines cross. Independently |φ'''| ≤ mean √(sup V · sup μ₄) (Cauchy–Schwarz) and |φ'''| ≤ mean R³/(6√3).
 
 All this is exact for real numbers. The ends' derivatives are float64 results; every bound is widened by 1e-11 of its
-natural scale, which covers their rounding in practice and is not an outward-rounded certificate.
+natural scale, which covers their rounding in practice and is not an outward-rounded certificate. Below the smallest
+normal number float64 has no relative accuracy; upper bounds that are not zero are widened by that number, too.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from torch import Tensor
 from loopscope.readout.path import Derivatives
 
 _ALLOWANCE = 1e-11
+_SMALLEST = torch.finfo(torch.float64).tiny
 _EXPONENT_CAP = 600.0  # beyond it a bound is useless anyway; exp stays finite
 
 
@@ -151,7 +153,9 @@ def envelope_from_bounds(derivatives: Derivatives, cells: CellBounds, *, single:
     lowest = torch.minimum(torch.minimum(f_l, f_r), f_l + fall * x_low)
     bound = torch.minimum(torch.maximum(highest, -lowest), cells.third_cumulant_cap)
     bound = bound + _ALLOWANCE * cells.third_scale
+    bound = torch.where(bound > 0, bound + _SMALLEST, bound)
     upper = torch.maximum(cells.upper_left, cells.upper_right) * (1.0 + _ALLOWANCE)
+    upper = torch.where(upper > 0, upper + _SMALLEST, upper)
     lower = torch.minimum(cells.lower_left, cells.lower_right).clamp(min=0.0) * (1.0 - _ALLOWANCE)
     if not single:
         return Envelope(derivatives, upper, lower, bound)
