@@ -5,9 +5,9 @@ sequence alone would then differ in the last bits from the same sequence in a ba
 that from loop to loop. Small products are therefore padded to a fixed number of rows. Together with what
 `attention` does, results on the CPU do not depend on padding or on the batch at all.
 
-cuBLAS does the same with 16-bit products: with few rows and many inputs it splits the sum (on an H200 below 160 rows
-for Ouro-1.4B's feed-forward layer, below 400 for Huginn's). There products of 16 to 511 rows are padded to 512; fewer
-are the steps of a generation, where that would cost several times the product.
+cuBLAS does the same with 16-bit products: with few rows and many inputs it splits the sum. There products
+of 16 to 511 rows are padded to 512; fewer are the steps of a generation, where that would cost several times the
+product.
 
 oneDNN, which multiplies 16-bit matrices on a CPU, compiles a kernel of about 0.7 MB for every shape it meets and keeps
 more of them than its cache admits to, so that memory grows with every new number of tokens. 16-bit products therefore
