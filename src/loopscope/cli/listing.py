@@ -35,6 +35,8 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
         for row in members:
             size = _size(row["parameters"])
             line(f"  {row['name']:<42} {size:>6} {row['trained_depth'] or '?':>3} loops  {_where(row)}")
+            if row["note"]:
+                line(f"    {row['note']}", style="dim")
         if family.name == "loop":
             line("  loop:MODEL:FIRST-LAST, e.g. loop:org/name:10-20, of any Llama, Mistral or Qwen checkpoint")
     own = [row for row in rows if row["kind"] == "entry point"]
@@ -63,6 +65,7 @@ def model_rows() -> list[dict[str, Any]]:
             dtype=RUN_DTYPE,
             stored_dtype=entry.stored_dtype,
             boundary=FAMILIES[entry.family].boundary,
+            note=entry.note,
         )
         for entry in PUBLISHED
     ]
@@ -82,6 +85,7 @@ def _row(
     dtype: str | None = None,
     stored_dtype: str | None = None,
     boundary: str | None = None,
+    note: str = "",
 ) -> dict[str, Any]:
     return locals()
 

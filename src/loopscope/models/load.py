@@ -152,7 +152,7 @@ def _load_checkpoint(
     with _naming(folder):
         checkpoint = open_checkpoint(folder)
         family = _family(source, checkpoint.config, list(checkpoint.tensors))
-        model = build_model(family, checkpoint.config, source.span)
+        model = build_model(family, checkpoint.config, source.span, checkpoint.tensors)
         matched = match_tensors(model, checkpoint.tensors)
         stored = main_dtype(matched.values())
         load_tensors(model, matched, device, dtype or stored)
@@ -184,7 +184,7 @@ def _fetch(source: Source, repository: HubRepository | None) -> Path:
 def _load_random(
     spec: str, source: Source, device: torch.device, dtype: torch.dtype | None, seed: int, offline: bool | None
 ) -> LoopedModel:
-    revision = None
+    revision = names = None
     config: Mapping[str, Any]
     if source.published is not None:
         config = source.published.config
@@ -195,9 +195,10 @@ def _load_random(
         revision = repository.commit if repository else None
         with _naming(repository.repo_id if repository else folder):
             config = read_config(folder)
-            family = _family(source, config, _stored_names(folder))
+            names = _stored_names(folder)
+            family = _family(source, config, names)
     with _naming(source.location):
-        model = build_model(family, config, source.span)
+        model = build_model(family, config, source.span, names)
     fill_randomly(model, device, dtype or _stated_dtype(config), seed)
     model.prepare()
     named = _named(model, f"{source.name} (random weights)", random=True)

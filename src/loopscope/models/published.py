@@ -22,11 +22,13 @@ class Published:
         name: the short name, lower case.
         repo_id: its name on the hub.
         revision: the pinned commit, if one is known.
-        family: "ouro", "huginn", "retrofit-llama" or "retrofit-olmo".
+        family: a name of `families.detect.FAMILIES`.
         parameters: unique parameters, a tied head counted once.
         trained_depth: the number of loops it was trained for (on average, where that was drawn).
         stored_dtype: how the weights are stored; they are run in `RUN_DTYPE`.
         config: the part of config.json that decides shapes and arithmetic.
+        note: what is not certain about the entry, in one line; empty where everything was read from its own files.
+        tokenizer_repo: the hub name of its tokenizer, where that is not its own.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Published:
     trained_depth: int
     stored_dtype: str
     config: Mapping[str, Any]
+    note: str = ""
+    tokenizer_repo: str | None = None
 
 
 # What the three retrofitted bases do not share. Huginn's `rope_base` stands in their files too, and is not used.

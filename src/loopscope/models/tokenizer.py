@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Backend
 from loopscope.errors import LoopscopeError, optional_text, text
 from loopscope.models.checkpoint.config import CONFIG, TOKENIZER, read_json_object
 from loopscope.models.checkpoint.hub import HubRepository
-from loopscope.models.registry import parse_spec
+from loopscope.models.registry import Source, parse_spec
 from loopscope.models.user_models import load_entry_point, user_tokenizers
 
 
@@ -178,11 +178,17 @@ def load_tokenizer(
     if source.kind == "entry point":
         tokenizer = _user_tokenizer(source.location)
     else:
-        folder = source.folder or HubRepository(source.location, source.revision, offline=offline).fetch_tokenizer()
-        tokenizer = Tokenizer.from_folder(folder)
+        tokenizer = Tokenizer.from_folder(source.folder or _fetch(source, offline))
     if vocabulary_size is not None:
         tokenizer.check_fits(vocabulary_size, source.name)
     return tokenizer
+
+
+def _fetch(source: Source, offline: bool | None) -> Path:
+    elsewhere = None if source.published is None else source.published.tokenizer_repo
+    if elsewhere is not None:
+        return HubRepository(elsewhere, offline=offline).fetch_tokenizer()
+    return HubRepository(source.location, source.revision, offline=offline).fetch_tokenizer()
 
 
 def _user_tokenizer(name: str) -> Tokenizer:

@@ -93,8 +93,20 @@ def check_architecture(config: Mapping[str, Any]) -> str:
     return kind
 
 
-def build_model(family: str, config: Mapping[str, Any], span: tuple[int, int] | None = None) -> LoopedModule:
+def build_model(
+    family: str,
+    config: Mapping[str, Any],
+    span: tuple[int, int] | None = None,
+    tensor_names: Iterable[str] | None = None,
+) -> LoopedModule:
     """The model of a configuration on the meta device: every name and shape, no memory.
+
+    Args:
+        family: a name of `FAMILIES`.
+        config: config.json.
+        span: first and last layer to loop, of the family "loop".
+        tensor_names: what the checkpoint holds, for families whose configuration does not say it all; None where
+            there is no checkpoint.
 
     Raises:
         LoopscopeError: for sizes that are unsupported, contradictory or absurd.
@@ -109,14 +121,16 @@ def build_model(family: str, config: Mapping[str, Any], span: tuple[int, int] | 
             )
     try:
         with torch.device("meta"):
-            return _build(family, config, span)
+            return _build(family, config, span, None if tensor_names is None else frozenset(tensor_names))
     except (RuntimeError, TypeError) as error:
         if "overflow" not in str(error).lower():
             raise
         raise LoopscopeError("config.json: its sizes multiply to more than any memory holds") from None
 
 
-def _build(family: str, config: Mapping[str, Any], span: tuple[int, int] | None) -> LoopedModule:
+def _build(
+    family: str, config: Mapping[str, Any], span: tuple[int, int] | None, names: frozenset[str] | None
+) -> LoopedModule:
     if family == "ouro":
         from loopscope.models.families.ouro import Ouro, OuroConfig
 
