@@ -35,8 +35,12 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
         for row in members:
             size = _size(row["parameters"])
             line(f"  {row['name']:<42} {size:>6} {row['trained_depth'] or '?':>3} loops  {_where(row)}")
+            if row["certain"]:
+                line(f"    certain: {row['certain']}", style="dim")
             if row["note"]:
-                line(f"    {row['note']}", style="dim")
+                line(f"    not certain: {row['note']}", style="dim")
+        for choice, meaning in family.choices.items():
+            line(f"  choice: NAME:{choice}=… {meaning}")
         if family.name == "loop":
             line("  loop:MODEL:FIRST-LAST, e.g. loop:org/name:10-20, of any Llama, Mistral or Qwen checkpoint")
     own = [row for row in rows if row["kind"] == "entry point"]
@@ -65,6 +69,7 @@ def model_rows() -> list[dict[str, Any]]:
             dtype=RUN_DTYPE,
             stored_dtype=entry.stored_dtype,
             boundary=FAMILIES[entry.family].boundary,
+            certain=entry.certain,
             note=entry.note,
         )
         for entry in PUBLISHED
@@ -85,6 +90,7 @@ def _row(
     dtype: str | None = None,
     stored_dtype: str | None = None,
     boundary: str | None = None,
+    certain: str = "",
     note: str = "",
 ) -> dict[str, Any]:
     return locals()
@@ -116,7 +122,9 @@ def _embedded_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def _size(parameters: int) -> str:
+def _size(parameters: int | None) -> str:
+    if parameters is None:
+        return "?"
     for unit, scale in (("B", 1e9), ("M", 1e6)):
         if parameters >= 0.5 * scale:
             return f"{parameters / scale:.2f}{unit}"

@@ -25,6 +25,7 @@ from loopscope.measuring.plan import DataRequest, ModelFacts, ModelRequest, Ques
 from loopscope.measuring.run import Prepared, prepare
 from loopscope.measuring.settings import BatchPolicy, Settings, limits, rows
 from loopscope.measuring.transfer import length
+from loopscope.models.choices import split_choices
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.column_types import Column, Table
@@ -311,6 +312,9 @@ def _spec(task: TaskInfo) -> str:
 
 def _found(folder: str | None, spec: str) -> str:
     """A path as the run's own call meant it, from its own folder; any other specification as it is."""
+    base, chosen = split_choices(spec)
+    if chosen:
+        return _found(folder, base) + spec[len(base) :]
     name, equals, path = spec.rpartition("=")
     if folder is None or Path(path).is_absolute() or not (Path(folder) / path).exists():
         return spec

@@ -7,8 +7,8 @@ A model of your own inherits from `LoopedModule` and writes `embed`, `step` and 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.autograd.forward_ad as forward_mode
@@ -19,6 +19,9 @@ from loopscope.kernels.split_product import splits_apply
 from loopscope.models.batch import Batch
 from loopscope.models.layers.linear import Fusing, Linear
 from loopscope.models.protocol import AffineHead, BodyAndHead, Context
+
+if TYPE_CHECKING:
+    from loopscope.models.checkpoint.safetensors import TensorEntry
 
 
 class LoopedModule(nn.Module):
@@ -93,6 +96,14 @@ class LoopedModule(nn.Module):
     def ignorable_tensors(self) -> set[str]:
         """Tensors a checkpoint may hold that the model works out for itself."""
         return set()
+
+    def arrange(self, tensors: Mapping[str, TensorEntry]) -> Mapping[str, TensorEntry]:
+        """A checkpoint's tensors under the names of the model's parameters, where it may store them otherwise."""
+        return tensors
+
+    def parameter_dtype(self, name: str, dtype: torch.dtype) -> torch.dtype:
+        """The dtype of a parameter in a model of `dtype`; some parts are never rounded to 16 bits."""
+        return dtype
 
     def tie(self) -> None:
         """Makes tied parameters one parameter again after a checkpoint was assigned."""

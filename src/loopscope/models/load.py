@@ -152,7 +152,7 @@ def _load_checkpoint(
     with _naming(folder):
         checkpoint = open_checkpoint(folder)
         family = _family(source, checkpoint.config, list(checkpoint.tensors))
-        model = build_model(family, checkpoint.config, source.span, checkpoint.tensors)
+        model = build_model(family, checkpoint.config, source.span, checkpoint.tensors, source.chosen)
         matched = match_tensors(model, checkpoint.tensors)
         stored = main_dtype(matched.values())
         load_tensors(model, matched, device, dtype or stored)
@@ -188,17 +188,18 @@ def _load_random(
     config: Mapping[str, Any]
     if source.published is not None:
         config = source.published.config
+        if not config:
+            raise LoopscopeError(f"the sizes of {source.name} are not known here: load it without random weights")
         family = _family(source, config, None)
     else:
         repository = None if source.folder else _repository(source, offline)
         folder = source.folder or (repository.fetch_description() if repository else Path())
         revision = repository.commit if repository else None
         with _naming(repository.repo_id if repository else folder):
-            config = read_config(folder)
-            names = _stored_names(folder)
+            config, names = read_config(folder), _stored_names(folder)
             family = _family(source, config, names)
     with _naming(source.location):
-        model = build_model(family, config, source.span, names)
+        model = build_model(family, config, source.span, names, source.chosen)
     fill_randomly(model, device, dtype or _stated_dtype(config), seed)
     model.prepare()
     named = _named(model, f"{source.name} (random weights)", random=True)

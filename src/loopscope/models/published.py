@@ -23,10 +23,11 @@ class Published:
         repo_id: its name on the hub.
         revision: the pinned commit, if one is known.
         family: a name of `families.detect.FAMILIES`.
-        parameters: unique parameters, a tied head counted once.
-        trained_depth: the number of loops it was trained for (on average, where that was drawn).
+        parameters: unique parameters, a tied head counted once; None where they are not known.
+        trained_depth: the number of loops it was trained for (on average, where that was drawn); None where unknown.
         stored_dtype: how the weights are stored; they are run in `RUN_DTYPE`.
-        config: the part of config.json that decides shapes and arithmetic.
+        config: the part of config.json that decides shapes and arithmetic; empty where it is not known.
+        certain: what was checked against the published code, counts or files, in one line.
         note: what is not certain about the entry, in one line; empty where everything was read from its own files.
         tokenizer_repo: the hub name of its tokenizer, where that is not its own.
     """
@@ -35,10 +36,11 @@ class Published:
     repo_id: str
     revision: str | None
     family: str
-    parameters: int
-    trained_depth: int
+    parameters: int | None
+    trained_depth: int | None
     stored_dtype: str
     config: Mapping[str, Any]
+    certain: str = ""
     note: str = ""
     tokenizer_repo: str | None = None
 

@@ -6,18 +6,21 @@ toy-ouro                        a model inside the package (`embedded`)
 runs/step-900, ./toy-ouro       a local folder
 loop:PATH_OR_NAME:10-20         any Llama-style checkpoint, layers 10 to 20 looped
 my-model                        an entry point of an installed package (`user_models`)
+NAME:CHOICE=VALUE,…             any of these, of a family that has choices (`choices`)
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.models.checkpoint.config import CONFIG
+from loopscope.models.choices import split_choices
 from loopscope.models.published import PUBLISHED, Published
 from loopscope.models.user_models import user_models
 
@@ -46,6 +49,7 @@ class Source:
         revision: the commit, tag or branch to take from the hub; None is the newest.
         published: the known checkpoint, if it is one.
         span: first and last layer to loop, for `loop:` specifications.
+        chosen: what the specification chooses of the model (`choices`).
     """
 
     name: str
@@ -54,6 +58,7 @@ class Source:
     revision: str | None = None
     published: Published | None = None
     span: tuple[int, int] | None = None
+    chosen: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path | None:
@@ -84,13 +89,19 @@ def parse_spec(spec: str, revision: str | None = None) -> Source:
     """
     if len(spec) > LONGEST_SPEC:
         raise LoopscopeError(f"the model {shown(spec)} is longer than {LONGEST_SPEC} characters: no model is called so")
+    base, chosen = split_choices(spec)
+    if chosen and not _is_dir(_expanded(spec)):
+        source = parse_spec(base, revision)
+        if source.kind == "entry point":
+            raise LoopscopeError(f"{shown(spec)}: {source.name} is a model of your own: its choices are its factory's")
+        return replace(source, name=source.name + spec[len(base) :], chosen=chosen)
     if spec.startswith("loop:"):
         return _parse_loop(spec, revision)
-    source = _named(spec)
-    if source is None:
+    found = _named(spec)
+    if found is None:
         name, at, given = spec.rpartition("@")
-        source = _named(name) if at else None
-        if source is None:
+        found = _named(name) if at else None
+        if found is None:
             raise unknown_name(spec)
         if revision is not None and revision != given:
             raise LoopscopeError(
@@ -98,14 +109,14 @@ def parse_spec(spec: str, revision: str | None = None) -> Source:
             )
         revision = given
     if revision is None:
-        return source
+        return found
     if not revision:
         raise LoopscopeError(
-            f"the revision of {source.name} is empty: give a branch, a tag or a commit, or leave it out"
+            f"the revision of {found.name} is empty: give a branch, a tag or a commit, or leave it out"
         )
-    if source.kind != "hub":
-        raise LoopscopeError(f"{source.name} is no hub model and has no revisions: leave {shown(revision)} out")
-    return replace(source, revision=revision)
+    if found.kind != "hub":
+        raise LoopscopeError(f"{found.name} is no hub model and has no revisions: leave {shown(revision)} out")
+    return replace(found, revision=revision)
 
 
 def _parse_loop(spec: str, revision: str | None) -> Source:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,24 @@ class TensorEntry:
     def nbytes(self) -> int:
         """The number of bytes in the file."""
         return self.stop - self.start
+
+    def row_blocks(self, names: Sequence[str]) -> list[TensorEntry]:
+        """Equal blocks of its rows, each a tensor of its own.
+
+        Raises:
+            LoopscopeError: if the rows do not divide.
+        """
+        rows = self.shape[0] if self.shape else 0
+        if not rows or rows % len(names):
+            raise LoopscopeError(
+                f"{self.path} stores {shown(self.name)} as {list(self.shape)}, not in {len(names)} blocks"
+            )
+        shape, step = (rows // len(names), *self.shape[1:]), self.nbytes // len(names)
+        starts = [self.start + index * step for index in range(len(names))]
+        return [
+            TensorEntry(name, self.dtype, shape, start, start + step, self.path)
+            for name, start in zip(names, starts, strict=True)
+        ]
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> di
     Raises:
         LoopscopeError: naming the first missing, unexpected or misshapen tensor, or one of unsupported type.
     """
+    tensors = model.arrange(tensors)
     expected = dict(model.named_parameters(remove_duplicate=False))
     tied = model.tied_tensors()
     missing = [name for name in expected if name not in tensors and name not in tied]
@@ -115,7 +116,8 @@ def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> d
     """Gives every parameter of a meta model memory of its own on the device, uninitialised; tied ones once."""
     tied = model.tied_tensors()
     placed: dict[str, nn.Parameter] = {}
-    needed = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
+    own = {name: model.parameter_dtype(name, dtype) for name, _ in model.named_parameters(remove_duplicate=False)}
+    needed = sum(parameter.numel() * own[name].itemsize for name, parameter in model.named_parameters())
     too_large = LoopscopeError(
         f"the weights need {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, more than {device} "
         f"has free: choose a smaller dtype or another device"
@@ -128,7 +130,7 @@ def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> d
             if name in tied:
                 continue
             owner, _, leaf = name.rpartition(".")
-            empty = torch.empty(parameter.shape, dtype=dtype, device=device)
+            empty = torch.empty(parameter.shape, dtype=own[name], device=device)
             placed[name] = nn.Parameter(empty, requires_grad=False)
             setattr(model.get_submodule(owner), leaf, placed[name])
     except RuntimeError as error:  # torch.OutOfMemoryError on an accelerator, a plain RuntimeError on the CPU

@@ -5,11 +5,14 @@ Only this module knows every family; torch is imported when a model is built, no
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, shown
+from loopscope.models.choices import require_known
 
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
@@ -17,23 +20,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Family:
-    """A family for people to read about: what it is, and where its state is taken."""
+    """A family: what it is, where its state is taken, and the code that reads its checkpoints.
+
+    Attributes:
+        name: "ouro", "huginn", …
+        title: for people.
+        boundary: where in the model the state is taken; a model may say more.
+        code: its module in this package, and in it the model and the configuration.
+        choices: what a specification may choose (`models.choices`), each with its meaning.
+    """
 
     name: str
     title: str
     boundary: str
+    code: tuple[str, str, str]
+    choices: Mapping[str, str] = field(default_factory=dict)
 
 
+_NORMED_STACK = "the shared stack's output after its norm, just before the language-model head"
 _RAW_CORE = "the recurrent core's raw output, before the coda"
+_LOOPED_LAYERS = "the output of the looped layers, before the layers that follow"
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family("ouro", "Ouro", "the shared stack's output after its norm, just before the language-model head"),
-        Family("huginn", "Huginn", _RAW_CORE),
-        Family("retrofit-llama", "Retrofitted Llama", _RAW_CORE),
-        Family("retrofit-olmo", "Retrofitted OLMo-2", _RAW_CORE),
-        Family("loop", "Looped layers", "the output of the looped layers, before the layers that follow"),
+        Family("ouro", "Ouro", _NORMED_STACK, ("ouro", "Ouro", "OuroConfig")),
+        Family("huginn", "Huginn", _RAW_CORE, ("huginn", "Huginn", "HuginnConfig")),
+        Family("retrofit-llama", "Retrofitted Llama", _RAW_CORE, ("retrofit", "RetrofitLlama", "RetrofitConfig")),
+        Family("retrofit-olmo", "Retrofitted OLMo-2", _RAW_CORE, ("retrofit", "RetrofitOlmo", "RetrofitConfig")),
+        Family("loop", "Looped layers", _LOOPED_LAYERS, ("layer_loop", "LayerLoop", "LayerLoopConfig")),
     )
 }
 
@@ -53,8 +68,9 @@ def detect_family(config: Mapping[str, Any], tensor_names: Iterable[str] | None)
     Raises:
         LoopscopeError: for an unknown or contradictory architecture.
     """
-    if check_architecture(config) == "ouro":
-        return "ouro"
+    kind = check_architecture(config)
+    if kind != "raven":
+        return kind
     if config.get("qk_bias") is True and tensor_names is None:
         return "huginn"
     if tensor_names is None:
@@ -69,7 +85,7 @@ def detect_family(config: Mapping[str, Any], tensor_names: Iterable[str] | None)
 
 
 def check_architecture(config: Mapping[str, Any]) -> str:
-    """The architecture named: "ouro", or "raven" (Huginn and retrofits, which only their tensors tell apart).
+    """The family named, or "raven" for Huginn and retrofits, which only their tensors tell apart.
 
     Raises:
         LoopscopeError: for an unknown or contradictory architecture.
@@ -87,7 +103,7 @@ def check_architecture(config: Mapping[str, Any]) -> str:
     if kind is None:
         named = shown(architecture or model_type) if architecture or model_type else "(none named)"
         raise LoopscopeError(
-            f"unknown architecture {named}: loopscope runs Ouro, Huginn and retrofitted recurrence; "
+            f"unknown architecture {named}: `loopscope models` lists the families; "
             f"`loop:MODEL:FIRST-LAST` loops the layers of a Llama-style model"
         )
     return kind
@@ -98,8 +114,11 @@ def build_model(
     config: Mapping[str, Any],
     span: tuple[int, int] | None = None,
     tensor_names: Iterable[str] | None = None,
+    chosen: Mapping[str, str] | None = None,
 ) -> LoopedModule:
     """The model of a configuration on the meta device: every name and shape, no memory.
+
+    `from_json` of the family's configuration gets those of the three others that its signature asks for.
 
     Args:
         family: a name of `FAMILIES`.
@@ -107,9 +126,10 @@ def build_model(
         span: first and last layer to loop, of the family "loop".
         tensor_names: what the checkpoint holds, for families whose configuration does not say it all; None where
             there is no checkpoint.
+        chosen: what the specification chooses, by name.
 
     Raises:
-        LoopscopeError: for sizes that are unsupported, contradictory or absurd.
+        LoopscopeError: for sizes that are unsupported, contradictory or absurd, and for unknown choices.
     """
     import torch
 
@@ -119,34 +139,18 @@ def build_model(
             raise LoopscopeError(
                 f"config.json: {shown(key)} {shown(value)} is more than the {MOST_LAYERS} layers allowed"
             )
+    require_known(chosen or {}, FAMILIES[family].title, FAMILIES[family].choices)
+    home, model_name, config_name = FAMILIES[family].code
+    module = import_module(f"loopscope.models.families.{home}")
+    from_json = getattr(module, config_name).from_json
+    names = None if tensor_names is None else frozenset(tensor_names)
+    given = {"span": span, "tensor_names": names, "chosen": chosen or {}}
+    asked = {name: value for name, value in given.items() if name in inspect.signature(from_json).parameters}
     try:
         with torch.device("meta"):
-            return _build(family, config, span, None if tensor_names is None else frozenset(tensor_names))
+            model: LoopedModule = getattr(module, model_name)(from_json(config, **asked))
+            return model
     except (RuntimeError, TypeError) as error:
         if "overflow" not in str(error).lower():
             raise
         raise LoopscopeError("config.json: its sizes multiply to more than any memory holds") from None
-
-
-def _build(
-    family: str, config: Mapping[str, Any], span: tuple[int, int] | None, names: frozenset[str] | None
-) -> LoopedModule:
-    if family == "ouro":
-        from loopscope.models.families.ouro import Ouro, OuroConfig
-
-        return Ouro(OuroConfig.from_json(config))
-    if family == "huginn":
-        from loopscope.models.families.huginn import Huginn, HuginnConfig
-
-        return Huginn(HuginnConfig.from_json(config))
-    if family == "loop" and span is not None:
-        from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
-
-        return LayerLoop(LayerLoopConfig.from_json(config, span))
-    from loopscope.models.families.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo
-
-    kinds: dict[str, type[RetrofitLlama | RetrofitOlmo]] = {
-        "retrofit-llama": RetrofitLlama,
-        "retrofit-olmo": RetrofitOlmo,
-    }
-    return kinds[family](RetrofitConfig.from_json(config))

@@ -16,6 +16,7 @@ feed-forward width.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -40,17 +41,40 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
+    def scale(self, x: Tensor) -> Tensor:
+        """What a normed `x` is multiplied by."""
+        return self.weight
+
     def forward(self, x: Tensor, plain: bool = False, impl: Implementation | None = None) -> Tensor:
         """Normalises over the last dimension."""
+        weight = self.scale(x)
         if plain:
-            return _normalise_plain(x, self.eps) * self.weight
-        if takes_kernel(x, impl) and x.dtype == self.weight.dtype:
+            return _normalise_plain(x, self.eps) * weight
+        if takes_kernel(x, impl) and x.dtype == weight.dtype:
             from loopscope.models.layers.kernels import rms_norm
 
-            return rms_norm(x, self.weight, self.eps)
+            return rms_norm(x, weight, self.eps)
         if type(x) is not Tensor:
-            return functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-        return functional.rms_norm(x, (x.shape[-1],), None, self.eps) * self.weight
+            return functional.rms_norm(x, (x.shape[-1],), weight, self.eps)
+        return functional.rms_norm(x, (x.shape[-1],), None, self.eps) * weight
+
+
+class WeightlessNorm(RMSNorm):
+    """The norm alone: it is multiplied by one, which changes no bit."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        nn.Module.__init__(self)
+        self.width, self.eps = width, eps
+
+    def scale(self, x: Tensor) -> Tensor:
+        """Ones of x's own dtype."""
+        return _ones(self.width, x.dtype, x.device)
+
+
+@functools.lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _ones(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.ones(width, dtype=dtype, device=device)
 
 
 def _normalise_plain(x: Tensor, eps: float) -> Tensor:
@@ -93,15 +117,17 @@ class SeparateAttention(Fusing):
 
     def forward(self, x_BSD: Tensor, around: Surroundings, slot: int, queries: Queries | None = None) -> Tensor:
         """[B, S, D] → [B, S, D], or [1, N, D] at the queries."""
+        projected: Tensor = self.o_proj(self.mixed(x_BSD, around, slot, queries))
+        return projected
+
+    def mixed(self, x_BSD: Tensor, around: Surroundings, slot: int, queries: Queries | None) -> Tensor:
+        """The attended values, heads side by side: [B, S, H·P], or [1, N, H·P] at the queries."""
         if queries is not None:
             q, k, v = self._separately(x_BSD, queries.pick(x_BSD), around, queries.rotary)
-            mixed = queries.in_order(attend(queries.by_row(q), k, v, around, slot, queries.visible_B1MT))
-        elif self.joined is None or is_trained(self.q_proj):
-            mixed = attend(*self._separately(x_BSD, x_BSD, around, around.rotary), around, slot)
-        else:
-            mixed = attend(*self._jointly(self.joined(x_BSD), around), around, slot)
-        projected: Tensor = self.o_proj(mixed)
-        return projected
+            return queries.in_order(attend(queries.by_row(q), k, v, around, slot, queries.visible_B1MT))
+        if self.joined is None or is_trained(self.q_proj):
+            return attend(*self._separately(x_BSD, x_BSD, around, around.rotary), around, slot)
+        return attend(*self._jointly(self.joined(x_BSD), around), around, slot)
 
     def _separately(
         self, x_BSD: Tensor, asking_BSD: Tensor, around: Surroundings, asking: RotaryTables
@@ -205,7 +231,7 @@ def add_branch(
 ) -> Stream:
     """sum_norm(state + branch_norm(branch)), together with next_norm of it; a norm left out is the identity."""
     norms = (branch_norm, sum_norm, next_norm)
-    weights = [None if norm is None else norm.weight for norm in norms]
+    weights = [None if norm is None else norm.scale(state) for norm in norms]
     same = all(weight is None or weight.dtype == state.dtype for weight in weights)
     if same and not plain and takes_kernel(state, impl):
         from loopscope.models.layers.kernels import add_branch as kernel
