@@ -25,6 +25,7 @@ from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.families.huginn import Huginn, HuginnConfig
 from loopscope.models.families.ouro import Ouro, OuroConfig
 from loopscope.models.layers.attention import counted_surroundings
+from loopscope.models.walk import Walk
 
 HUGINN = {
     "vocab_size": 65536,
@@ -60,10 +61,7 @@ def _ouro(setting: Setting) -> Row:
     bare = BareStack(model, ids.shape[1])
 
     def looped() -> Tensor:
-        state = context.state
-        for _ in range(LOOPS):
-            state = model.step(state, context)
-        return state
+        return Walk(model, context).to(LOOPS).state
 
     def plain() -> Tensor:
         with implementation("reference"):
@@ -78,7 +76,7 @@ def _ouro(setting: Setting) -> Row:
     calls: dict[str, Call] = {"ours": looped, PLAIN: plain, BARE: bare_loops}
     raced = setting.clock.race(calls, setting.sizes.repeats, warm_ups=2)
     figures = {
-        "relative_difference_one_loop": _relative(model.step(context.state, context), bare.step(context.state)),
+        "relative_difference_one_loop": _relative(Walk(model, context).advance(), bare.step(context.state)),
         f"relative_difference_{LOOPS}_loops": _relative(looped(), bare_loops()),
         "kernels": float(takes_kernel(context.state)),
         "ms_per_1000_tokens_per_loop": raced["ours"].value * 1e6 / (LOOPS * ids.numel()),
@@ -149,10 +147,7 @@ def _huginn(setting: Setting) -> list[Row]:
     last_R2 = torch.tensor([[row, width - 1] for row in range(count)])
 
     def steps() -> Tensor:
-        state = context.state
-        for _ in range(STEPS):
-            state = model.step(state, context)
-        return state
+        return Walk(model, context).to(STEPS).state
 
     def coda_everywhere() -> Tensor:
         around = counted_surroundings(width, setting.device, model.config.rotary, torch.float32, plain=False)

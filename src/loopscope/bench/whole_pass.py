@@ -30,6 +30,7 @@ from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.registry import EMBEDDED
+from loopscope.models.walk import Walk
 from loopscope.store.column_types import Level
 from loopscope.store.writer import open_or_create
 
@@ -98,10 +99,7 @@ class PassSetup:
         """The forward passes alone."""
         with torch.no_grad():
             for batch in self.bare:
-                context = self.model.embed(batch.to(self.model.device))
-                state = context.state
-                for _ in range(TRANSITION + 1):
-                    state = self.model.step(state, context)
+                Walk.of(self.model, batch.to(self.model.device)).to(TRANSITION + 1)
 
     def run_pass(self) -> None:
         """The pass into a run directory of its own."""

@@ -31,7 +31,8 @@ from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
 from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned, stacked
 from loopscope.measuring.update import Update, update_columns
-from loopscope.models.protocol import LoopedModel
+from loopscope.models.protocol import Context, LoopedModel
+from loopscope.models.walk import Walk, read, readout_asks_context
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.hessian_vector import chord_curvatures
 from loopscope.readout.options import grouped_option_utility
@@ -50,7 +51,7 @@ def scalar_quadratics(update: Update) -> Tensor:
     mean_RN = (sequences.unsqueeze(1) == layout.sequence_N).double() / layout.tokens_R.unsqueeze(1)
 
     def utility(state_RSD: Tensor) -> Tensor:
-        z_NV = model.readout(state_RSD, layout.positions_N2, dtype).double()
+        z_NV = read(model, state_RSD, layout.positions_N2, dtype, layout.context).double()
         scores_R = mean_RN @ torch.log_softmax(z_NV, -1).gather(1, targets_N1)[:, 0]
         return scores_R if layout.options is None else grouped_option_utility(scores_R, layout.options)
 
@@ -104,7 +105,6 @@ class Trip:
         self._packing = dataclasses.replace(packing, batch=batch, sequences=sequences).to(device)
         self._layout = Layout.of(questions, self._packing.sequences, device)
         self._readout = readout_of(model, getattr(torch, settings.readout_dtype), careful=careful)
-        self._readings = self._readout.readings(self._layout)
         self._ways_again: set[str] = set()
         self._finite: dict[int, Tensor] = {}
 
@@ -123,7 +123,7 @@ class Trip:
             raise
 
     def _launch(self) -> PendingTrip:
-        settings, model, readings = self._settings, self._model, self._readings
+        settings, model = self._settings, self._model
         gate = self._gate()
         deepest = settings.deepest
         if settings.tokens and gate is not None:
@@ -131,13 +131,14 @@ class Trip:
         updates: dict[int, Tables] = {}
         device = model.device
         with stage("forward", device):
-            context = model.embed(self._packing.batch)
-        running = context.state
+            walk = Walk.of(model, self._packing.batch)
+            self._layout = self._layout.given(self._context(walk))
+        self._readings = readings = self._readout.readings(self._layout)
         state = before = None
         for depth in range(deepest + 1):
             with stage("forward", device):
-                running = running if depth == 0 else model.step(running, context)
-            state, before = self._packing.separate(running), state
+                walk.to(depth)
+            state, before = self._packing.separate(walk.state), state
             if depth in settings.depths:
                 with stage("finite", device):
                     self._finite[depth] = self._finite_sequences(state)
@@ -159,6 +160,12 @@ class Trip:
         finite = Later(self._require_finite, *self._finite.values())
         again = None if self._careful else self._carefully
         return PendingTrip(finite, depths, list(updates.values()), self.ways_taken, again)
+
+    def _context(self, walk: Walk) -> Context | None:
+        """What a readout may ask for: the context of the sequences in rows of their own."""
+        if not readout_asks_context(self._model):
+            return None
+        return walk.context if self._packing.place_RS is None else self._model.embed(self._packing.sequences)
 
     def ways_taken(self) -> set[str]:
         """How φ was computed on this trip, and on the one that repeated it."""

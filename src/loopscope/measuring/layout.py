@@ -10,6 +10,7 @@ Shapes: N reference tokens of the batch, R sequences, B questions.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from loopscope.measuring.settings import BatchPolicy
 from loopscope.measuring.transfer import Columns, upload
 from loopscope.models.batch import Batch
 from loopscope.models.packing import Group, Packing, pack
+from loopscope.models.protocol import Context
 from loopscope.readout.options import OptionGroups
 from loopscope.tasks.encoding import Example, Row
 
@@ -168,6 +170,7 @@ class Layout:
         sequences_B: sequences of each question.
         options: the sequences of each question and the right one among them; None for reference solutions.
         counts: reference tokens of each sequence, on the host.
+        context: what the model made of these sequences, for a readout that asks for it; else None.
     """
 
     questions: tuple[Question, ...]
@@ -180,6 +183,7 @@ class Layout:
     sequences_B: Tensor
     options: OptionGroups | None
     counts: tuple[int, ...]
+    context: Context | None = None
 
     @classmethod
     def of(cls, questions: Sequence[Question], batch: Batch, device: torch.device) -> Layout:
@@ -225,7 +229,16 @@ class Layout:
             padding=self.batch.padding,
             highest_id=self.batch.highest_id,
         )
-        return SomeQuestions(rows, Layout.of([self.questions[i] for i in chosen], batch, batch.input_ids.device))
+        layout = Layout.of([self.questions[i] for i in chosen], batch, batch.input_ids.device)
+        return SomeQuestions(rows, layout if self.context is None else layout.given(self.context.rows(rows)))
+
+    def given(self, context: Context | None) -> Layout:
+        """The same with the context of its rows."""
+        return dataclasses.replace(self, context=context)
+
+    def context_of(self, rows: slice) -> Context | None:
+        """The context of some of its rows, where there is one."""
+        return None if self.context is None else self.context.rows(rows)
 
     @property
     def is_options(self) -> bool:

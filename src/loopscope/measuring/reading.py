@@ -13,7 +13,7 @@ Shapes: N reference tokens, R sequences, B questions, S positions, D hidden widt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ from loopscope.measuring.layout import Layout, groups_within
 from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import OutputChange, Scales, Update, UpdatePaths, interpolated, predicting
-from loopscope.models.base import LoopedModule
 from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.models.walk import halves, read
 from loopscope.readout.affine.make import affine_path, affine_path_from_states
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.reference import log_probability_at_start
@@ -108,7 +108,7 @@ class GeneralReadout:
         """Log probabilities and U of every question at a state."""
         found = []
         for group in self._groups(layout):
-            z_nV = self._logits(state_RSD, group)
+            z_nV = self._logits(state_RSD, group, layout)
             target_n = z_nV.gather(1, group.targets_n.unsqueeze(1))[:, 0]
             found.append(target_n - torch.logsumexp(z_nV, dim=1))
         return Reading.of(torch.cat(found), layout)
@@ -149,14 +149,11 @@ class GeneralReadout:
 
     def _sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
         """φ of every sequence's mean log probability."""
-        model = self.model
-        halves = model.body_and_head(dtype) if isinstance(model, LoopedModule) else None
-        readout = halves or (lambda state, positions: model.readout(state, positions, dtype))
         self._ways.append({GENERAL})
         return JoinedPath(
             [
                 nonlinear_path_from_states(
-                    readout,
+                    self._readout_of(group, update.layout, dtype),
                     update.before_RSD[group.rows],
                     update.after_RSD[group.rows],
                     group.targets_n,
@@ -168,10 +165,17 @@ class GeneralReadout:
             ]
         )
 
+    def _readout_of(self, group: _Group, layout: Layout, dtype: torch.dtype) -> Callable[..., Tensor]:
+        """From states of the group's rows to logits."""
+        context = layout.context_of(group.rows)
+        return halves(self.model, dtype, context) or (
+            lambda state, positions: read(self.model, state, positions, dtype, context)
+        )
+
     def _output_change(self, update: Update) -> OutputChange:
-        found = []
-        for group in self._groups(update.layout):
-            z0_nV, z1_nV = self._logits(update.before_RSD, group), self._logits(update.after_RSD, group)
+        found, layout = [], update.layout
+        for group in self._groups(layout):
+            z0_nV, z1_nV = (self._logits(state, group, layout) for state in (update.before_RSD, update.after_RSD))
             # Divergence and entropies depend on the two ends alone, so the straight line between them will do.
             path = affine_path(z0_nV, z1_nV - z0_nV, group.targets_n, examples=group.sequence_n)
             found.append(path.distributions)
@@ -195,10 +199,11 @@ class GeneralReadout:
             )
             first = last
 
-    def _logits(self, state_RSD: Tensor, group: _Group) -> Tensor:
+    def _logits(self, state_RSD: Tensor, group: _Group, layout: Layout) -> Tensor:
         """Logits at the prediction positions of a group, without TF32, as float64 [n, V]."""
+        context = layout.context_of(group.rows)
         with full_precision_products():
-            return self.model.readout(state_RSD[group.rows], group.positions_n2, self.dtype).double()
+            return read(self.model, state_RSD[group.rows], group.positions_n2, self.dtype, context).double()
 
 
 class AffineReadout(GeneralReadout):

@@ -19,6 +19,7 @@ from loopscope.kernels.split_product import splits_apply
 from loopscope.models.batch import Batch
 from loopscope.models.layers.linear import Fusing, Linear
 from loopscope.models.protocol import AffineHead, BodyAndHead, Context
+from loopscope.models.walk import Walk
 
 if TYPE_CHECKING:
     from loopscope.models.checkpoint.safetensors import TensorEntry
@@ -47,11 +48,18 @@ class LoopedModule(nn.Module):
         """H_0 and what every step needs besides the state."""
         raise NotImplementedError
 
-    def step(self, state: Tensor, context: Context) -> Tensor:
+    def step(self, state: Tensor, context: Context, *args: Any, **kwargs: Any) -> Any:
         """H_{t+1} from H_t."""
         raise NotImplementedError
 
-    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def readout(
+        self,
+        state: Tensor,
+        positions: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
         """Logits of a state."""
         raise NotImplementedError
 
@@ -60,7 +68,7 @@ class LoopedModule(nn.Module):
         """The affine head, or None where the readout is nonlinear."""
         return None
 
-    def body_and_head(self, dtype: torch.dtype | None = None) -> BodyAndHead | None:
+    def body_and_head(self, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any) -> BodyAndHead | None:
         """The readout in two: what comes before its affine head, and the head; None where it is not made so."""
         return None
 
@@ -80,14 +88,8 @@ class LoopedModule(nn.Module):
         wanted = sorted(set(depths))
         if not wanted or wanted[0] < 0:
             raise LoopscopeError(f"depths must be integers of at least 0, and at least one, not {wanted}")
-        context = self.embed(batch)
-        state = context.state
-        kept = {0: state} if wanted[0] == 0 else {}
-        for depth in range(1, wanted[-1] + 1):
-            state = self.step(state, context)
-            if depth in wanted:
-                kept[depth] = state
-        return kept
+        walk = Walk.of(self, batch)
+        return {depth: walk.to(depth).state for depth in wanted}
 
     def tied_tensors(self) -> dict[str, str]:
         """Tensors a checkpoint may leave out, with the tensor whose values they share."""

@@ -114,6 +114,27 @@ class Batch:
             mask[index, place] = True
         return cls(ids, mask, source_rows=source_rows)
 
+    def rows(self, index: slice | Tensor) -> Batch:
+        """Some of the rows, as wide as before: a slice, or their numbers."""
+        if isinstance(index, Tensor):
+            index = index.to(self.input_ids.device)
+
+        def cut(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor[index]
+
+        sources = self.source_rows
+        if sources is not None:
+            sources = sources[index] if isinstance(index, slice) else [sources[row] for row in index.tolist()]
+        return dataclasses.replace(
+            self,
+            input_ids=self.input_ids[index],
+            attention_mask=self.attention_mask[index],
+            position_ids=cut(self.position_ids),
+            initial_state=cut(self.initial_state),
+            segments=cut(self.segments),
+            source_rows=sources,
+        )
+
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
 

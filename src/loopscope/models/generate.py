@@ -25,6 +25,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.layers.attention import KeyValueCache
 from loopscope.models.protocol import Context, LoopedModel
+from loopscope.models.walk import Walk, asks
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,11 @@ _GREEDY = Sampler()
 class CachedModel(LoopedModel, Protocol):
     """A looped model that can continue from kept keys and values.
 
-    `step` takes the loop's number (from 0) besides, because every loop has keys of its own.
+    `step` asks for its `depth`, because every loop has keys of its own.
     """
 
     def embed_cached(self, batch: Batch, cache: KeyValueCache) -> Context:
         """H_0 of new positions, given in `batch.position_ids`."""
-        ...
-
-    def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
-        """One loop, which reads and writes the loop's own keys."""
         ...
 
     def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
@@ -151,7 +148,7 @@ def generate(
     state = _drawn_states(model, batch, width)
     if impl == "reference":
         next_logits = _reference(model, depth, state, source_rows)
-    elif isinstance(model, CachedModel):
+    elif isinstance(model, CachedModel) and asks(model.step, "depth"):
         next_logits = _cached(model, depth, state, width)
     else:
         raise LoopscopeError(f'{model.name} keeps no keys and values; generate with impl="reference"')
@@ -182,8 +179,7 @@ def _reference(model: LoopedModel, depth: int, state: Tensor | None, source_rows
         if state is not None:
             initial = state[:, : batch.input_ids.shape[1]]
             batch = Batch(batch.input_ids, batch.attention_mask, initial_state=initial)
-        reached = model.states(batch, [depth])[depth]
-        return model.readout(reached, _last(rows))
+        return Walk.of(model, batch).to(depth).read(_last(rows))
 
     return next_logits
 
@@ -205,10 +201,7 @@ def _cached(model: CachedModel, depth: int, state: Tensor | None, width: int) ->
         initial = None if state is None else state.gather(1, positions[..., None].expand(*ids.shape, state.shape[2]))
         cache.used = max(len(row) for row in rows)
         context = model.embed_cached(Batch(ids, mask, positions, initial_state=initial), cache)
-        reached = context.state
-        for loop in range(depth):
-            reached = model.step(reached, context, loop)
-        return model.readout_cached(reached, context, last)
+        return model.readout_cached(Walk(model, context).to(depth).state, context, last)
 
     return next_logits
 

@@ -3,12 +3,22 @@
 H_0 = embed(batch), H_{t+1} = step(H_t), logits_t = readout(H_t). Whatever implements `LoopedModel` can be
 measured; `base.LoopedModule` supplies most of it to an `nn.Module`.
 
+`step` and `readout` may know more than their state. What they ask for by the name of a parameter arrives as a keyword;
+`walk` is the one place that gives it:
+
+    step(state, context, *, depth)      the number of steps done before this one, 0 for the first
+    step(state, context, *, carry)      what the model carries along beside the measured state; such a step returns
+                                        (state, carry), and the first one is given None or `Context.carry`
+    readout(state, positions, dtype, *, context)
+    body_and_head(dtype, *, context)    the context of the rows that are read
+
 Shapes: B rows, S positions, D hidden width, V vocabulary, N selected positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -55,12 +65,27 @@ class Context:
         batch: the batch it was made from.
         injection: what every step reads besides the state (Huginn's embedded input), [B, S, D].
         extra: the family's own; nobody else looks at it.
+        carry: what the first step is given as `carry`, if it asks for that.
+        rowwise: tensors [B, …] of the family's own that steps and readouts read, by name. A readout may be asked about
+            some of the rows alone; state, batch, injection and these are cut to them, everything else is passed on.
     """
 
     state: Tensor
     batch: Batch
     injection: Tensor | None = None
     extra: Any = None
+    carry: Any = None
+    rowwise: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    def rows(self, index: slice | Tensor) -> Context:
+        """The context of some of the rows: a slice, or their numbers."""
+        return dataclasses.replace(
+            self,
+            state=self.state[index],
+            batch=self.batch.rows(index),
+            injection=None if self.injection is None else self.injection[index],
+            rowwise={name: tensor[index] for name, tensor in self.rowwise.items()},
+        )
 
 
 @runtime_checkable
@@ -103,12 +128,19 @@ class LoopedModel(Protocol):
         """H_0 and what every step needs besides the state."""
         ...
 
-    def step(self, state: Tensor, context: Context) -> Tensor:
-        """H_{t+1} from H_t, [B, S, D] → [B, S, D]."""
+    def step(self, state: Tensor, context: Context, *args: Any, **kwargs: Any) -> Any:
+        """H_{t+1} from H_t, [B, S, D] → [B, S, D]; may ask for `depth` and `carry`."""
         ...
 
-    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """Logits of a state: [B, S, V], or [N, V] at `positions` [N, 2] of (row, position).
+    def readout(
+        self,
+        state: Tensor,
+        positions: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Logits of a state: [B, S, V], or [N, V] at `positions` [N, 2] of (row, position); may ask for `context`.
 
         `dtype` is the arithmetic of the readout, the model's own when left out. TF32 is the caller's to
         switch off (`torch.backends.cuda.matmul.allow_tf32`).

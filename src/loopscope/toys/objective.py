@@ -23,6 +23,7 @@ from torch.nn import functional
 from loopscope.models.batch import Batch
 from loopscope.models.families.huginn import Huginn
 from loopscope.models.families.ouro import Ouro, exit_distribution
+from loopscope.models.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,10 @@ def _mean(values_BS: Tensor, weights_BS: Tensor) -> Tensor:
 
 def ouro_loss(model: Ouro, asked: Supervised, entropy_weight: float) -> Loss:
     """Expected loss over the exit distribution minus β times its entropy, over all trained depths."""
-    context = model.embed(asked.batch)
-    state, losses, gates = context.state, [], []
+    walk, losses, gates = Walk.of(model, asked.batch), [], []
     for _ in range(model.trained_depth):
-        state = model.step(state, context)
-        losses.append(_token_losses(model.readout(state), asked.targets))
-        gates.append(model.gate_logits(state).float())
+        gates.append(model.gate_logits(walk.advance()).float())
+        losses.append(_token_losses(walk.read(), asked.targets))
     exits_TBS = exit_distribution(gates).pdf.movedim(-1, 0)
     total = _mean(expected_loss(torch.stack(losses), exits_TBS, entropy_weight), asked.weights)
     with torch.no_grad():
@@ -129,23 +128,21 @@ def draw_state(model: Huginn, shape: tuple[int, int], generator: torch.Generator
 
 def huginn_loss(model: Huginn, asked: Supervised, state: Tensor, recurrence: int, backprop_steps: int) -> Loss:
     """The loss after `recurrence` loops from H_0 = `state`; gradients reach the last `backprop_steps` of them."""
-    context = model.embed(
+    walk = Walk.of(
+        model,
         Batch(
             asked.batch.input_ids,
             asked.batch.attention_mask,
             initial_state=state,
             padding="right",
             highest_id=asked.batch.highest_id,
-        )
+        ),
     )
-    state = context.state
     with torch.no_grad():
-        for _ in range(recurrence - backprop_steps):
-            state = model.step(state, context)
-    for _ in range(min(backprop_steps, recurrence)):
-        state = model.step(state, context)
+        walk.to(recurrence - backprop_steps)
+    walk.to(recurrence)
     # `readout` computes a slower attention in grad mode, for derivatives of any order; training needs the first.
-    losses = _token_losses(model.readout_cached(state, context), asked.targets)
+    losses = _token_losses(model.readout_cached(walk.state, walk.context), asked.targets)
     with torch.no_grad():
         by_depth = {recurrence: _mean(losses, asked.solution)}
     return Loss(_mean(losses, asked.weights), by_depth)

@@ -69,8 +69,8 @@ def test_kept_keys_and_values_of_the_published_code(reference, golden_model, kin
             positions = torch.arange(start, stop)[None]
             context = model.embed_cached(Batch(ids, torch.ones_like(ids), positions, initial_state=state), cache)
             state = context.state
-            for loop in range(4):
-                state = model.step(state, context, loop)
+            for depth in range(4):
+                state = model.step(state, context, depth=depth)
             logits.append(model.readout_cached(state, context))
     assert (torch.cat(logits, dim=1) - expected.logits_T4).abs().max() < ATOL
     assert cache.slots() == list(range(-2, 10))

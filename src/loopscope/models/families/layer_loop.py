@@ -185,10 +185,10 @@ class LayerLoop(LoopedModule):
         ahead = range(self.config.start)
         return Context(run_blocks(x, self._layers(ahead), around, ahead).state, batch, extra=around)
 
-    def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
-        """The span once. `loop` (from 0) chooses the cache slots, if there is a cache."""
+    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+        """The span once. `depth` chooses the cache slots, if there is a cache."""
         span = range(self.config.start, self.config.end + 1)
-        slots = [loop * self.config.layers + index for index in span]
+        slots = [depth * self.config.layers + index for index in span]
         return run_blocks(state, self._layers(span), context.extra, slots).state
 
     def _layers(self, indices: range) -> list[nn.Module]:

@@ -239,9 +239,9 @@ class Ouro(LoopedModule):
         embedded: Tensor = self.model.embed_tokens(batch.input_ids)
         return embedded
 
-    def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
-        """One loop: all layers, then the norm. `loop` (from 0) chooses the cache slots, if there is a cache."""
-        first = loop * self.config.layers
+    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+        """One loop: all layers, then the norm. `depth` chooses the cache slots, if there is a cache."""
+        first = depth * self.config.layers
         slots = range(first, first + self.config.layers)
         return run_blocks(state, self.model.layers, context.extra, slots, self.model.norm).normed
 

@@ -255,11 +255,11 @@ class RecurrentDepth(LoopedModule):
             x = x * self.config.embed_scale
         return run_blocks(x, self._blocks("prelude"), around, range(self.config.prelude_layers)).state
 
-    def step(self, state: Tensor, context: Context, loop: int = 0) -> Tensor:
-        """One pass through the core. `loop` (from 0) chooses the cache slots, if there is a cache."""
+    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+        """One pass through the core. `depth` chooses the cache slots, if there is a cache."""
         assert context.injection is not None
         x: Tensor = self.transformer["adapter"](torch.cat([state, context.injection], dim=-1))
-        first = self.config.prelude_layers + loop * self.config.core_layers
+        first = self.config.prelude_layers + depth * self.config.core_layers
         slots = range(first, first + self.config.core_layers)
         return run_blocks(x, self._blocks("core_block"), context.extra, slots).state
 
