@@ -139,6 +139,37 @@ def reference():
 
 
 @pytest.fixture(scope="session")
+def golden_folder():
+    """The folder of a family's tiny checkpoint, as a hub repository has it."""
+
+    def folder(family):
+        found = next((place / family for place in (GOLDEN, SHARED) if (place / family / "config.json").is_file()), None)
+        if found is None:
+            pytest.skip(f"the tiny {family} checkpoint is kept outside the repository and is not here")
+        return found
+
+    return folder
+
+
+@pytest.fixture
+def golden_variant(golden_folder, tmp_path):
+    """A family's tiny checkpoint with other settings or tensors: `change` gets the tensors and returns them."""
+    from safetensors.torch import load_file
+
+    def write(family, change=None, **fields):
+        source = golden_folder(family)
+        path = tmp_path / f"variant-{len(list(tmp_path.iterdir()))}"
+        path.mkdir()
+        config = json.loads((source / "config.json").read_text()) | fields
+        (path / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+        tensors = load_file(source / "model.safetensors")
+        save_file(tensors if change is None else change(tensors), path / "model.safetensors")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def golden_model():
     """Builds the tiny checkpoint of a family from its own names, ready for inference unless told otherwise."""
     import torch

@@ -20,6 +20,7 @@ COUNTS = {
     "recurrent-llama-3.2-train-recurrence-4": 1_385_228_288,
     "recurrent-tinyllama-3t-train-recurrence-8": 844_171_264,
     "recurrent-olmo-2-0425-train-recurrence-32": 1_359_071_232,
+    "nanbeige4.2-3b": 4_169_800_704,
 }
 TENSORS = {"ouro-1.4b": 269, "ouro-2.6b": 533, "huginn-0125": 76}
 
@@ -55,6 +56,7 @@ def test_known_commits_are_full_hashes():
         "ouro-1.4b-thinking": "3aaa2224",
         "ouro-2.6b-thinking": "f1edd81e",
         "huginn-0125": "bb6621b6",
+        "nanbeige4.2-3b": "5d54321e",
     }
     assert {len(commit) for commit in pinned.values()} == {40}
 

@@ -90,8 +90,8 @@ def test_the_families_that_draw_a_state_are_those_whose_models_do():
     from loopscope.models.initial_state import InitialState
     from loopscope.models.published import PUBLISHED
 
-    one_of = {model.family: model for model in PUBLISHED}
-    assert set(one_of) == {"ouro", *DRAWING}
+    one_of = {model.family: model for model in PUBLISHED if model.config}
+    assert set(one_of) > {"ouro", *DRAWING}
     for family, published in one_of.items():
         model = build_model(family, published.config)
         assert isinstance(getattr(model, "initial_state", None), InitialState) == (family in DRAWING)

@@ -171,6 +171,33 @@ def _retrofits() -> list[Published]:
     return found
 
 
+def _nanbeige(name: str, revision: str | None, *, certain: str, note: str) -> Published:
+    config = {
+        "architectures": ["NanbeigeForCausalLM"],
+        "model_type": "nanbeige",
+        "vocab_size": 166144,
+        "hidden_size": 3072,
+        "intermediate_size": 10752,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 48,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 70_000_000,
+        "rope_scaling": None,
+        "max_position_embeddings": 262144,
+        "num_loops": 2,
+        "loop_loss_weights": [],
+        "skip_loop_final_norm": False,
+        "tie_word_embeddings": False,
+    }
+    size, repo_id = 4_169_800_704, f"Nanbeige/{name}"
+    return Published(
+        name.lower(), repo_id, revision, "nanbeige", size, 2, "bfloat16", config, certain=certain, note=note
+    )
+
+
 PUBLISHED: tuple[Published, ...] = (
     _ouro("Ouro-1.4B", "574fa66cb8bf5abdc979642d01cf2b79b16bfab1", 24, 1_434_652_673),
     _ouro("Ouro-2.6B", "1ed04250da1a9936042725d302e81c8fa2ab5abd", 48, 2_667_974_657),
@@ -178,4 +205,11 @@ PUBLISHED: tuple[Published, ...] = (
     _ouro("Ouro-2.6B-Thinking", "f1edd81e7ac41355db670500ceaf204e0f73af68", 48, 2_667_974_657, bos=1, eos=2),
     _huginn(),
     *_retrofits(),
+    _nanbeige(
+        "Nanbeige4.2-3B",
+        "5d54321e9e01e0d026f8e371046678fc384dca39",
+        certain="sizes (config.json as quoted, the parameter count agrees), arithmetic (this commit's code was run)",
+        note="token ids; the code of other commits",
+    ),
+    _nanbeige("Nanbeige4.2-3B-Base", None, certain="the name", note="config.json: sizes are taken from Nanbeige4.2-3B"),
 )

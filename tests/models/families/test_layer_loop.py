@@ -43,7 +43,7 @@ def build(randomise, changes, span, *, prepare=True):
 
 
 def plain_layer(plain, model, x, i):
-    sizes, w = model.config.attention, plain.weights(model)
+    sizes, w = model.config.sizes.attention, plain.weights(model)
     at, count = f"model.layers.{i}.", len(x)
     frequencies = plain.frequencies(sizes.head_width, model.config.rotary.theta)
     pairs = plain.half_pairs(sizes.head_width)
@@ -52,14 +52,14 @@ def plain_layer(plain, model, x, i):
         flat = y @ w[f"{at}self_attn.{name}_proj.weight"].T + w.get(f"{at}self_attn.{name}_proj.bias", 0.0)
         split = flat.reshape(count, heads, sizes.head_width)
         norm = w.get(f"{at}self_attn.{name}_norm.weight")
-        return split if norm is None else plain.rms_norm(split, norm, model.config.norm_eps)
+        return split if norm is None else plain.rms_norm(split, norm, model.config.sizes.norm_eps)
 
-    y = plain.rms_norm(x, w[at + "input_layernorm.weight"], model.config.norm_eps)
+    y = plain.rms_norm(x, w[at + "input_layernorm.weight"], model.config.sizes.norm_eps)
     q = plain.rotate(project(y, "q", sizes.heads), frequencies, pairs)
     k = plain.rotate(project(y, "k", sizes.key_value_heads), frequencies, pairs)
     mixed = plain.attention(q, k, project(y, "v", sizes.key_value_heads))
     x = x + mixed @ w[at + "self_attn.o_proj.weight"].T + w.get(at + "self_attn.o_proj.bias", 0.0)
-    y = plain.rms_norm(x, w[at + "post_attention_layernorm.weight"], model.config.norm_eps)
+    y = plain.rms_norm(x, w[at + "post_attention_layernorm.weight"], model.config.sizes.norm_eps)
     gated = plain.silu(y @ w[at + "mlp.gate_proj.weight"].T) * (y @ w[at + "mlp.up_proj.weight"].T)
     return x + gated @ w[at + "mlp.down_proj.weight"].T
 
@@ -70,7 +70,7 @@ def plain_run(plain, model, ids, order):
     x = w["model.embed_tokens.weight"][ids]
     for i in order:
         x = plain_layer(plain, model, x, i)
-    return plain.rms_norm(x, w["model.norm.weight"], model.config.norm_eps) @ w["lm_head.weight"].T
+    return plain.rms_norm(x, w["model.norm.weight"], model.config.sizes.norm_eps) @ w["lm_head.weight"].T
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -48,14 +48,23 @@ FAMILIES: dict[str, Family] = {
         Family("huginn", "Huginn", _RAW_CORE, ("huginn", "Huginn", "HuginnConfig")),
         Family("retrofit-llama", "Retrofitted Llama", _RAW_CORE, ("retrofit", "RetrofitLlama", "RetrofitConfig")),
         Family("retrofit-olmo", "Retrofitted OLMo-2", _RAW_CORE, ("retrofit", "RetrofitOlmo", "RetrofitConfig")),
+        Family("nanbeige", "Nanbeige", _NORMED_STACK, ("nanbeige", "Nanbeige", "NanbeigeConfig")),
         Family("loop", "Looped layers", _LOOPED_LAYERS, ("layer_loop", "LayerLoop", "LayerLoopConfig")),
     )
 }
 
 MOST_LAYERS = 1000
 """In a configuration; the deepest published models have a tenth."""
-_ARCHITECTURES = {"OuroForCausalLM": "ouro", "RavenForCausalLM": "raven"}
-_MODEL_TYPES = {"ouro": "ouro", "huginn_raven": "raven"}
+_ARCHITECTURES = {
+    "OuroForCausalLM": "ouro",
+    "RavenForCausalLM": "raven",
+    "NanbeigeForCausalLM": "nanbeige",
+}
+_MODEL_TYPES = {
+    "ouro": "ouro",
+    "huginn_raven": "raven",
+    "nanbeige": "nanbeige",
+}
 
 
 def detect_family(config: Mapping[str, Any], tensor_names: Iterable[str] | None) -> str:

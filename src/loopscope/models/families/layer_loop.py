@@ -27,18 +27,9 @@ from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.config import ConfigFields
 from loopscope.models.layers.attention import KeyValueCache, Surroundings, cached_surroundings, surroundings
-from loopscope.models.layers.blocks import (
-    AttentionSizes,
-    Block,
-    Branch,
-    RMSNorm,
-    SeparateAttention,
-    SeparateFeedForward,
-    read_blocks,
-    readout_surroundings,
-    run_blocks,
-)
-from loopscope.models.layers.linear import Embedding, Linear, linear
+from loopscope.models.layers.blocks import AttentionSizes, RMSNorm, read_blocks, readout_surroundings, run_blocks
+from loopscope.models.layers.linear import Linear, linear
+from loopscope.models.layers.llama import LlamaSizes, LlamaStack, stored_frequencies
 from loopscope.models.layers.rope import Rotary, read_rotary
 from loopscope.models.protocol import BodyAndHead, Context
 
@@ -49,13 +40,10 @@ ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "
 class LayerLoopConfig:
     """The sizes of one Llama-style checkpoint and the span of layers to loop, both ends included."""
 
-    vocabulary_size: int
-    inner_size: int
+    sizes: LlamaSizes
     layers: int
     start: int
     end: int
-    attention: AttentionSizes
-    norm_eps: float
     rotary: Rotary
     max_positions: int
     tied: bool
@@ -84,53 +72,26 @@ class LayerLoopConfig:
         eps = fields.number("rms_norm_eps", 1e-6, most=1.0)
         bias = fields.flag("attention_bias", False)
         head_width = fields.head_width(hidden, heads)
+        attention = AttentionSizes(
+            hidden,
+            heads,
+            fields.grouped_heads(heads),
+            head_width,
+            qkv_bias=bias or architecture == "Qwen2ForCausalLM",
+            output_bias=bias and architecture != "Qwen2ForCausalLM",
+            head_norm_eps=eps if architecture == "Qwen3ForCausalLM" else None,
+        )
         return cls(
-            vocabulary_size=vocabulary,
-            inner_size=fields.size("intermediate_size"),
+            sizes=LlamaSizes(vocabulary, fields.size("intermediate_size"), attention, eps),
             layers=layers,
             start=start,
             end=end,
-            attention=AttentionSizes(
-                hidden,
-                heads,
-                fields.grouped_heads(heads),
-                head_width,
-                qkv_bias=bias or architecture == "Qwen2ForCausalLM",
-                output_bias=bias and architecture != "Qwen2ForCausalLM",
-                head_norm_eps=eps if architecture == "Qwen3ForCausalLM" else None,
-            ),
-            norm_eps=eps,
             # The first Llamas were published without the field; 10000 is what it meant.
             rotary=read_rotary(fields, head_width, rounded=True, default_theta=10000.0),
             max_positions=fields.size("max_position_embeddings", 2048),
             tied=fields.flag("tie_word_embeddings", False),
             eos_ids=fields.token_ids("eos_token_id", vocabulary),
         )
-
-
-class LlamaLayer(Block):
-    """x += attention(norm(x)); x += feed_forward(norm(x))."""
-
-    def __init__(self, config: LayerLoopConfig) -> None:
-        super().__init__()
-        self.self_attn = SeparateAttention(config.attention)
-        self.mlp = SeparateFeedForward(config.attention.hidden, config.inner_size)
-        self.input_layernorm = RMSNorm(config.attention.hidden, config.norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.attention.hidden, config.norm_eps)
-
-    def branches(self) -> tuple[Branch, Branch]:
-        """Norms before each branch."""
-        return Branch(self.self_attn, self.input_layernorm), Branch(self.mlp, self.post_attention_layernorm)
-
-
-class LlamaStack(nn.Module):
-    """Embedding, layers and output norm, under the checkpoint's names."""
-
-    def __init__(self, config: LayerLoopConfig) -> None:
-        super().__init__()
-        self.embed_tokens = Embedding(config.vocabulary_size, config.attention.hidden)
-        self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.layers))
-        self.norm = RMSNorm(config.attention.hidden, config.norm_eps)
 
 
 class LayerLoop(LoopedModule):
@@ -144,13 +105,13 @@ class LayerLoop(LoopedModule):
     def __init__(self, config: LayerLoopConfig) -> None:
         super().__init__()
         self.config = config
-        self.hidden_size = config.attention.hidden
-        self.vocabulary_size = config.vocabulary_size
+        self.hidden_size = config.sizes.attention.hidden
+        self.vocabulary_size = config.sizes.vocabulary
         self.max_positions = config.max_positions
         self.eos_ids = config.eos_ids
         self.boundary = f"the output of layers {config.start}-{config.end}, before the layers that follow"
-        self.model = LlamaStack(config)
-        self.lm_head = Linear(self.hidden_size, config.vocabulary_size, bias=False)
+        self.model = LlamaStack(config.sizes, config.layers)
+        self.lm_head = Linear(self.hidden_size, self.vocabulary_size, bias=False)
         self.tie()
 
     def tied_tensors(self) -> dict[str, str]:
@@ -159,8 +120,7 @@ class LayerLoop(LoopedModule):
 
     def ignorable_tensors(self) -> set[str]:
         """Rotary frequencies, which older checkpoints store."""
-        layers = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(self.config.layers)}
-        return {"model.rotary_emb.inv_freq"} | layers
+        return stored_frequencies(self.config.layers)
 
     def embed(self, batch: Batch) -> Context:
         """H_0 is the state before the span: the layers ahead of it run once."""

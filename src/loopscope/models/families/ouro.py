@@ -40,6 +40,7 @@ from loopscope.models.layers.blocks import (
     run_blocks,
 )
 from loopscope.models.layers.linear import Embedding, Linear, linear
+from loopscope.models.layers.llama import stored_frequencies
 from loopscope.models.layers.rope import Rotary, read_rotary
 from loopscope.models.protocol import AffineHead, Context
 
@@ -206,8 +207,7 @@ class Ouro(LoopedModule):
 
     def ignorable_tensors(self) -> set[str]:
         """Rotary frequencies, which some tools store."""
-        layers = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(self.config.layers)}
-        return {"model.rotary_emb.inv_freq"} | layers
+        return stored_frequencies(self.config.layers)
 
     @property
     def exit_threshold(self) -> float:
