@@ -62,7 +62,7 @@ def measure(
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
-    progress_style: Style = "none",
+    progress_style: Style = "auto",
     command_line: Sequence[str] = (),
     notify: Notify | None = None,
 ) -> Run:
@@ -97,7 +97,8 @@ def measure(
         engine: "local" or "ray".
         workers: model replicas of the Ray engine.
         address: address of an existing Ray cluster.
-        progress_style: "auto", "bar", "plain" or "none".
+        progress_style: "bar", "plain" (a line every ten seconds) or "none"; "auto" is one line that is rewritten in a
+            notebook, a bar on a terminal, and plain elsewhere.
         command_line: recorded in the manifest.
         notify: called with one line for whatever a user should know: resumed, finished already, mended, halved.
 

@@ -1,25 +1,93 @@
-"""`Run`: an opened run directory with the paper's tables and figures of it."""
+"""`Run`: an opened run directory with the paper's tables and figures of it, and how a notebook shows it."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loopscope.frames import to_pandas, with_outcome_names
 from loopscope.store.run import StoredRun
 
 if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+    import polars as pl
+
+    from loopscope.report.question_view import QuestionView
     from loopscope.stats import Bootstrap
+    from loopscope.store.verification import Verification
+    from loopscope.studies.comparison import Comparison
     from loopscope.studies.figures.style import FigureResult
     from loopscope.studies.result import Row, TableResult
 
 
 class Run(StoredRun):
-    """An opened run directory: its records as frames, and the paper's tables and figures of them."""
+    """An opened run directory: its records as frames, and the paper's tables and figures of them.
+
+    Frames have outcomes by name ("finite-step failure"); the files hold the codes of `loopscope.Outcome`.
+    """
+
+    def read(self, table: str) -> pl.DataFrame:
+        """A whole table as a frame: `questions`, `depths`, `examples`; `tokens` and `paths` where they are stored."""
+        return with_outcome_names(super().read(table))
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        """A table as a lazy frame over its shards; they are checked now and whenever the frame is collected."""
+        return with_outcome_names(super().scan(table))
+
+    def to_polars(self, table: str = "questions") -> pl.DataFrame:
+        """A table of the run, e.g. `to_polars("depths")`; by default one row per question and update."""
+        return self.read(table)
+
+    def to_pandas(self, table: str = "questions") -> pd.DataFrame:
+        """The same for pandas; outcomes are an ordered category."""
+        return to_pandas(self.read(table))
+
+    def question(
+        self, id: str, transition: int | None = None, *, task: str | None = None, alpha: float = 1.0
+    ) -> QuestionView:
+        """One question at one update: a notebook draws its path and tints its tokens, `print` tells it.
+
+        Args:
+            id: its identifier, a value of `run.examples["example_id"]`.
+            transition: t of the update t → t+1; the last one by default.
+            task: which task, where two have a question of this name.
+            alpha: the scale at which tokens are tinted.
+        """
+        from loopscope.report.question_view import question
+
+        return question(self, id, transition, task, alpha)
 
     def table(self, name: str, bootstrap: Bootstrap | None = None) -> TableResult[Row]:
         """One of the paper's tables for this run, e.g. `table("mechanism")`; it prints and exports."""
         from loopscope.studies import table
 
         return table(name, self, bootstrap)
+
+    def figure(self, name: str, bootstrap: Bootstrap | None = None) -> FigureResult:
+        """One of the paper's figures for this run, e.g. `figure("scale-prediction").save("scale.pdf")`."""
+        from loopscope.studies import figure
+
+        return figure(name, self, bootstrap)
+
+    def compare(self, bootstrap: Bootstrap | None = None) -> Comparison:
+        """Every published cell that has a counterpart in this run, with the difference and a verdict."""
+        from loopscope.studies.comparison import compare
+        from loopscope.studies.records import Records
+
+        return compare(Records([self]), bootstrap)
+
+    def report(self, output: str | os.PathLike[str], bootstrap: Bootstrap | None = None) -> Path:
+        """Write one self-contained HTML page about this run; `loopscope.report.write_report` takes several."""
+        from loopscope.report import write_report
+
+        return write_report([self.path], output, bootstrap)
+
+    def verify(self) -> Verification:
+        """Check the directory again: hashes, counts, schema, coverage, identity and the seal."""
+        from loopscope.store.verification import verify
+
+        return verify(self)
 
     @property
     def ways_taken(self) -> tuple[str, ...]:
@@ -30,8 +98,7 @@ class Run(StoredRun):
         logged = (event.get("names", ()) for event in self.events if event.get("event") == "ways")
         return tuple(sorted({name for names in logged for name in names}))
 
-    def figure(self, name: str, bootstrap: Bootstrap | None = None) -> FigureResult:
-        """One of the paper's figures for this run, e.g. `figure("scale-prediction").save("scale.pdf")`."""
-        from loopscope.studies import figure
+    def _repr_html_(self) -> str:
+        from loopscope.report.run_html import as_html
 
-        return figure(name, self, bootstrap)
+        return as_html(self)

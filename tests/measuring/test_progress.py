@@ -59,7 +59,7 @@ def test_progress_moves_with_batches_and_not_with_units(
 ) -> None:
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(Silent, "advance", lambda self, questions, tokens: told.append((questions, tokens)))
-    run = measured("ouro", "arithmetic", limit=7, unit_size=7, batch_size=2, level="quick")
+    run = measured("ouro", "arithmetic", limit=7, unit_size=7, batch_size=2, level="quick", progress_style="none")
     positions = run.examples["n_positions"].to_list()
     assert told == [(2, sum(positions[:2])), (2, sum(positions[2:4])), (2, sum(positions[4:6])), (1, positions[6])]
 

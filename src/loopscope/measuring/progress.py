@@ -1,7 +1,8 @@
 """How far a pass has come, and where its time goes.
 
-Progress is a bar on a terminal, a line now and then elsewhere, or nothing. Stages (`with stage("forward")`) are timed
-only within a block of `stage_times`; one on a GPU is timed by the device's own clock, so that nothing waits for it.
+Progress is a bar on a terminal, one line that is rewritten in a notebook, a line now and then elsewhere, or nothing.
+Stages (`with stage("forward")`) are timed only within a block of `stage_times`; one on a GPU is timed by the device's
+own clock, so that nothing waits for it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 Style = Literal["auto", "bar", "plain", "none"]
 STYLES: tuple[Style, ...] = ("auto", "bar", "plain", "none")
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_REWRITES = 0.25
 
 
 class Progress(Protocol):
@@ -37,10 +39,19 @@ class Progress(Protocol):
 def progress(style: Style, title: str, total: int, done: int) -> Progress:
     """The progress of `total` questions of which `done` were measured earlier."""
     if style == "auto":
-        style = "bar" if sys.stderr.isatty() else "plain"
+        style = "bar" if in_notebook() or sys.stderr.isatty() else "plain"
     if style == "none":
         return Silent()
+    if style == "bar" and in_notebook():
+        return NotebookLine(title, total, done)
     return Bar(title, total, done) if style == "bar" else Lines(title, total, done)
+
+
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this: IPython in a terminal has no kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 class Silent:
@@ -102,6 +113,41 @@ class Lines(Silent):
             f"{self._title}: {self._done}/{self._total} questions ({share}%), {rate:.1f}/s,"
             f" {self._tokens / max(seconds, 1e-9):.0f} tokens/s, {_clock(left)} left"
         )
+
+
+class NotebookLine(Lines):
+    """One line of a cell's output, rewritten as batches come in; it stays when the pass is over."""
+
+    def __init__(self, title: str, total: int, done: int) -> None:
+        super().__init__(title, total, done)
+        self._written = self._began
+        self._shown: Any = None
+
+    def advance(self, questions: int, tokens: int) -> None:
+        """Counts, and rewrites the line unless that was done a moment ago."""
+        self._done += questions
+        self._tokens += tokens
+        now = time.monotonic()
+        if self._done >= self._total or now - self._written >= SECONDS_BETWEEN_REWRITES:
+            self._written = now
+            self._print()
+
+    def __enter__(self) -> Self:
+        from IPython.display import display
+
+        self._shown = display(self._content(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._print()
+
+    def _print(self) -> None:
+        self._shown.update(self._content(), raw=True)
+
+    def _content(self) -> dict[str, str]:
+        return {"text/plain": self._line(time.monotonic() - self._began)}
 
 
 class Bar(Silent):

@@ -1,5 +1,8 @@
 """Numbers and findings in plain words; every sentence follows from an estimate and its interval."""
 
+import math
+
+from loopscope.path import Outcome
 from loopscope.stats import Estimate
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -25,6 +28,51 @@ def number(value: float, *, sign: bool = False) -> str:
 
 def _exponent(size: float) -> int:
     return int(f"{size:.2e}".partition("e")[2])
+
+
+def signed(value: float) -> str:
+    """The same with a plus sign."""
+    return number(value, sign=True)
+
+
+def scale(value: float) -> str:
+    """A scale α.
+
+    >>> scale(0.25), scale(1.0), scale(0.12345), scale(math.nan)
+    ('0.25', '1', '0.123', '—')
+    """
+    return f"{round(value, 3):g}" if math.isfinite(value) else "—"
+
+
+def of_update(outcome: Outcome, slope: float, gain: float, predicted: float, best: float) -> str:
+    """What one update did to one question; the page of the report says the same.
+
+    Args:
+        outcome: its class.
+        slope: A.
+        gain: ΔU.
+        predicted: α̂.
+        best: the best scale; NaN where it is not known.
+    """
+    match outcome:
+        case Outcome.PROGRESSING:
+            more = f" It would have gained most at scale {scale(best)}." if best < 1 else ""
+            return f"Progress: the update raises the utility by {number(gain)} nats.{more}"
+        case Outcome.NEUTRAL:
+            return "Neutral: the utility is the same at both ends."
+        case Outcome.DIRECTIONAL_FAILURE:
+            start = "downhill" if slope < 0 else "level"
+            return (
+                f"Directional failure: the update starts {start} and ends {number(-gain)} nats lower. "
+                "The direction was wrong from the first step."
+            )
+        case _:
+            known = f"; the best scale is {scale(best)}." if math.isfinite(best) else "."
+            return (
+                f"Finite-step failure: the update starts uphill and ends {number(-gain)} nats lower. The direction was "
+                "right, the step too long. The quadratic model, made from the reference's own utility, would have "
+                f"stopped at {scale(predicted)}{known}"
+            )
 
 
 def percent(share: float) -> str:

@@ -71,6 +71,17 @@ class Verification:
             return "remove the records (units/NNNNNN.json) of the units named here, then " + repair_of()
         return "measure it again into another folder"
 
+    def __repr__(self) -> str:
+        found = "nothing wrong" if self.ok else f"{len(self.findings)} findings; {self.advice}"
+        return f"<Verification: {self.units_checked} of {self.units_planned} units checked, {found}>"
+
+    def _repr_html_(self) -> str:
+        from loopscope.display import element, html_table
+
+        said = element("p", repr(self).strip("<>"))
+        lines = [(finding.kind, finding.where, finding.message) for finding in self.findings]
+        return said if self.ok else element("div", said, html_table(["Finding", "Where", "What"], lines))
+
 
 def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None) -> Verification:
     """Re-check hashes, counts, schema, missing and non-finite cells, coverage, example identity and the seal.

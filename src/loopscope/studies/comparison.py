@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from loopscope.stats import Bootstrap, Estimate, Interval
 from loopscope.studies.conditions import conditions_of
@@ -28,6 +29,10 @@ from loopscope.studies.verdicts import (
     setting_differences,
     verdict_of,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,23 @@ class Comparison:
     def to_text(self) -> str:
         """Grouped by table and setting, for a terminal."""
         return _text(self)
+
+    def to_polars(self) -> pl.DataFrame:
+        """One row per compared cell, full precision."""
+        return self.table().to_polars()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The same for pandas."""
+        return self.table().to_pandas()
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
 
     def table(self) -> TableResult[ComparisonRow]:
         """The lines as a table, for any renderer."""

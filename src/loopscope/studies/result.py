@@ -1,12 +1,19 @@
 """What a table study returns: typed rows, and how its columns are headed and printed."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from loopscope.frames import to_pandas
 from loopscope.stats import Estimate
 from loopscope.studies.conditions import Condition
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+    import polars as pl
 
 Value: TypeAlias = Estimate | float | int | str | None
 
@@ -159,11 +166,34 @@ class TableResult(Generic[R_co]):
 
         return as_json(self)
 
+    def to_html(self) -> str:
+        """What a notebook shows, at most 60 lines of each panel."""
+        from loopscope.studies.render.html import as_html
+
+        return as_html(self)
+
+    def to_polars(self) -> pl.DataFrame:
+        """Long form, full precision, one row per row, intervals in columns of their own."""
+        from loopscope.studies.render.csv_json import as_frame
+
+        return as_frame(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The same for pandas."""
+        return to_pandas(self.to_polars())
+
     def __str__(self) -> str:
         return self.to_text()
 
-    def _repr_markdown_(self) -> str:
-        return self.to_markdown()
+    def __repr__(self) -> str:
+        rows = "1 row" if len(self.rows) == 1 else f"{len(self.rows)} rows"
+        return f"<Table {self.study}: {rows}; print() shows it, .to_polars() has the numbers>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.to_text())  # IPython in a terminal
 
     @cached_property
     def measures(self) -> tuple[str, ...]:

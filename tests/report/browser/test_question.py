@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loopscope import Run
 from loopscope.path import GRID
 from loopscope.store import StoredRun
 
@@ -139,3 +140,12 @@ def test_tokens_without_a_place_in_the_text_are_a_strip(visit, page_of, syntheti
     made = synthetic.Made([synthetic.Question("Why?", ["Because it is so."])] * 2, spans=False)
     page = visit(page_of(made), "#/question?run=run&task=riddles/test&id=riddles-0&t=4")
     assert page.locator(".token-strip .token").count() == 4
+
+
+def test_python_says_the_same_sentence(visit, report, riddles):
+    for outcome in sorted(set(riddles.outcome(1).tolist())):
+        row = int(np.flatnonzero(riddles.outcome(1) == outcome)[0])
+        page = visit(report, ADDRESS.format(row=row, t=4))
+        assert (
+            page.locator(".verdict").inner_text() == Run(report.parent / "first").question(f"riddles-{row}", 4).verdict
+        )

@@ -80,7 +80,11 @@ def test_a_failed_write_leaves_nothing_half_written(lively, tmp_path):
 
 
 def test_notebooks_get_a_picture(drawn):
-    assert drawn["concept"]._repr_png_().startswith(b"\x89PNG")
+    picture, size = drawn["concept"]._repr_png_()
+    assert picture.startswith(b"\x89PNG")
+    # Drawn twice as fine as it is shown.
+    assert int.from_bytes(picture[16:20], "big") == pytest.approx(2 * size["width"], abs=2)
+    assert len(repr(drawn["concept"])) < 200
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -1,5 +1,9 @@
 """How cells, heads and awkward text are written."""
 
+import io
+import re
+
+import polars as pl
 import pytest
 
 from loopscope.stats import Estimate, Interval
@@ -129,9 +133,23 @@ def test_two_runs_of_one_condition_do_not_hide_each_other(tmp_path, synthetic, q
     assert "(second)" in text
 
 
-def test_notebooks_get_markdown(hand_like):
-    assert hand_like._repr_markdown_() == hand_like.to_markdown()
+def test_notebooks_get_the_printed_cells(hand_like):
+    shown = hand_like._repr_html_()
+    *_, body = hand_like.to_markdown().split("---: |\n")
+    cells = [cell.replace("\\", "") for line in body.split("\n\n")[0].splitlines() for cell in line[2:-2].split(" | ")]
+    assert cells == re.findall(r"<td[^>]*>([^<]*)</td>", shown)
     assert str(hand_like) == hand_like.to_text()
+    assert len(repr(hand_like)) < 200
+
+
+def test_frames_hold_what_csv_holds(hand_like):
+    frame = hand_like.to_polars()
+    written = pl.read_csv(io.StringIO(hand_like.to_csv()), infer_schema_length=None)
+    assert frame.columns == written.columns
+    for name in frame.columns:
+        if frame[name].dtype.is_numeric():
+            assert frame[name].cast(pl.Float64).to_list() == written[name].cast(pl.Float64).to_list(), name
+    assert hand_like.to_pandas().shape == frame.shape
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ TEXT_WIDTH = 5.5
 """Width of the paper's text block, in inches."""
 COLUMN_WIDTH = 2.7
 """Width of a figure that text flows around."""
+SHOWN_DPI = 110
+"""Pixels of a notebook per inch; twice as many are drawn for fine displays."""
 LONGEST_NAME = 32
 """Characters of a model or task beside an axis or above a panel."""
 
@@ -169,8 +171,12 @@ class FigureResult:
         }
         return json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False, default=float) + "\n"
 
-    def _repr_png_(self) -> bytes:
-        return self.drawn("png", dpi=150)
+    def __repr__(self) -> str:
+        return f'<Figure {self.study}: {self.title}; .save("{self.study}.pdf") writes it>'
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        width, height = (round(SHOWN_DPI * inches) for inches in self.figure.get_size_inches())
+        return self.drawn("png", dpi=2 * SHOWN_DPI), {"width": width, "height": height}
 
 
 def empty_figure(study: str, title: str, records: Records, chosen: Selection, otherwise: str = "") -> FigureResult:

@@ -1,6 +1,7 @@
-"""Tables as data, in natural units and full precision: CSV and JSON.
+"""Tables as data, in natural units and full precision: CSV, JSON and polars frames.
 
-CSV has one line per row, with `_low` and `_high` beside every estimate; JSON has every field with its condition.
+CSV and frames have one line per row, with `_low` and `_high` beside every estimate; JSON has every field with its
+condition.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import io
 import json
 import math
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loopscope.stats import Estimate
 from loopscope.studies.result import Row, TableResult, Value
+
+if TYPE_CHECKING:
+    import polars as pl
 
 CONDITION = {
     "run": "run",
@@ -36,19 +40,36 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def as_csv(result: TableResult[Row]) -> str:
     """One line per row; undefined numbers are empty."""
+    heads, lines = _long_form(result)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows(map(_written, line) for line in lines)
+    return buffer.getvalue()
+
+
+def as_frame(result: TableResult[Row]) -> pl.DataFrame:
+    """One row per row; undefined numbers are null."""
+    import polars as pl
+
+    heads, lines = _long_form(result)
+    rows = [[None if isinstance(cell, float) and math.isnan(cell) else cell for cell in line] for line in lines]
+    return pl.DataFrame(rows, schema=heads, orient="row", infer_schema_length=None)
+
+
+def _long_form(result: TableResult[Row]) -> tuple[list[str], list[list[Any]]]:
+    """Heads and cells; an estimate takes three columns, its value and both ends of its interval."""
     estimates = {name for name in result.measures if any(isinstance(row.value(name), Estimate) for row in result.rows)}
     heads = ["table", *CONDITION.values(), "key"]
     for name in result.measures:
         heads += [name, f"{name}_low", f"{name}_high"] if name in estimates else [name]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(heads)
+    lines = []
     for row in result.rows:
         cells: list[Any] = [result.study, *(getattr(row.condition, name) for name in CONDITION), row.key]
         for name in result.measures:
             cells += _cells(row, name, name in estimates)
-        writer.writerow(map(_written, cells))
-    return buffer.getvalue()
+        lines.append(cells)
+    return heads, lines
 
 
 def _written(cell: Any) -> Any:

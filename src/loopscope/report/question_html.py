@@ -1,0 +1,289 @@
+"""A question as a notebook shows it: its words with tinted tokens beside the drawn path, as on the report's page.
+
+Plain HTML and SVG with styles on the elements: no script, nothing loaded, and every text of the run escaped.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from loopscope.display import SOFT, Markup, element, html_table, swatch
+from loopscope.path import GRID, classify
+from loopscope.report.question_view import QuestionView
+from loopscope.report.sentences import number, scale, signed
+from loopscope.studies.conditions import spelled
+
+UP, DOWN = "27,158,119", "176,71,154"
+MODEL, BEST, FINITE, ACCENT = "#9a8546", "currentColor", "#d55e00", "#4a72b8"
+STRONGEST, FAINT = 0.62, 0.04
+"""Opacity of the largest gain or loss of a question; below the second there is no tint."""
+MOST_CHARACTERS = 12_000
+"""Characters of a text that are shown."""
+WIDTH, HEIGHT = 460, 290
+LEFT, RIGHT, TOP, BOTTOM = 54, 14, 12, 58
+LINE = "stroke:currentColor;stroke-opacity:.2"
+_BOX = "flex:1 1 22rem;min-width:0;max-width:46rem"
+
+
+def as_html(view: QuestionView) -> str:
+    """The whole display."""
+    words = element("div", *_words(view), _updates(view), style=_BOX)
+    drawn = element("div", _path_plot(view), _legend(view), _facts(view), style=_BOX)
+    return element(
+        "div",
+        element("p", element("strong", view.title)),
+        element("p", swatch(view.outcome), " ", view.verdict),
+        element("div", words, drawn, style="display:flex;flex-wrap:wrap;gap:1.5rem"),
+        style="font-family:system-ui,sans-serif;line-height:1.45",
+    )
+
+
+def _words(view: QuestionView) -> Iterator[Markup]:
+    yield _head("Question")
+    yield _prose(_cut(view.example["prompt"]))
+    rows = view.token_rows
+    options = view.example["options"]
+    yield _head("Reference solution" if options is None else "Options")
+    most = _largest(rows)
+    for index, text in enumerate(view.texts):
+        label = ""
+        if options is not None:
+            right = " (right)" if index == view.example["correct_option"] else ""
+            label = element("strong", f"{letter(index)}{right} ")
+        here = None if rows is None else rows.filter(pl.col("option") == index)
+        yield _prose(label, *_tinted(text, here, view.alpha, most))
+    if rows is None:
+        yield element("p", "Token gains were not stored: measure with tokens=True to see them.", style=SOFT)
+    else:
+        yield _tint_key(most, view.alpha)
+
+
+def _head(text: str) -> Markup:
+    return element("div", text, style="font-weight:600;margin-top:.6em")
+
+
+def _prose(*content: Any) -> Markup:
+    return element("div", *content, dir="auto", style="white-space:pre-wrap;overflow-wrap:anywhere;margin:.3em 0 .8em")
+
+
+def _cut(text: str) -> str:
+    return visible(text) if len(text) <= MOST_CHARACTERS else visible(text[:MOST_CHARACTERS]) + "…"
+
+
+def visible(text: str) -> str:
+    r"""Text with the characters that hide or reorder others spelled out; lines and joined emoji stay.
+
+    >>> visible("a\u202eb\n\x1b[0m")
+    'a\\u202eb\n\\u001b[0m'
+    """
+    return "".join(
+        spelled(c) if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co") and c not in "\n\t\u200d" else c for c in text
+    )
+
+
+def letter(index: int) -> str:
+    """A, B, …; numbers after Z."""
+    return chr(ord("A") + index) if index < 26 else str(index + 1)
+
+
+def gains_at(rows: pl.DataFrame, alpha: float) -> list[float]:
+    """φ of every token at a scale: stored points exactly, straight lines between them; NaN where none is stored."""
+    if alpha == 1.0:
+        return rows["gain"].to_list()
+    grids = rows["grid_gain"].to_list()
+    return [math.nan if grid is None else float(np.interp(alpha, GRID, grid)) for grid in grids]
+
+
+def _largest(rows: pl.DataFrame | None) -> float:
+    """The largest |φ| over tokens and scales: what gets the strongest tint."""
+    if rows is None or not rows.height:
+        return 1.0
+    ends, inside = rows["gain"].abs().max(), rows["grid_gain"].explode().abs().max()
+    return max(float(ends or 0.0), float(inside or 0.0)) or 1.0  # type: ignore[arg-type]
+
+
+def _tinted(text: str, rows: pl.DataFrame | None, alpha: float, most: float) -> list[Any]:
+    """A text with its tokens as spans; tokens that share characters (pieces of one letter) share a span."""
+    if rows is None or not rows.height:
+        return [_cut(text)]
+    gains = gains_at(rows, alpha)
+    if rows["text_start"].null_count():
+        strip = [_span(str(token), [gain], alpha, most) for token, gain in zip(rows["token"], gains, strict=True)]
+        return [_cut(text), *(piece for span in strip for piece in (" ", span))]
+    spans: list[tuple[int, int, list[float]]] = []
+    cursor = 0
+    for start, end, gain in zip(rows["text_start"], rows["text_end"], gains, strict=True):
+        if end <= cursor and spans:
+            spans[-1][2].append(gain)
+        else:
+            spans.append((max(start, cursor), end, [gain]))
+            cursor = end
+        if cursor > MOST_CHARACTERS:
+            break
+    pieces: list[Any] = []
+    cursor = 0
+    for start, end, inside in spans:
+        pieces += [visible(text[cursor:start]), _span(visible(text[start:end]), inside, alpha, most)]
+        cursor = end
+    return [*pieces, _cut(text[cursor:])]
+
+
+def _span(text: str, gains: list[float], alpha: float, most: float) -> Markup:
+    gain = sum(gains)
+    weight = STRONGEST * math.sqrt(min(abs(gain) / most, 1.0)) if math.isfinite(gain) else 0.0
+    style = None
+    if weight > FAINT:
+        style = f"border-radius:3px;background:rgba({UP if gain > 0 else DOWN},{weight:.2f})"
+        if gain < 0:
+            style += ";text-decoration:underline dotted 1px;text-underline-offset:.28em"
+    told = f"{signed(gain)} nats at α = {scale(alpha)}" if math.isfinite(gain) else "no path is stored for this token"
+    return element("span", text, style=style, title=told)
+
+
+def _tint_key(most: float, alpha: float) -> Markup:
+    bar = f"linear-gradient(to right,rgba({DOWN},{STRONGEST}),transparent,rgba({UP},{STRONGEST}))"
+    box = "display:inline-block;width:8em;height:.7em;border-radius:3px;vertical-align:middle;margin:0 .4em"
+    return element(
+        "div",
+        f"token at α = {scale(alpha)} loses {number(most)}",
+        element("span", style=f"{box};background:{bar}"),
+        f"gains {number(most)} nats",
+        style=SOFT,
+    )
+
+
+def _line(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    span = high - low or 1.0
+    return lambda value: round(start + (value - low) / span * (end - start), 2)
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Round numbers of a linear axis.
+
+    >>> ticks(-0.1, 0.3)
+    [-0.1, 0.0, 0.1, 0.2, 0.3]
+    """
+    rough = (high - low) / wanted
+    base = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * base for factor in (1, 2, 2.5, 5, 10) if factor * base >= rough * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{at * step:.12g}") for at in range(first, last + 1)]
+
+
+def _text(x: float, y: float, content: Any, anchor: str = "middle", **more: Any) -> Markup:
+    return element("text", content, x=x, y=y, text_anchor=anchor, fill="currentColor", font_size=12, **more)
+
+
+def _points(xs: Any, ys: Any, x: Callable[[float], float], y: Callable[[float], float]) -> str:
+    return " ".join(f"{x(float(a))},{y(float(b))}" for a, b in zip(xs, ys, strict=True))
+
+
+def _path_plot(view: QuestionView) -> Markup:
+    """φ(α) with its quadratic model; where the model leaves the frame it is cut."""
+    alphas, gains = view.path
+    low, high = min(0.0, float(gains.min())), max(0.0, float(gains.max()))
+    room = 0.14 * (high - low or 1e-9)
+    low, high = low - room, high + room
+    x, y = _line(0, 1, LEFT, WIDTH - RIGHT), _line(low, high, HEIGHT - BOTTOM, TOP)
+    parts: list[Markup] = []
+    safe = min(view.scales["safe"], 1.0)
+    if safe > 0:
+        height = HEIGHT - TOP - BOTTOM
+        parts.append(element("rect", x=x(0), y=TOP, width=x(safe) - x(0), height=height, fill=f"rgba({UP},.13)"))
+    for value in ticks(low, high):
+        parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(value), y2=y(value), style=LINE))
+        parts.append(_text(LEFT - 8, y(value) + 4, tick_text(value), "end"))
+    parts.append(
+        element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(0), y2=y(0), stroke="currentColor", stroke_opacity=0.5)
+    )
+    parts += [_text(x(value), HEIGHT - BOTTOM + 34, scale(value)) for value in (0, 0.25, 0.5, 0.75, 1)]
+    fine = np.linspace(0, 1, 201)
+    model = view.slope * fine + view.quadratic * fine**2
+    inside = np.flatnonzero((model < low) | (model > high))
+    until = int(inside[0]) if inside.size else fine.size
+    parts.append(
+        element(
+            "polyline", points=_points(fine[:until], model[:until], x, y),
+            fill="none", stroke=MODEL, stroke_width=1.6, stroke_dasharray="6 4",
+        )
+    )  # fmt: skip
+    parts.append(
+        element("polyline", points=_points(alphas, gains, x, y), fill="none", stroke="currentColor", stroke_width=2)
+    )
+    now = float(np.interp(view.alpha, alphas, gains))
+    parts += _marks(view, x)
+    parts.append(element("circle", cx=x(view.alpha), cy=y(now), r=5, fill=ACCENT))
+    label = f"Gain along the update: slope {signed(view.slope)}, full step {signed(view.gain)}"
+    return element(
+        "svg", *parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img",
+        aria_label=label, style=f"width:100%;max-width:{WIDTH}px;overflow:visible",
+    )  # fmt: skip
+
+
+MARKS = {
+    "predicted": ("α̂", MODEL, "scale that the quadratic model predicts"),
+    "best": ("α*", BEST, "best scale"),
+    "root": ("r²", MODEL, "root of the quadratic model"),
+    "boundary": ("r₁", FINITE, "progress boundary"),
+}
+"""Symbol, colour and meaning of the scales that are marked under the axis."""
+
+
+def _marks(view: QuestionView, x: Callable[[float], float]) -> Iterator[Markup]:
+    known = sorted((value, name) for name, value in view.scales.items() if name in MARKS and 0 <= value <= 1)
+    base, last, level = HEIGHT - BOTTOM, -math.inf, 0
+    for value, name in known:
+        symbol, colour, words = MARKS[name]
+        at = x(value)
+        level = (level + 1) % 2 if at - last < 24 else 0
+        last = at
+        yield element("path", d=f"M{at},{base + 1} l4,7 h-8 z", fill=colour)
+        title = element("title", f"{words}: {scale(value)}")
+        yield _text(at, base + 20 + 30 * level, Markup(f"{symbol}{title}"))
+
+
+def tick_text(value: float) -> str:
+    """A number on an axis, without idle zeros.
+
+    >>> tick_text(0.5), tick_text(-20.0), tick_text(0.00001)
+    ('0.5', '−20', '1×10⁻⁵')
+    """
+    written = number(value)
+    return written.rstrip("0").rstrip(".") if "." in written and "×" not in written else written
+
+
+def _legend(view: QuestionView) -> Markup:
+    solid = element("span", "━ ", style="color:currentColor")
+    dashed = element("span", "╍ ", style=f"color:{MODEL}")
+    parts: list[Any] = [solid, "measured φ(α)   ", dashed, "quadratic Aα + Qα²"]
+    if view.scales["safe"] > 0:
+        parts += ["   ", element("span", "▬ ", style=f"color:rgba({UP},.5)"), "sure to help"]
+    return element("div", *parts, style=SOFT + ";white-space:pre-wrap;margin:.2em 0 .8em")
+
+
+def _facts(view: QuestionView) -> Markup:
+    best = "Best scale α*" if view.record["fp64_optimum_low"] is not None else "Best scale α* (grid)"
+    rows = [
+        ("Slope A", signed(view.slope), "Predicted scale α̂", scale(view.scales["predicted"])),
+        ("Curvature term Q", signed(view.quadratic), best, scale(view.scales["best"])),
+        ("Full step ΔU", signed(view.gain), "Boundary r₁", scale(view.scales["boundary"])),
+    ]
+    return html_table(["", "nats", "", "scale"], rows, words=[True, False, True, False])
+
+
+def _updates(view: QuestionView) -> Markup:
+    """Every measured update, and the utility at both of its ends."""
+    lines = []
+    for t, slope, gain in view.updates.select("transition", "slope", "gain").iter_rows():
+        outcome = classify(slope, gain)
+        update = element("strong" if t == view.transition else "span", f"{t}→{t + 1}")
+        ends = (number(view.utilities[depth]) for depth in (t, t + 1))
+        lines.append((update, *ends, signed(gain), Markup(f"{swatch(outcome)} {outcome}")))
+    heads = ["update", "U before", "U after", "ΔU", "outcome"]
+    return html_table(heads, lines, words=[True, False, False, False, True])

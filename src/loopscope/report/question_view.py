@@ -1,0 +1,248 @@
+"""One question of a run at one update: its words, its path, its scales and its tokens, as `run.question` gives them."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from loopscope.errors import LoopscopeError, setting, shown, whole
+from loopscope.frames import with_outcome_names
+from loopscope.path import GRID, Outcome, beneficial_range, classify, grid_optimum, quadratic_root
+from loopscope.report.sentences import of_update, scale, signed
+from loopscope.studies.conditions import printable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from loopscope.store import StoredRun
+
+    Floats = NDArray[np.float64]
+
+TOKEN_COLUMNS = ("option", "token", "text", "utility_before", "gain", "slope", "quadratic", "outcome")
+BARS = "▁▂▃▄▅▆▇█"
+SHOWN = 600
+"""Characters of a prompt in plain text."""
+
+
+@dataclass(frozen=True)
+class QuestionView:
+    """One update of one question. A notebook draws it; `print` tells it; the numbers are attributes."""
+
+    run: StoredRun
+    example: Mapping[str, Any]
+    """The row of `examples`: prompt, reference or options, difficulty, …"""
+    transition: int
+    """t of the update t → t+1."""
+    alpha: float = 1.0
+    """The scale at which tokens are coloured."""
+
+    @property
+    def id(self) -> str:
+        """Identifier within its task."""
+        return str(self.example["example_id"])
+
+    @cached_property
+    def updates(self) -> pl.DataFrame:
+        """The rows of `questions`, one per measured update, outcomes by name."""
+        return with_outcome_names(self._rows(self.run.records.lazy()).sort("transition").collect())
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The row of `questions` of this update."""
+        return self.updates.row(by_predicate=pl.col("transition") == self.transition, named=True)
+
+    @property
+    def slope(self) -> float:
+        """A, nats."""
+        return float(self.record["slope"])
+
+    @property
+    def quadratic(self) -> float:
+        """Q, nats."""
+        return float(self.record["quadratic"])
+
+    @property
+    def gain(self) -> float:
+        """ΔU of the full step, nats."""
+        return float(self.record["gain"])
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the full step did."""
+        found: Outcome = classify(self.slope, self.gain)
+        return found
+
+    @cached_property
+    def path(self) -> tuple[Floats, Floats]:
+        """Scales α and gains φ(α): the stored FP64 path, the 21 grid scales, or both ends."""
+        if self.run.manifest.paths:
+            row = self._here(self.run.scan("paths"))
+            return row["alpha"][0].to_numpy(), row["gain"][0].to_numpy()
+        if self.record["grid_gain"] is not None:
+            return np.array(GRID), np.array(self.record["grid_gain"])
+        return np.array([0.0, 1.0]), np.array([0.0, self.gain])
+
+    @cached_property
+    def scales(self) -> dict[str, float]:
+        """The scales that matter, NaN where one is not known.
+
+        `predicted` α̂; `best` α* (of the FP64 path where it was analysed, else on the grid); `root` of the quadratic
+        model; `boundary` r₁; `safe`, the end of the range in which every scale helps.
+        """
+        record = self.record
+        best = middle(record, "fp64_optimum")
+        if math.isnan(best) and record["grid_gain"] is not None:
+            best = float(grid_optimum(GRID, record["grid_gain"]).alpha)
+        bound = record["fp64_L_D"]
+        return {
+            "predicted": float(record["quadratic_scale"]),
+            "best": best,
+            "root": float(quadratic_root(self.slope, self.quadratic)),
+            "boundary": middle(record, "fp64_boundary"),
+            "safe": math.nan if bound is None else float(beneficial_range(record["fp64_slope"], bound).end),
+        }
+
+    @cached_property
+    def utilities(self) -> dict[int, float]:
+        """Reference utility by depth, nats."""
+        rows = self._rows(self.run.depths.lazy()).sort("depth").collect()
+        return dict(zip(rows["depth"].to_list(), rows["utility"].to_list(), strict=True))
+
+    @cached_property
+    def token_rows(self) -> pl.DataFrame | None:
+        """The rows of `tokens` at this update; None where the run was measured without them."""
+        return self._here(self.run.scan("tokens")).sort("option", "token") if self.run.manifest.tokens else None
+
+    @property
+    def tokens(self) -> pl.DataFrame:
+        """The reference tokens with their own gain, slope and outcome, nats.
+
+        Raises:
+            LoopscopeError: the run was measured without token rows.
+        """
+        rows = self.token_rows
+        if rows is None:
+            raise LoopscopeError(f"{self.run.path} has no tokens: measure again with {setting('tokens', True)}")
+        spans = zip(rows["option"].to_list(), rows["text_start"].to_list(), rows["text_end"].to_list(), strict=True)
+        words = [None if start is None else self.texts[option][start:end] for option, start, end in spans]
+        return with_outcome_names(rows.with_columns(text=pl.Series(words, dtype=pl.String))).select(TOKEN_COLUMNS)
+
+    @property
+    def texts(self) -> list[str]:
+        """The reference solution, or the options."""
+        options = self.example["options"]
+        return [self.example["reference"] or ""] if options is None else list(options)
+
+    @property
+    def verdict(self) -> str:
+        """What the update did, in a sentence."""
+        scales = self.scales
+        return of_update(self.outcome, self.slope, self.gain, scales["predicted"], scales["best"])
+
+    def at(self, transition: int | None = None, alpha: float | None = None) -> QuestionView:
+        """The same question at another update, or coloured at another scale."""
+        return replace(
+            self,
+            transition=self.transition if transition is None else chosen_transition(self.run, transition),
+            alpha=self.alpha if alpha is None else chosen_alpha(alpha),
+        )
+
+    @property
+    def title(self) -> str:
+        """Model, task, identifier and update."""
+        model, task = printable(self.run.manifest.model.name), printable(self.example["task"])
+        return f"{model} · {task} · {printable(self.id)} · loop {self.transition}→{self.transition + 1}"
+
+    def __repr__(self) -> str:
+        return f"<Question {self.title}: {self.outcome}, A {signed(self.slope)}, ΔU {signed(self.gain)}>"
+
+    def __str__(self) -> str:
+        alphas, gains = self.path
+        bars = np.interp(np.linspace(0, 1, 41), alphas, gains)
+        low, span = float(bars.min()), float(np.ptp(bars)) or 1.0
+        drawn = "".join(BARS[int((value - low) / span * (len(BARS) - 1))] for value in bars)
+        known = [f"{name} {scale(value)}" for name, value in self.scales.items() if math.isfinite(value)]
+        prompt = self.example["prompt"]
+        return "\n".join(
+            [
+                self.title,
+                self.verdict,
+                f"A {signed(self.slope)}, Q {signed(self.quadratic)}, ΔU {signed(self.gain)} nats; scales: "
+                + ", ".join(known),
+                f"φ(α), α from 0 to 1: {drawn} (from {signed(float(gains.min()))} to {signed(float(gains.max()))})",
+                "",
+                prompt if len(prompt) <= SHOWN else prompt[:SHOWN] + "…",
+                *(f"[{index}] {text}" for index, text in enumerate(self.texts)),
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        from loopscope.report.question_html import as_html
+
+        return as_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # IPython in a terminal
+
+    def _rows(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        return frame.filter(
+            pl.col("task") == self.example["task"],
+            pl.col("split") == self.example["split"],
+            pl.col("row") == self.example["row"],
+        )
+
+    def _here(self, frame: pl.LazyFrame) -> pl.DataFrame:
+        return self._rows(frame.filter(pl.col("transition") == self.transition)).collect()
+
+
+def middle(record: Mapping[str, Any], name: str) -> float:
+    """The middle of a stored bracket; NaN where there is none."""
+    low, high = record[f"{name}_low"], record[f"{name}_high"]
+    return math.nan if low is None or high is None else (low + high) / 2
+
+
+def question(run: StoredRun, id: str, transition: int | None, task: str | None, alpha: float) -> QuestionView:
+    """A question of a run by its identifier; the last update unless one is named."""
+    examples = run.examples
+    if task is not None:
+        names = examples["task"].unique(maintain_order=True).to_list()
+        if task not in names:
+            raise LoopscopeError(f"{setting('task', task)} is not in this run: choose {', '.join(names)}")
+        examples = examples.filter(pl.col("task") == task)
+    found = examples.filter(pl.col("example_id") == str(id))
+    if not found.height:
+        ids = examples["example_id"].to_list()
+        close = difflib.get_close_matches(str(id)[:80], ids, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(ids[:3])}, …" if ids else "it is empty"
+        raise LoopscopeError(f"{run.path} has no question {shown(id)}: {hint}")
+    if found.height > 1:
+        places = ", ".join(f"task={name!r}" for name in found["task"].to_list())
+        raise LoopscopeError(f"{shown(id)} is in {found.height} tasks of {run.path}: add one of {places}")
+    last = run.manifest.transitions[-1] if run.manifest.transitions else None
+    if last is None:
+        raise LoopscopeError(f"{run.path} has no update: measure again with {setting('transitions')}")
+    at = last if transition is None else chosen_transition(run, transition)
+    return QuestionView(run, found.row(0, named=True), at, chosen_alpha(alpha))
+
+
+def chosen_transition(run: StoredRun, transition: int) -> int:
+    """A transition that the run has."""
+    known = run.manifest.transitions
+    at = whole("transition", transition, min(known), max(known))
+    if at not in known:
+        raise LoopscopeError(f"{setting('transition', at)} was not measured: choose {', '.join(map(str, known))}")
+    return at
+
+
+def chosen_alpha(alpha: float) -> float:
+    """A scale from 0 to 1."""
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
+        raise LoopscopeError(f"{setting('alpha', alpha)} is no scale: give a number from 0 to 1")
+    return float(alpha)
