@@ -27,7 +27,7 @@ def test_decisions_and_counts(measured: Callable[..., StoredRun], checkpoint: Ca
             stop = torch.sigmoid(model.gate_logits(states[depth]).double())[0]
             stay = stay * (1 - stop)
             cdf.append((1 - stay).detach().numpy())
-        reached = np.stack([*cdf, np.ones_like(cdf[0])]) >= model.exit_threshold
+        reached = np.stack([*cdf, np.ones_like(cdf[0])]) >= model.exit_gate.threshold
         exit_depth = reached.argmax(0) + 1
         tokens = run.read("tokens").filter(run.read("tokens")["row"] == row)
         for t in (1, 2):

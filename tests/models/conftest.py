@@ -170,14 +170,18 @@ def golden_variant(golden_folder, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def golden_model():
-    """Builds the tiny checkpoint of a family from its own names, ready for inference unless told otherwise."""
+def golden_model(golden_folder):
+    """Builds the tiny checkpoint of a family from its own names, ready for inference unless told otherwise.
+
+    `prepare=False` is for the first four; the others are loaded as a user loads them, with choices if there are any.
+    """
     import torch
     from safetensors.torch import load_file
 
     from loopscope.models.families.huginn import Huginn, HuginnConfig
     from loopscope.models.families.ouro import Ouro, OuroConfig
     from loopscope.models.families.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo
+    from loopscope.models.load import load_model
 
     classes = {
         "ouro": (Ouro, OuroConfig),
@@ -187,6 +191,9 @@ def golden_model():
     }
 
     def build(family, *, dtype=torch.float32, prepare=True):
+        if family.partition(":")[0] not in classes:
+            name, colon, choices = family.partition(":")
+            return load_model(f"{golden_folder(name)}{colon}{choices}", dtype=dtype)
         model_class, config_class = classes[family]
         config = config_class.from_json(json.loads((GOLDEN / family / "config.json").read_text()))
         with torch.device("meta"):

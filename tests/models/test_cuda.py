@@ -17,6 +17,7 @@ from loopscope.models.generate import generate
 from loopscope.models.layers.blocks import RMSNorm, add_branch, gated_silu_joined
 from loopscope.models.layers.linear import linear
 from loopscope.models.layers.rope import Rotary, rotate, rotate_own
+from loopscope.models.walk import Walk
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
 ]
 LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo"]
+FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "nanbeige", "hrm_text:attention=causal", "loopus"]
 ROWS = [[5, 9, 1, 60, 33, 2, 17], [7, 8, 30, 4], [99]]
 
 
@@ -72,11 +73,11 @@ def test_left_padding(golden_model):
 def test_a_step_never_waits_for_the_device(golden_model, family):
     model = golden_model(family, dtype=torch.bfloat16).to("cuda")
     with torch.no_grad():
-        context = model.embed(Batch.from_rows(ROWS))
-        model.step(context.state, context)
+        walk = Walk.of(model, Batch.from_rows(ROWS))
+        walk.advance()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            state = model.step(context.state, context)
+            state = walk.advance()
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert state.isfinite().all()

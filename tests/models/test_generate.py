@@ -16,7 +16,17 @@ from loopscope.models.generate import Sampler, generate
 from loopscope.models.protocol import Context
 
 PROMPTS = [[5, 9, 1, 60, 33, 2, 17], [7, 8], [200, 3, 3, 90], [11]]
-FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
+FAMILIES = [
+    "ouro",
+    "huginn",
+    "retrofit_llama",
+    "retrofit_olmo",
+    "loop",
+    "nanbeige",
+    "hrm_text",
+    "hrm_text:attention=causal",
+    "loopus",
+]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +61,7 @@ def test_greedy_tokens_are_those_of_teacher_forcing(model_of, family):
     rows = [3, 4, 5, 6]
     generated = generate(model, PROMPTS, max_new_tokens=8, depth=4, source_rows=rows, eos_ids=[])
     for prompt, new, row in zip(PROMPTS, generated.tokens, rows, strict=True):
-        forced = Batch.from_rows([prompt + new], source_rows=[row])
+        forced = Batch.from_rows([prompt + new], source_rows=[row], prompt_lengths=[len(prompt)])
         logits = model.readout(model.states(forced, [4])[4])[0]
         assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == new
 

@@ -22,6 +22,7 @@ from loopscope.models.packing import Group, common_prefix, pack
 from loopscope.models.protocol import Context
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
+FAMILIES += ["nanbeige", "hrm_text:attention=causal", "loopus"]
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 32,

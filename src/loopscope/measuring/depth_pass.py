@@ -127,7 +127,7 @@ class Trip:
         gate = self._gate()
         deepest = settings.deepest
         if settings.tokens and gate is not None:
-            deepest = max(deepest, model.trained_depth)
+            deepest = max(deepest, gate.gate.budget)
         updates: dict[int, Tables] = {}
         device = model.device
         with stage("forward", device):

@@ -68,7 +68,9 @@ class Question:
     @property
     def group(self) -> Group:
         """Its sequences as they go into a batch."""
-        return Group([s.token_ids for s in self.example.sequences], self.shared, self.example.source_row)
+        sequences = self.example.sequences
+        prompts = [sequence.positions[0] + 1 for sequence in sequences]
+        return Group([s.token_ids for s in sequences], self.shared, self.example.source_row, prompts)
 
     @property
     def width(self) -> int:

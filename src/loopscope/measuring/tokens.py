@@ -10,7 +10,6 @@ Shapes: R sequences, S positions, N reference tokens, T loops of the budget.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,27 +19,11 @@ from loopscope.measuring.layout import Layout
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.transfer import Columns, Later
 from loopscope.measuring.update import outcome, predicted_scale
-from loopscope.models.families.ouro import exit_distribution
+from loopscope.models.exit_gate import ExitGate, exit_gate_of
 from loopscope.path import CONTRACTION
 from loopscope.path.grids import GRID
 from loopscope.readout.composed import RememberedPath
 from loopscope.store.column_types import Level
-
-
-@runtime_checkable
-class Gated(Protocol):
-    """A model with an exit gate over the depths of its trained budget."""
-
-    trained_depth: int
-
-    @property
-    def exit_threshold(self) -> float:
-        """The checkpoint's own CDF threshold."""
-        ...
-
-    def gate_logits(self, state: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """The gate's logits [R, S] at a state."""
-        ...
 
 
 @dataclass
@@ -51,7 +34,7 @@ class GateTrace:
     on FP64 logits, at the `positions` [N, 2] whose decisions are stored; None where none are.
     """
 
-    model: Gated
+    gate: ExitGate
     threshold: float
     positions: Tensor | None
     published: list[Tensor] = field(default_factory=list)
@@ -59,32 +42,32 @@ class GateTrace:
 
     def see(self, depth: int, state_RSD: Tensor) -> None:
         """Take note of a state; depths beyond the budget do not count."""
-        if not 1 <= depth <= self.model.trained_depth:
+        if not 1 <= depth <= self.gate.budget:
             return
-        self.published.append(self.model.gate_logits(state_RSD))
+        self.published.append(self.gate.logits(state_RSD, None))
         if self.positions is not None:
             row, place = self.positions.unbind(1)
-            self.rebuilt.append(self.model.gate_logits(state_RSD[row, place][None], torch.float64)[0])
+            self.rebuilt.append(self.gate.logits(state_RSD[row, place][None], torch.float64)[0])
 
     def decide(self) -> GateDecision | None:
         """The policy's decisions, once the whole budget was seen."""
-        if len(self.published) < self.model.trained_depth:
+        if len(self.published) < self.gate.budget:
             return None
-        published = exit_distribution(self.published)
-        exit_depth_RS = published.exit_depth(self.threshold)
+        compared_RST = self.gate.compared(self.published)
+        exit_depth_RS = self.gate.exit_depth(compared_RST, self.threshold)
         if self.positions is None:
             return GateDecision(exit_depth_RS, None)
         row, place = self.positions.unbind(1)
-        rebuilt_N = exit_distribution(self.rebuilt).exit_depth(self.threshold)
-        tokens = TokenDecisions(published.cdf[row, place].double(), exit_depth_RS[row, place], rebuilt_N)
+        rebuilt_N = self.gate.exit_depth(self.gate.compared(self.rebuilt), self.threshold)
+        tokens = TokenDecisions(compared_RST[row, place].double(), exit_depth_RS[row, place], rebuilt_N)
         return GateDecision(exit_depth_RS, tokens)
 
 
 @dataclass(frozen=True)
 class TokenDecisions:
-    """Where every reference token's prediction position exits, [N], and the published CDF there, [N, T]."""
+    """Where every reference token's prediction position exits, [N], and what the policy compared there, [N, T]."""
 
-    cdf_NT: Tensor
+    compared_NT: Tensor
     exit_depth_N: Tensor
     exit_depth_fp64_N: Tensor
 
@@ -92,12 +75,12 @@ class TokenDecisions:
         """Whether the policy takes the update t → t+1, [N]."""
         return self.exit_depth_N > transition
 
-    def cdf_through(self, transition: int) -> Tensor:
-        """Exit CDF through depth t, [N]; 0 before the first loop, 1 beyond the budget."""
-        budget = self.cdf_NT.shape[-1]
+    def compared_at(self, transition: int) -> Tensor:
+        """Exit CDF through depth t, or the confidence at t, [N]; 0 before the first loop, the last one beyond it."""
+        budget = self.compared_NT.shape[-1]
         if transition == 0:
-            return torch.zeros_like(self.cdf_NT[..., 0])
-        return self.cdf_NT[..., min(transition, budget) - 1]
+            return torch.zeros_like(self.compared_NT[..., 0])
+        return self.compared_NT[..., min(transition, budget) - 1]
 
 
 @dataclass(frozen=True)
@@ -114,9 +97,8 @@ class GateDecision:
 
 def gate_trace(model: object, threshold: float | None, positions: Tensor | None) -> GateTrace | None:
     """A trace for a model that has a gate; None for others."""
-    if not isinstance(model, Gated):
-        return None
-    return GateTrace(model, model.exit_threshold if threshold is None else threshold, positions)
+    gate = exit_gate_of(model)
+    return None if gate is None else GateTrace(gate, gate.threshold if threshold is None else threshold, positions)
 
 
 def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> Columns:
@@ -172,7 +154,7 @@ def _identity(layout: Layout) -> Columns:
 def gate_columns(decisions: TokenDecisions, transition: int) -> Columns:
     """What the exit gate decided at each reference token's prediction position."""
     return {
-        "exit_cdf": decisions.cdf_through(transition),
+        "exit_cdf": decisions.compared_at(transition),
         "exit_depth": decisions.exit_depth_N,
         "exit_depth_fp64": decisions.exit_depth_fp64_N,
         "continues": decisions.continues(transition),

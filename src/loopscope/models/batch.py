@@ -33,6 +33,8 @@ class Batch:
         segments: [B, S] int64 where a row holds several sequences that begin alike (`packing`): 0 for what they
             share, k for what is the k-th one's own. A position sees what came before in segment 0 and its own.
             Only models with `shares_context` read it.
+        prompt_lengths: [B] int64, how many tokens of each row are its prompt, where that is known. Models whose prompt
+            attends both ways read it.
         source_rows: the benchmark row each sequence comes from; it seeds a drawn initial state.
         initial_state: [B, S, D]: start the recurrence here instead of at the family's own H_0.
         padding: "none"; "right" (every row's valid tokens come first); "left" (any other arrangement).
@@ -52,6 +54,7 @@ class Batch:
     highest_id: int | None = None
     segments: Tensor | None = None
     reach: int | None = None
+    prompt_lengths: Tensor | None = None
 
     def __post_init__(self) -> None:
         ids = self.input_ids
@@ -68,6 +71,11 @@ class Batch:
         if self.source_rows is not None and len(self.source_rows) != ids.shape[0]:
             raise LoopscopeError(
                 f"source_rows names {len(self.source_rows)} rows for a batch of {ids.shape[0]}; name one a row"
+            )
+        if self.prompt_lengths is not None and self.prompt_lengths.shape != ids.shape[:1]:
+            raise LoopscopeError(
+                f"prompt_lengths has shape {list(self.prompt_lengths.shape)} for a batch of {ids.shape[0]}; "
+                "give one a row"
             )
         if self.initial_state is not None and self.initial_state.shape[:2] != ids.shape:
             raise LoopscopeError(
@@ -101,6 +109,7 @@ class Batch:
         pad_id: int = 0,
         padding: Literal["right", "left"] = "right",
         source_rows: Sequence[int] | None = None,
+        prompt_lengths: Sequence[int] | None = None,
     ) -> Batch:
         """Sequences of different lengths as one batch; the pad id never reaches a result."""
         if not rows or not all(len(row) for row in rows):
@@ -112,7 +121,8 @@ class Batch:
             place = slice(0, len(row)) if padding == "right" else slice(width - len(row), width)
             ids[index, place] = torch.tensor(list(row), dtype=torch.int64)
             mask[index, place] = True
-        return cls(ids, mask, source_rows=source_rows)
+        prompts = None if prompt_lengths is None else torch.tensor(prompt_lengths, dtype=torch.int64)
+        return cls(ids, mask, source_rows=source_rows, prompt_lengths=prompts)
 
     def rows(self, index: slice | Tensor) -> Batch:
         """Some of the rows, as wide as before: a slice, or their numbers."""
@@ -132,6 +142,7 @@ class Batch:
             position_ids=cut(self.position_ids),
             initial_state=cut(self.initial_state),
             segments=cut(self.segments),
+            prompt_lengths=cut(self.prompt_lengths),
             source_rows=sources,
         )
 
@@ -148,6 +159,7 @@ class Batch:
             position_ids=move(self.position_ids),
             initial_state=move(self.initial_state),
             segments=move(self.segments),
+            prompt_lengths=move(self.prompt_lengths),
         )
 
 

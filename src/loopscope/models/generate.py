@@ -14,6 +14,7 @@ Shapes: B rows, V vocabulary.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -147,7 +148,7 @@ def generate(
         )
     state = _drawn_states(model, batch, width)
     if impl == "reference":
-        next_logits = _reference(model, depth, state, source_rows)
+        next_logits = _reference(model, depth, state, source_rows, [len(prompt) for prompt in prompts])
     elif isinstance(model, CachedModel) and asks(model.step, "depth"):
         next_logits = _cached(model, depth, state, width)
     else:
@@ -173,12 +174,13 @@ def generate(
 NextLogits = Callable[[list[list[int]]], Tensor]
 
 
-def _reference(model: LoopedModel, depth: int, state: Tensor | None, source_rows: Sequence[int] | None) -> NextLogits:
+def _reference(
+    model: LoopedModel, depth: int, state: Tensor | None, source_rows: Sequence[int] | None, prompts: list[int]
+) -> NextLogits:
     def next_logits(rows: list[list[int]]) -> Tensor:
-        batch = Batch.from_rows(rows, source_rows=source_rows)
+        batch = Batch.from_rows(rows, source_rows=source_rows, prompt_lengths=prompts)
         if state is not None:
-            initial = state[:, : batch.input_ids.shape[1]]
-            batch = Batch(batch.input_ids, batch.attention_mask, initial_state=initial)
+            batch = dataclasses.replace(batch, initial_state=state[:, : batch.input_ids.shape[1]])
         return Walk.of(model, batch).to(depth).read(_last(rows))
 
     return next_logits
@@ -190,17 +192,18 @@ def _cached(model: CachedModel, depth: int, state: Tensor | None, width: int) ->
     def next_logits(rows: list[list[int]]) -> Tensor:
         if cache.used == 0:
             fresh = Batch.from_rows(rows)
-            ids, mask = fresh.input_ids, fresh.attention_mask
+            ids, mask, prompts = fresh.input_ids, fresh.attention_mask, torch.tensor([len(row) for row in rows])
             positions = torch.arange(ids.shape[1]).expand_as(ids)
             last = _last(rows)
         else:
             ids = torch.tensor([[row[-1]] for row in rows])
-            mask = torch.ones_like(ids, dtype=torch.bool)
+            mask, prompts = torch.ones_like(ids, dtype=torch.bool), None
             positions = torch.tensor([[len(row) - 1] for row in rows])
             last = torch.tensor([[row, 0] for row in range(len(rows))])
         initial = None if state is None else state.gather(1, positions[..., None].expand(*ids.shape, state.shape[2]))
         cache.used = max(len(row) for row in rows)
-        context = model.embed_cached(Batch(ids, mask, positions, initial_state=initial), cache)
+        batch = Batch(ids, mask, positions, initial_state=initial, prompt_lengths=prompts)
+        context = model.embed_cached(batch, cache)
         return model.readout_cached(Walk(model, context).to(depth).state, context, last)
 
     return next_logits

@@ -23,11 +23,15 @@ from loopscope.models.batch import Batch
 
 
 class Group(NamedTuple):
-    """Sequences whose first `shared` tokens are the same and run once; with 0 each has a row of its own."""
+    """Sequences whose first `shared` tokens are the same and run once; with 0 each has a row of its own.
+
+    `prompts` says how many tokens of each are its prompt, where that is known.
+    """
 
     sequences: Sequence[Sequence[int]]
     shared: int = 0
     source_row: int = 0
+    prompts: Sequence[int] | None = None
 
     @property
     def rows(self) -> int:
@@ -94,9 +98,11 @@ def pack(groups: Sequence[Group]) -> Packing:
     >>> packing.batch.input_ids.tolist(), packing.place_RS.tolist()
     ([[5, 6, 7, 8, 9], [3, 4, 0, 0, 0]], [[0, 1, 2, 0], [0, 1, 3, 4], [5, 6, 5, 5]])
     """
+    prompts = [group.prompts for group in groups if group.prompts is not None]
     sequences = Batch.from_rows(
         [sequence for group in groups for sequence in group.sequences],
         source_rows=[group.source_row for group in groups for _ in group.sequences],
+        prompt_lengths=[length for own in prompts for length in own] if len(prompts) == len(groups) else None,
     )
     if not any(group.shared for group in groups):
         return Packing(sequences, sequences)

@@ -198,6 +198,99 @@ def _nanbeige(name: str, revision: str | None, *, certain: str, note: str) -> Pu
     )
 
 
+def _hrm_text() -> list[Published]:
+    config = {
+        "architectures": ["HrmTextForCausalLM"],
+        "model_type": "hrm_text",
+        "vocab_size": 65536,
+        "hidden_size": 1536,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "head_dim": 128,
+        "H_cycles": 2,
+        "L_cycles": 3,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.025515518153991442,
+        "embedding_scale": 39.191835884530846,
+        "prefix_lm": True,
+        "pad_token_id": 5,
+        "bos_token_id": 6,
+        "eos_token_id": 11,
+    }
+    return [
+        Published(
+            "hrm-text-1b",
+            "sapientinc/HRM-Text-1B",
+            None,
+            "hrm-text",
+            1_182_795_264,
+            2,
+            "bfloat16",
+            config,
+            certain="sizes (config.json as quoted, the parameter count agrees), arithmetic (two implementations agree)",
+            note="the form of prompts in training (condition tokens), which no template here writes",
+        ),
+        Published(
+            "kohrm-text-1.4b",
+            "LLM-OS-Models/KoHRM-Text-1.4B",
+            None,
+            "hrm-text",
+            None,
+            None,
+            "bfloat16",
+            {},
+            certain="the name",
+            note="config.json and sizes; its num_hidden_layers is said to count both stacks, which is counted here",
+        ),
+    ]
+
+
+def _loopus() -> Published:
+    base = {
+        "model_type": "qwen3",
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 40960,
+    }
+    config = {
+        "model_type": "lds",
+        "base_config_dict": base,
+        "encoder_layer_indices": [0, 1],
+        "reasoning_layer_indices": list(range(2, 27)),
+        "decoder_layer_indices": [27],
+        "N": 20,
+        "q_threshold": 0.9,
+        "q_eval_interval": 1,
+        "halting_strategy": "threshold",
+    }
+    return Published(
+        "qwen3_1.7b_loopus",
+        "Thrillcrazyer/Qwen3_1.7B_LoopUS",
+        None,
+        "loopus",
+        2_032_274_433,
+        20,
+        "bfloat16",
+        config,
+        certain="the parameter count (gate and exit head in float32), arithmetic (published code was run)",
+        note="which layers loop (from a training command) and 20 steps (second hand); later code gives the exit head "
+        "the change of a step instead of the state",
+    )
+
+
 PUBLISHED: tuple[Published, ...] = (
     _ouro("Ouro-1.4B", "574fa66cb8bf5abdc979642d01cf2b79b16bfab1", 24, 1_434_652_673),
     _ouro("Ouro-2.6B", "1ed04250da1a9936042725d302e81c8fa2ab5abd", 48, 2_667_974_657),
@@ -212,4 +305,6 @@ PUBLISHED: tuple[Published, ...] = (
         note="token ids; the code of other commits",
     ),
     _nanbeige("Nanbeige4.2-3B-Base", None, certain="the name", note="config.json: sizes are taken from Nanbeige4.2-3B"),
+    *_hrm_text(),
+    _loopus(),
 )

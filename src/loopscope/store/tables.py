@@ -265,7 +265,7 @@ TOKENS = Table(
             "exit_cdf",
             ColumnType.FLOAT64,
             "probability",
-            "exit CDF of the gate through depth t",
+            "exit CDF of the gate through depth t; its confidence at t, where the policy is a threshold on that",
             nullable=True,
         ),
         Column("exit_depth", ColumnType.INT32, "loops", "depth at which the gate's policy exits", nullable=True),

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from loopscope.models.batch import Batch
+from loopscope.models.exit_gate import exit_distribution
 from loopscope.models.families.huginn import Huginn
-from loopscope.models.families.ouro import Ouro, exit_distribution
+from loopscope.models.families.ouro import Ouro
 from loopscope.models.walk import Walk
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.families.ouro import Ouro, OuroConfig, exit_distribution, state_at_exit, weighted_logits
+from loopscope.models.exit_gate import exit_distribution, state_at_exit, weighted_logits
+from loopscope.models.families.ouro import Ouro, OuroConfig
 from loopscope.models.layers.attention import KeyValueCache
 from loopscope.models.protocol import LoopedModel
 
@@ -279,7 +280,7 @@ def test_too_long_a_text_gets_one_line(model):
 
 
 def test_the_exit_threshold_is_the_checkpoints_own():
-    assert Ouro(OuroConfig.from_json(CONFIG | {"early_exit_threshold": 0.7})).exit_threshold == 0.7
+    assert Ouro(OuroConfig.from_json(CONFIG | {"early_exit_threshold": 0.7})).exit_gate.threshold == 0.7
 
 
 @settings(max_examples=60, deadline=None)

@@ -41,6 +41,8 @@ def fill_randomly(model: LoopedModule, device: torch.device, dtype: torch.dtype,
 def _fill(name: str, tensor: Tensor, embedding_std: float, generator: torch.Generator) -> None:
     if name.endswith("bias"):
         tensor.zero_()
+    elif name.endswith("z_L_init"):
+        tensor.normal_(generator=generator)
     elif tensor.dim() == 1:
         tensor.fill_(1.0)
     elif name.endswith(("embed_tokens.weight", "wte.weight")):

@@ -49,6 +49,23 @@ FAMILIES: dict[str, Family] = {
         Family("retrofit-llama", "Retrofitted Llama", _RAW_CORE, ("retrofit", "RetrofitLlama", "RetrofitConfig")),
         Family("retrofit-olmo", "Retrofitted OLMo-2", _RAW_CORE, ("retrofit", "RetrofitOlmo", "RetrofitConfig")),
         Family("nanbeige", "Nanbeige", _NORMED_STACK, ("nanbeige", "Nanbeige", "NanbeigeConfig")),
+        Family(
+            "hrm-text",
+            "HRM-Text",
+            "the slow state z_H after an H cycle, just before the language-model head",
+            ("hrm_text", "HrmText", "HrmTextConfig"),
+            {
+                "attention": "prefix (the prompt attends both ways, as in training) or causal",
+                "L_cycles": "updates of the fast state z_L in a step, instead of the checkpoint's own number",
+            },
+        ),
+        Family(
+            "loopus",
+            "LoopUS",
+            "the state after the update gate, before the decoder's layers",
+            ("loopus", "LoopUS", "LoopUSConfig"),
+            {"exit": "threshold (the checkpoint's confidence exit is recorded) or none"},
+        ),
         Family("loop", "Looped layers", _LOOPED_LAYERS, ("layer_loop", "LayerLoop", "LayerLoopConfig")),
     )
 }
@@ -59,11 +76,15 @@ _ARCHITECTURES = {
     "OuroForCausalLM": "ouro",
     "RavenForCausalLM": "raven",
     "NanbeigeForCausalLM": "nanbeige",
+    "HrmTextForCausalLM": "hrm-text",
+    "LDSForCausalLM": "loopus",
 }
 _MODEL_TYPES = {
     "ouro": "ouro",
     "huginn_raven": "raven",
     "nanbeige": "nanbeige",
+    "hrm_text": "hrm-text",
+    "lds": "loopus",
 }
 
 

@@ -4,31 +4,24 @@
 
 The normed state is what feeds the next loop and what the head reads: it is the state boundary, and logits are
 affine in it. Every layer norms both the input and the output of its two branches. There is no cap on the number of
-loops. The exit gate reads the same state:
+loops. The exit gate reads the same state; the published policy is the rule "cdf" of `exit_gate`.
 
-    λ_t = sigmoid(gate(H_t)),   p_t = λ_t · Π_{j<t} (1 − λ_j)   (the last p takes the remainder),
-    c_t = p_1 + … + p_t,        exit depth = the first t with c_t ≥ threshold, else the last.
-
-The arithmetic of the gate is that of the logits given. The published policy runs in the model's dtype; in BF16 the
-cumulative sum can round up to 1 before the last loop, so that "threshold 1" is not "the last loop". The same
-decisions in float64 come from float64 logits (`Ouro.gate_logits(state, torch.float64)`).
-
-Shapes: T loops, B rows, S positions, D hidden width, V vocabulary.
+Shapes: B rows, S positions, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
+from loopscope.models.exit_gate import ExitGate
 from loopscope.models.layers.attention import KeyValueCache, cached_surroundings, surroundings
 from loopscope.models.layers.blocks import (
     AttentionSizes,
@@ -43,62 +36,6 @@ from loopscope.models.layers.linear import Embedding, Linear, linear
 from loopscope.models.layers.llama import stored_frequencies
 from loopscope.models.layers.rope import Rotary, read_rotary
 from loopscope.models.protocol import AffineHead, Context
-
-
-class ExitDistribution(NamedTuple):
-    """Over the depths 1..T of one budget, [..., T] each.
-
-    Attributes:
-        stop: λ_t, the chance to stop at t having come so far.
-        pdf: p_t, the chance that t is the exit.
-        cdf: c_t, the chance that the exit is at t or earlier.
-    """
-
-    stop: Tensor
-    pdf: Tensor
-    cdf: Tensor
-
-    def exit_depth(self, threshold: float) -> Tensor:
-        """The first depth (1..T) whose cdf reaches the threshold, else T; int64 of shape [...]."""
-        reached = self.cdf >= threshold
-        first = reached.to(torch.int64).argmax(dim=-1)
-        last = torch.full_like(first, self.cdf.shape[-1] - 1)
-        return torch.where(reached.any(dim=-1), first, last) + 1
-
-
-def exit_distribution(gate_logits: Sequence[Tensor]) -> ExitDistribution:
-    """From the gate's logits at depths 1..T, each [...], in their own dtype.
-
-    >>> gates = exit_distribution([torch.zeros(1)] * 3)
-    >>> gates.pdf.tolist(), gates.exit_depth(0.6).tolist()
-    ([[0.5, 0.25, 0.25]], [2])
-    """
-    if not gate_logits:
-        raise LoopscopeError("an exit distribution needs the gate at one depth at least")
-    stop = [torch.sigmoid(logits) for logits in gate_logits]
-    remaining = torch.ones_like(stop[0])
-    pdf = []
-    for chance in stop[:-1]:
-        pdf.append(chance * remaining)
-        remaining = remaining * (1.0 - chance)
-    pdf.append(remaining)
-    stacked = torch.stack(pdf, dim=-1)
-    return ExitDistribution(torch.stack(stop, dim=-1), stacked, torch.cumsum(stacked, dim=-1))
-
-
-def state_at_exit(states: Sequence[Tensor], depth: Tensor) -> Tensor:
-    """The states [B, S, D] at each position's own exit depth (1..T), from the states at depths 1..T."""
-    stacked = torch.stack(list(states), dim=-2)
-    index = (depth - 1)[..., None, None].expand(*depth.shape, 1, stacked.shape[-1])
-    return stacked.gather(-2, index)[..., 0, :]
-
-
-def weighted_logits(logits: Sequence[Tensor], pdf: Tensor) -> Tensor:
-    """The exit-weighted mixture Σ_t p_t · logits_t, [..., V]."""
-    total = torch.zeros_like(logits[0])
-    for t, at_depth in enumerate(logits):
-        total = total + at_depth * pdf[..., t : t + 1].to(at_depth.dtype)
-    return total
 
 
 @dataclass(frozen=True)
@@ -210,9 +147,9 @@ class Ouro(LoopedModule):
         return stored_frequencies(self.config.layers)
 
     @property
-    def exit_threshold(self) -> float:
-        """The CDF at which the checkpoint's own policy stops (`early_exit_threshold`); see `ExitDistribution`."""
-        return self.config.exit_threshold
+    def exit_gate(self) -> ExitGate:
+        """The gate with the checkpoint's own CDF threshold (`early_exit_threshold`)."""
+        return ExitGate(self.gate_logits, self.config.exit_threshold, self.trained_depth, "cdf")
 
     @property
     def head(self) -> AffineHead:
@@ -256,7 +193,7 @@ class Ouro(LoopedModule):
         return self.readout(state, positions)
 
     def gate_logits(self, state: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """The exit gate before its sigmoid, [B, S]; `exit_distribution` reads it."""
+        """The exit gate before its sigmoid, [B, S]."""
         gate = self.model.early_exit_gate
         if dtype is None:
             return linear(state, gate.weight, gate.bias)[..., 0]

@@ -120,15 +120,16 @@ class Surroundings:
     lengths: tuple[int, ...] | None = None
 
 
-def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype) -> Surroundings:
-    """The surroundings of a whole batch, padded on either side, packed or not."""
+def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype, *, prefix: bool = False) -> Surroundings:
+    """The surroundings of a whole batch, padded on either side, packed or not; `prefix` as in `visible_keys`."""
     if batch.position_ids is not None:
         positions = batch.position_ids
     elif batch.padding == "left":
         positions = (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     else:
         positions = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
-    return Surroundings(rotary.tables(positions, dtype), visible_keys(batch), lengths=_own_lengths(batch, dtype))
+    tables, visible = rotary.tables(positions, dtype), visible_keys(batch, prefix=prefix)
+    return Surroundings(tables, visible, lengths=_own_lengths(batch, dtype))
 
 
 def _own_lengths(batch: Batch, dtype: torch.dtype) -> tuple[int, ...] | None:
@@ -140,12 +141,13 @@ def _own_lengths(batch: Batch, dtype: torch.dtype) -> tuple[int, ...] | None:
     return None if min(lengths) == mask.shape[1] else tuple(lengths)
 
 
-def visible_keys(batch: Batch) -> Tensor | None:
+def visible_keys(batch: Batch, *, prefix: bool = False) -> Tensor | None:
     """[B, 1, S, S] bool, True where a position sees a key; None where causality says it all.
 
-    Earlier, valid and not another segment's, or itself, so that no query at a pad sees nothing (a NaN).
+    Earlier, valid and not another segment's, or itself, so that no query at a pad sees nothing (a NaN). With `prefix`
+    the positions of a row's prompt (`Batch.prompt_lengths`) see each other whichever comes first.
     """
-    if batch.padding != "left" and batch.segments is None:
+    if batch.padding != "left" and batch.segments is None and not prefix:
         return None
     mask_BS, segments_BS = batch.attention_mask, batch.segments
     width = mask_BS.shape[1]
@@ -155,6 +157,10 @@ def visible_keys(batch: Batch) -> Tensor | None:
     if segments_BS is not None:
         theirs, own = segments_BS[:, None, None, :], segments_BS[:, None, :, None]
         seen = seen & ((theirs == 0) | (theirs == own))
+    if prefix:
+        assert batch.prompt_lengths is not None
+        prompt = mask_BS & (mask_BS.cumsum(1) <= batch.prompt_lengths[:, None])
+        seen = seen | (prompt[:, None, None, :] & prompt[:, None, :, None])
     return seen | itself
 
 
@@ -166,15 +172,21 @@ def counted_surroundings(
     return Surroundings(rotary.tables(positions, dtype), plain=plain)
 
 
-def cached_surroundings(positions_BS: Tensor, cache: KeyValueCache, rotary: Rotary, dtype: torch.dtype) -> Surroundings:
+def cached_surroundings(
+    positions_BS: Tensor,
+    cache: KeyValueCache,
+    rotary: Rotary,
+    dtype: torch.dtype,
+    first_visible: Tensor | None = None,
+) -> Surroundings:
     """The surroundings of new positions that continue what the cache holds.
 
     The caller has set `cache.used` to one more than the largest position. The first pass into an empty cache
-    starts at position 0 in every row and needs no mask.
+    starts at position 0 in every row and needs no mask but `first_visible`, where not all that is seen came before.
     """
     tables = rotary.tables(positions_BS, dtype)
     if not cache.slots():
-        return Surroundings(tables, None, cache, positions_BS)
+        return Surroundings(tables, first_visible, cache, positions_BS)
     keys = torch.arange(cache.used, device=positions_BS.device)
     return Surroundings(tables, keys <= positions_BS[:, None, :, None], cache, positions_BS)
 

@@ -153,6 +153,20 @@ class SeparateAttention(Fusing):
         return flat.reshape(flat.shape[0], flat.shape[1], -1, self.sizes.head_width)
 
 
+class GatedAttention(SeparateAttention):
+    """The same with a gate on every entry of what was attended to: o(sigmoid(gate(x)) · attended)."""
+
+    def __init__(self, sizes: AttentionSizes) -> None:
+        super().__init__(sizes)
+        self.gate_proj = Linear(sizes.hidden, sizes.heads * sizes.head_width, bias=False)
+
+    def forward(self, x_BSD: Tensor, around: Surroundings, slot: int, queries: Queries | None = None) -> Tensor:
+        """[B, S, D] → [B, S, D], or [1, N, D] at the queries."""
+        gate = torch.sigmoid(self.gate_proj(x_BSD if queries is None else queries.pick(x_BSD)))
+        projected: Tensor = self.o_proj(gate * self.mixed(x_BSD, around, slot, queries))
+        return projected
+
+
 class SeparateFeedForward(Fusing):
     """down(silu(gate(x)) · up(x))."""
 

@@ -12,7 +12,10 @@ from loopscope.models.layers.blocks import gated_silu_joined
 ROWS = [[5, 9, 1, 60, 33, 2, 17], [7, 8, 30, 4]]
 
 
-@pytest.mark.parametrize("family", ["ouro", "huginn", "retrofit_llama", "retrofit_olmo"])
+FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "nanbeige", "hrm_text:attention=causal", "loopus"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_states_and_logits_of_a_model(interpreted, launches, golden_model, family):
     model, batch = golden_model(family, dtype=torch.bfloat16), Batch.from_rows(ROWS, source_rows=[1, 2])
     positions = torch.tensor([[1, 3], [0, 6], [0, 2]])
