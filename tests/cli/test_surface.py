@@ -7,6 +7,7 @@ from loopscope.cli.app import app
 SURFACE = {
     "bench": "--data-dir --device --output --quick --rows --tokenizer",
     "compare": "--format --name runs",
+    "convert": "folder source",
     "demo": "--output --progress --questions",
     "figures": "--format --name --output runs",
     "measure": "--address --batch-size --config --data-dir --depths --device --dtype --engine --exit-threshold --ids "

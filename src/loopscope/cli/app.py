@@ -22,14 +22,14 @@ from loopscope.cli.demo import demo
 from loopscope.cli.listing import models, tasks
 from loopscope.cli.measure import measure
 from loopscope.cli.studies import compare, figures, report, studies, tables
-from loopscope.cli.tools import bench, train_toy
+from loopscope.cli.tools import bench, convert, train_toy
 from loopscope.cli.verify import verify
 from loopscope.errors import LoopscopeError, command_line_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (demo, measure, tables, figures, compare, report, models, tasks, studies, bench, train_toy, verify)
+COMMANDS = (demo, measure, tables, figures, compare, report, models, tasks, studies, convert, bench, train_toy, verify)
 """In the order of `loopscope --help`."""
 
 # Newer typer carries its own copy of click, older typer uses the package: both agree on typer.BadParameter's ancestors.

@@ -1,4 +1,4 @@
-"""For those who work on loopscope: `loopscope bench` and `loopscope train-toy`."""
+"""Tools around the measuring: `loopscope convert`, `loopscope bench` and `loopscope train-toy`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ import typer
 
 from loopscope.cli.flags import Device, flag
 from loopscope.errors import LoopscopeError
+
+
+def convert(
+    source: Annotated[str, typer.Argument(help="Folder, file or hub name with pickled weights (.bin, .pt).")],
+    folder: Annotated[str, typer.Argument(help="Folder to write, with config.json and the tokenizer's files.")],
+) -> None:
+    """Turn pickled weights into safetensors, in a process of its own."""
+    from loopscope.models.checkpoint.convert import convert as write
+
+    done = write(source, folder)
+    beside = f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
+    print(f"{done.folder}: {done.tensors} tensors, {done.bytes / 1e6:.1f} MB, from {', '.join(done.files)}{beside}")
 
 
 def bench(

@@ -198,6 +198,7 @@ class ModelFacts:
         device_name: the device as its maker calls it.
         seeds: of what is drawn at random, by name: random weights, an initial state.
         shares_context: whether it runs options that share a row.
+        trained_clock: steps after which a step that knows its time leaves what it was trained for; else None.
     """
 
     info: ModelInfo
@@ -207,6 +208,16 @@ class ModelFacts:
     device_name: str
     seeds: dict[str, int]
     shares_context: bool
+    trained_clock: int | None = None
+
+    def leaving_clock(self, deepest: int) -> str | None:
+        """The line about steps that leave the trained time, where the deepest state asked for needs such steps."""
+        if self.trained_clock is None or deepest <= self.trained_clock:
+            return None
+        return (
+            f"{self.info.name}: steps know their time and were trained for {self.trained_clock}; "
+            f"those up to depth {deepest} leave the trained range"
+        )
 
 
 def facts_of(model: LoopedModel) -> ModelFacts:
@@ -234,6 +245,7 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         _device_name(model.device),
         _seeds(model, card),
         bool(getattr(model, "shares_context", False)),
+        card.trained_clock,
     )
 
 

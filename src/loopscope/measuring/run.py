@@ -69,11 +69,15 @@ def run_request(
     loaded = request.data.load()
     chosen = _engine(request, engine, workers, address)
     try:
-        prepared = prepare(request, loaded, chosen.facts(), chosen.tokenizer, command_line)
+        facts = chosen.facts()
+        prepared = prepare(request, loaded, facts, chosen.tokenizer, command_line)
         if request.settings.share_context and not any(task.kind == "options" for task in loaded):
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
         with open_or_create(output, prepared.manifest) as writer:
             writer.log("call", engine=engine, workers=workers, **request.as_event())
+            if leaving := facts.leaving_clock(request.settings.deepest):
+                notify(leaving)
+                writer.log("notice", message=leaving)
             try:
                 run_pending(chosen, prepared, writer, progress_style, notify)
             except KeyboardInterrupt:

@@ -38,6 +38,8 @@ class LoopedModule(nn.Module):
     shares_context: bool = False
     """Whether `embed` and `step` heed `Batch.segments` and `Batch.position_ids`; `attention.surroundings` does."""
     eos_ids: tuple[int, ...] = ()
+    trained_clock: int | None = None
+    """Steps after which a step that knows its time leaves what it was trained for; None where steps do not know it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,6 +108,9 @@ class LoopedModule(nn.Module):
     def parameter_dtype(self, name: str, dtype: torch.dtype) -> torch.dtype:
         """The dtype of a parameter in a model of `dtype`; some parts are never rounded to 16 bits."""
         return dtype
+
+    def fill_buffers(self) -> None:
+        """Fills the buffers that a checkpoint would bring, where there is none."""
 
     def tie(self) -> None:
         """Makes tied parameters one parameter again after a checkpoint was assigned."""

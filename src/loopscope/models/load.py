@@ -56,6 +56,7 @@ class ModelCard:
         parameters: unique parameters.
         trained_depth: the number of loops it was trained for.
         boundary: where the state is taken.
+        trained_clock: steps after which a step that knows its time leaves what it was trained for; else None.
         random: whether the weights are random.
         seed: the seed of random weights.
         files: what was read.
@@ -73,6 +74,7 @@ class ModelCard:
     parameters: int
     trained_depth: int
     boundary: str
+    trained_clock: int | None = None
     random: bool = False
     seed: int | None = None
     files: tuple[Path, ...] = ()
@@ -257,6 +259,7 @@ def _with_card(model: LoopedModel, spec: str, source: Source, **fields: Any) -> 
         parameters=sum(parameter.numel() for parameter in parameters),
         trained_depth=model.trained_depth,
         boundary=model.boundary,
+        trained_clock=getattr(model, "trained_clock", None),
         **{"revision": None, "stored_dtype": None} | fields,
     )
     model.card = card  # type: ignore[attr-defined]

@@ -198,6 +198,7 @@ def _nanbeige(name: str, revision: str | None, *, certain: str, note: str) -> Pu
     )
 
 
+<<<<<<< HEAD
 def _hrm_text() -> list[Published]:
     config = {
         "architectures": ["HrmTextForCausalLM"],
@@ -246,10 +247,98 @@ def _hrm_text() -> list[Published]:
             {},
             certain="the name",
             note="config.json and sizes; its num_hidden_layers is said to count both stacks, which is counted here",
+=======
+def _parcae(size: str, width: int, layers: int, parameters: int) -> Published:
+    config = {
+        "_class_name": "ParcaeConfig",
+        "n_embd": width,
+        "num_attention_heads": width // 128,
+        "num_key_value_heads": width // 128,
+        "intermediate_size": 4 * width,
+        "n_layers_in_prelude": layers,
+        "n_layers_in_recurrent_block": layers,
+        "n_layers_in_coda": layers,
+        "recurrent_embedding_dimension": width,
+        "recurrent_intermediation_embedding_dimension": 4 * width,
+        "vocab_size": 32768,
+        "padded_vocab_size": 32768,
+        "block_size": 2048,
+        "norm_eps": 1e-5,
+        "mean_recurrence": 8,
+        "mean_backprop_depth": 4,
+        "qk_norm": True,
+        "prelude_norm": True,
+        "tie_embeddings": True,
+        "bias": False,
+        "qk_bias": False,
+        "nonlin_name": "ReLU2",
+        "mlp_class_name": "BaseMLP",
+        "injection_type": "diagonal",
+        "state_init": "like-init",
+        "init_strategy": "scaled-zero",
+        "rope_settings": {"use_rope": True, "rope_condense_ratio": 1, "rope_base": 50000},
+    }
+    return Published(
+        f"parcae-{size}",
+        f"SandyResearch/parcae-{size}",
+        None,
+        "parcae",
+        parameters,
+        8,
+        "float32",
+        config,
+        certain="sizes and arithmetic, from the published code; stored as pytorch_model.bin: `loopscope convert` first",
+        note="the roles of its special tokens and the licence of its weights, which are not stated",
+        tokenizer_repo="SandyResearch/parcae-tokenizer",
+    )
+
+
+def _loopformers() -> list[Published]:
+    name = "LoopFormer-3block-8iterations"
+    config = {
+        "model_type": "loopformer",
+        "architectures": ["LoopFormerGPTForCausalLM"],
+        "block_size": 1024,
+        "vocab_size": 50304,
+        "n_layer": 3,
+        "n_head": 32,
+        "n_embd": 2048,
+        "intermediate_dim": 5120,
+        "dropout": 0.0,
+        "bias": False,
+        "bos_token_id": 50256,
+        "eos_token_id": 50256,
+        "pad_token_id": 50256,
+        "dtype": "bfloat16",
+    }
+    sure = "arithmetic, from the published code; the bytes of its weights"
+    unsure = "config.json, which others quote in part; the licence of its weights, which is not stated"
+    other = "its name, which others quote in part; its sizes; the licence of its weights"
+    gpt2 = "openai-community/gpt2"
+    first = Published(
+        name.lower(), f"armenjeddi/{name}", None, "loopformer", 278_169_600, 8, "bfloat16", config, sure, unsure, gpt2
+    )
+    second = f"{name}-FineWeb300K"
+    return [
+        first,
+        Published(
+            second.lower(),
+            f"armenjeddi/{second}",
+            None,
+            "loopformer",
+            None,
+            8,
+            "bfloat16",
+            {},
+            "arithmetic, from the published code",
+            other,
+            gpt2,
+>>>>>>> 3367681 (wip)
         ),
     ]
 
 
+<<<<<<< HEAD
 def _loopus() -> Published:
     base = {
         "model_type": "qwen3",
@@ -291,6 +380,8 @@ def _loopus() -> Published:
     )
 
 
+=======
+>>>>>>> 3367681 (wip)
 PUBLISHED: tuple[Published, ...] = (
     _ouro("Ouro-1.4B", "574fa66cb8bf5abdc979642d01cf2b79b16bfab1", 24, 1_434_652_673),
     _ouro("Ouro-2.6B", "1ed04250da1a9936042725d302e81c8fa2ab5abd", 48, 2_667_974_657),
@@ -305,6 +396,14 @@ PUBLISHED: tuple[Published, ...] = (
         note="token ids; the code of other commits",
     ),
     _nanbeige("Nanbeige4.2-3B-Base", None, certain="the name", note="config.json: sizes are taken from Nanbeige4.2-3B"),
+<<<<<<< HEAD
     *_hrm_text(),
     _loopus(),
+=======
+    _parcae("140m", 768, 2, 144_323_136),
+    _parcae("370m", 1024, 4, 388_003_328),
+    _parcae("770m", 1280, 6, 776_655_680),
+    _parcae("1.3b", 1536, 8, 1_338_591_744),
+    *_loopformers(),
+>>>>>>> 3367681 (wip)
 )

@@ -186,9 +186,10 @@ def load_tokenizer(
 
 def _fetch(source: Source, offline: bool | None) -> Path:
     elsewhere = None if source.published is None else source.published.tokenizer_repo
-    if elsewhere is not None:
-        return HubRepository(elsewhere, offline=offline).fetch_tokenizer()
-    return HubRepository(source.location, source.revision, offline=offline).fetch_tokenizer()
+    where = (source.location, source.revision) if elsewhere is None else (elsewhere, None)
+    folder = HubRepository(*where, offline=offline).fetch_tokenizer()
+    assert folder is not None
+    return folder
 
 
 def _user_tokenizer(name: str) -> Tokenizer:

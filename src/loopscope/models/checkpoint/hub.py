@@ -2,7 +2,7 @@
 
 `huggingface_hub` does the transfer, so `HF_HOME`, `HF_TOKEN` and `HF_HUB_OFFLINE` mean what they mean everywhere
 else. Files are asked for one by one (configuration and index first, then the weights they name): a model that
-loopscope cannot run is refused before gigabytes travel, and nothing but JSON and safetensors is ever fetched.
+loopscope cannot run is refused before gigabytes travel, and nothing but JSON and safetensors is fetched to run it.
 What the cache holds at a pinned commit is used without asking anybody. `explained` turns what may go wrong between
 here and the hub into one line with its remedy.
 """
@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 
 from loopscope.errors import LoopscopeError, shown
-from loopscope.models.checkpoint.config import CONFIG, TOKENIZER
+from loopscope.models.checkpoint.config import CONFIG, TOKENIZER, read_json_object
 from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards
 
 # requests in huggingface_hub 0.x, httpx in 1.x, httpx2 in 2.x: each means the wire, and none is a dependency of ours.
@@ -81,6 +81,8 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.
 _REVISION = re.compile(r"\w[\w./+-]{0,199}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
+PICKLED_WEIGHTS = "pytorch_model.bin"
+PICKLED_INDEX = "pytorch_model.bin.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -120,17 +122,33 @@ class HubRepository:
         """The folder with the whole checkpoint."""
         folder = self.fetch_description()
         index = folder / INDEX
-        names = sorted(set(index_shards(index).values())) if index.is_file() else [WEIGHTS]
+        self._fetch_all(sorted(set(index_shards(index).values())) if index.is_file() else [WEIGHTS])
+        return folder
+
+    def fetch_pickled_weights(self) -> Path:
+        """The folder with config.json and the pickled weights, which `convert` alone asks for."""
+        folder = self._require(CONFIG).parent
+        index = self._get(PICKLED_INDEX)
+        named = None if index is None else read_json_object(index).get("weight_map")
+        names = sorted({str(name) for name in named.values()}) if isinstance(named, dict) else [PICKLED_WEIGHTS]
+        if any("/" in name or "\\" in name or name.startswith(".") for name in names):
+            raise LoopscopeError(f"{self.repo_id}: {PICKLED_INDEX} names a file outside its folder; refused")
+        self._fetch_all(names)
+        return folder
+
+    def _fetch_all(self, names: list[str]) -> None:
         missing = [name for name in names if self._cached(name) is None]
         if missing and not self.offline:
             self._require_space(missing)
         for name in missing:
             self._require(name)
-        return folder
 
-    def fetch_tokenizer(self) -> Path:
-        """The folder with tokenizer.json and what describes its special tokens."""
-        folder = self._require(TOKENIZER).parent
+    def fetch_tokenizer(self, *, optional: bool = False) -> Path | None:
+        """The folder with tokenizer.json and what describes its special tokens; None where `optional` has none."""
+        found = self._get(TOKENIZER) if optional else self._require(TOKENIZER)
+        if found is None:
+            return None
+        folder = found.parent
         for name in (CONFIG, *TOKENIZER_EXTRAS):
             self._get(name)
         return folder
@@ -172,7 +190,8 @@ class HubRepository:
         if self.offline:
             raise self._not_cached(filename)
         pickles = [name for name in self._listing() if name.endswith(_PICKLES)]
-        why = f" but only pickled weights ({pickles[0]}), which are never read" if pickles else ""
+        convert = f"`loopscope convert {self.repo_id} FOLDER` turns them into safetensors"
+        why = f" but only pickled weights ({pickles[0]}), which are never read here: {convert}" if pickles else ""
         raise LoopscopeError(f"{self.repo_id} at {self.commit[:8]} has no {filename}{why}")
 
     def _require_space(self, filenames: list[str]) -> None:

@@ -12,6 +12,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from loopscope.models.checkpoint.weights import allocate
 
@@ -34,8 +35,11 @@ def fill_randomly(model: LoopedModule, device: torch.device, dtype: torch.dtype,
     """
     embedding_std = getattr(getattr(model, "config", None), "state_std", _EMBEDDING_STD)
     for name, parameter in allocate(model, device, dtype).items():
+        if not isinstance(parameter, nn.Parameter):
+            continue
         generator = torch.Generator(device).manual_seed(_tensor_seed(seed, name))
         _fill(name, parameter.data, embedding_std, generator)
+    model.fill_buffers()
 
 
 def _fill(name: str, tensor: Tensor, embedding_std: float, generator: torch.Generator) -> None:

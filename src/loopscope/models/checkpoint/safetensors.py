@@ -40,7 +40,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,11 @@ def _no_weights(folder: Path) -> LoopscopeError:
         return LoopscopeError(f"{folder} holds shards ({others[0]}, …) but no {INDEX}: download that file too")
     if others:
         return LoopscopeError(f"{folder} has no {WEIGHTS} (found {others[0]}): rename the weights' file to {WEIGHTS}")
-    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         return LoopscopeError(
             f"{folder} has pickled weights only ({pickles[0]}), which are never read because they can run code: "
-            f"export the model as safetensors"
+            f"`loopscope convert {folder} NEW-FOLDER` turns them into safetensors"
         )
     return LoopscopeError(f"{folder} has no {WEIGHTS}: the weights are missing")
 

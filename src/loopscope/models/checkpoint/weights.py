@@ -35,13 +35,13 @@ FLOATING_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float
 
 
 def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
-    """The stored tensor of every parameter, tied parameters once.
+    """The stored tensor of every parameter and buffer, tied parameters once.
 
     Raises:
         LoopscopeError: naming the first missing, unexpected or misshapen tensor, or one of unsupported type.
     """
     tensors = model.arrange(tensors)
-    expected = dict(model.named_parameters(remove_duplicate=False))
+    expected = stored_tensors(model)
     tied = model.tied_tensors()
     missing = [name for name in expected if name not in tensors and name not in tied]
     if missing:
@@ -68,6 +68,11 @@ def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> di
                 stacklevel=2,
             )
     return matched
+
+
+def stored_tensors(model: LoopedModule) -> dict[str, torch.Tensor]:
+    """What a checkpoint holds of a model: its parameters, tied ones under each name, and its buffers."""
+    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
 
 
 def _listed(names: list[str]) -> str:
@@ -112,12 +117,13 @@ def load_tensors(
             raise LoopscopeError(f"{entry.path} cannot be read ({reason}): is it being replaced? try again") from None
 
 
-def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> dict[str, nn.Parameter]:
-    """Gives every parameter of a meta model memory of its own on the device, uninitialised; tied ones once."""
+def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Gives all that a meta model stores memory of its own on the device, uninitialised; tied parameters once."""
     tied = model.tied_tensors()
-    placed: dict[str, nn.Parameter] = {}
-    own = {name: model.parameter_dtype(name, dtype) for name, _ in model.named_parameters(remove_duplicate=False)}
-    needed = sum(parameter.numel() * own[name].itemsize for name, parameter in model.named_parameters())
+    placed: dict[str, torch.Tensor] = {}
+    stored = {name: tensor for name, tensor in stored_tensors(model).items() if name not in tied}
+    own = {name: model.parameter_dtype(name, dtype) for name in stored}
+    needed = sum(tensor.numel() * own[name].itemsize for name, tensor in stored.items())
     too_large = LoopscopeError(
         f"the weights need {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, more than {device} "
         f"has free: choose a smaller dtype or another device"
@@ -126,12 +132,10 @@ def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> d
     if device.type == "cpu" and needed > _installed_memory():
         raise too_large
     try:
-        for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-            if name in tied:
-                continue
+        for name, tensor in stored.items():
             owner, _, leaf = name.rpartition(".")
-            empty = torch.empty(parameter.shape, dtype=own[name], device=device)
-            placed[name] = nn.Parameter(empty, requires_grad=False)
+            empty = torch.empty(tensor.shape, dtype=own[name], device=device)
+            placed[name] = nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
             setattr(model.get_submodule(owner), leaf, placed[name])
     except RuntimeError as error:  # torch.OutOfMemoryError on an accelerator, a plain RuntimeError on the CPU
         if "memory" not in str(error):

@@ -39,6 +39,7 @@ class Family:
 
 _NORMED_STACK = "the shared stack's output after its norm, just before the language-model head"
 _RAW_CORE = "the recurrent core's raw output, before the coda"
+_RAW_STREAM = "the residual stream after the shared blocks, before the last norm"
 _LOOPED_LAYERS = "the output of the looped layers, before the layers that follow"
 
 FAMILIES: dict[str, Family] = {
@@ -50,6 +51,7 @@ FAMILIES: dict[str, Family] = {
         Family("retrofit-olmo", "Retrofitted OLMo-2", _RAW_CORE, ("retrofit", "RetrofitOlmo", "RetrofitConfig")),
         Family("nanbeige", "Nanbeige", _NORMED_STACK, ("nanbeige", "Nanbeige", "NanbeigeConfig")),
         Family(
+<<<<<<< HEAD
             "hrm-text",
             "HRM-Text",
             "the slow state z_H after an H cycle, just before the language-model head",
@@ -65,6 +67,26 @@ FAMILIES: dict[str, Family] = {
             "the state after the update gate, before the decoder's layers",
             ("loopus", "LoopUS", "LoopUSConfig"),
             {"exit": "threshold (the checkpoint's confidence exit is recorded) or none"},
+=======
+            "parcae",
+            "Parcae",
+            _RAW_CORE,
+            ("parcae", "Parcae", "ParcaeConfig"),
+            {"initial_state": "question (drawn by question and position) or official (by the published code's calls)"},
+        ),
+        Family(
+            "loopformer",
+            "LoopFormer",
+            _RAW_STREAM,
+            ("loopformer", "LoopFormer", "LoopFormerConfig"),
+            {"budget": "M steps of 1/M instead of eight of 1/8", "schedule": "the steps, e.g. 1/2+1/4+1/8+1/8"},
+        ),
+        Family(
+            "tmlt",
+            "TMLT (LoopFormer's baseline; no published weights known)",
+            _RAW_STREAM,
+            ("loopformer", "Tmlt", "LoopFormerConfig"),
+>>>>>>> 3367681 (wip)
         ),
         Family("loop", "Looped layers", _LOOPED_LAYERS, ("layer_loop", "LayerLoop", "LayerLoopConfig")),
     )
@@ -76,16 +98,27 @@ _ARCHITECTURES = {
     "OuroForCausalLM": "ouro",
     "RavenForCausalLM": "raven",
     "NanbeigeForCausalLM": "nanbeige",
+<<<<<<< HEAD
     "HrmTextForCausalLM": "hrm-text",
     "LDSForCausalLM": "loopus",
+=======
+    "LoopFormerGPTForCausalLM": "loopformer",
+>>>>>>> 3367681 (wip)
 }
 _MODEL_TYPES = {
     "ouro": "ouro",
     "huginn_raven": "raven",
     "nanbeige": "nanbeige",
+<<<<<<< HEAD
     "hrm_text": "hrm-text",
     "lds": "loopus",
+=======
+    "loopformer": "loopformer",
+    "tmlt": "tmlt",
+>>>>>>> 3367681 (wip)
 }
+_CLASS_NAMES = {"ParcaeConfig": "parcae"}
+"""Of configurations that name neither of the two."""
 
 
 def detect_family(config: Mapping[str, Any], tensor_names: Iterable[str] | None) -> str:
@@ -130,8 +163,12 @@ def check_architecture(config: Mapping[str, Any]) -> str:
         both = f"model_type {shown(model_type)}, architecture {shown(architecture)}"
         raise LoopscopeError(f"config.json contradicts itself ({both}): it must name one supported architecture")
     kind = by_architecture or by_type
+    class_name = config.get("_class_name")
+    if architecture is None and model_type is None and isinstance(class_name, str):
+        kind = _CLASS_NAMES.get(class_name)
     if kind is None:
-        named = shown(architecture or model_type) if architecture or model_type else "(none named)"
+        name = architecture or model_type or class_name
+        named = shown(name) if name else "(none named)"
         raise LoopscopeError(
             f"unknown architecture {named}: `loopscope models` lists the families; "
             f"`loop:MODEL:FIRST-LAST` loops the layers of a Llama-style model"

@@ -89,6 +89,6 @@ class Huginn(RecurrentDepth):
     norm_before_coda = True
 
     @staticmethod
-    def block(config: RecurrentDepthConfig) -> nn.Module:
+    def block(config: RecurrentDepthConfig, number: int) -> nn.Module:
         """A Huginn block."""
         return HuginnBlock(config)

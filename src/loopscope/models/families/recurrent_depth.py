@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ from loopscope.models.layers.attention import (
 )
 from loopscope.models.layers.blocks import RMSNorm, gated_silu_joined, read_blocks, readout_surroundings, run_blocks
 from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.rope import Rotary, RotaryTables, rotate_own
+from loopscope.models.layers.rope import Positions, Rotary, RotaryTables, rotate_own
 from loopscope.models.protocol import BodyAndHead, Context
 
 
@@ -172,7 +172,8 @@ class RecurrentDepth(LoopedModule):
 
     boundary = "the recurrent core's raw output, before the coda"
     shares_context = True
-    norm_before_coda: bool
+    norm_before_coda: bool = False
+    readout_parts: tuple[str, ...] = ("coda", "ln_f")
 
     def __init__(self, config: RecurrentDepthConfig) -> None:
         super().__init__()
@@ -187,20 +188,33 @@ class RecurrentDepth(LoopedModule):
         self.transformer = nn.ModuleDict(
             {
                 "wte": Embedding(config.vocabulary_size, wide),
-                "prelude": nn.ModuleList(self.block(config) for _ in range(config.prelude_layers)),
-                "adapter": Linear(2 * wide, wide, bias=False),
-                "core_block": nn.ModuleList(self.block(config) for _ in range(config.core_layers)),
-                "coda": nn.ModuleList(self.block(config) for _ in range(config.coda_layers)),
+                "prelude": self._stack(0, config.prelude_layers),
+                "adapter": self.adapter(config),
+                "core_block": self._stack(config.prelude_layers, config.core_layers),
+                "coda": self._stack(config.prelude_layers + config.core_layers, config.coda_layers),
                 "ln_f": RMSNorm(wide, config.norm_eps),
             }
         )
         self.lm_head = Linear(wide, config.vocabulary_size, bias=False)
         self.tie()
 
+    def _stack(self, first: int, count: int) -> nn.ModuleList:
+        return nn.ModuleList(self.block(self.config, first + index) for index in range(count))
+
     @staticmethod
-    def block(config: RecurrentDepthConfig) -> nn.Module:
-        """One block of the family."""
+    def block(config: Any, number: int) -> nn.Module:
+        """One block of the family; `number` counts prelude, core and coda through, from 0."""
         raise NotImplementedError
+
+    @staticmethod
+    def adapter(config: RecurrentDepthConfig) -> nn.Module:
+        """What joins the state and the embedded input ahead of the core."""
+        return Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+
+    @property
+    def positions(self) -> Positions:
+        """What positions mean."""
+        return self.config.rotary
 
     def tied_tensors(self) -> dict[str, str]:
         """The head shares the embedding where the configuration ties them."""
@@ -221,8 +235,12 @@ class RecurrentDepth(LoopedModule):
             raise LoopscopeError(f"{self.name} counts positions from 0; leave position_ids out")
         state = self._drawn(batch) if batch.initial_state is None else batch.initial_state.to(self.device, self.dtype)
         batch = batch.to(self.device)
-        around = surroundings(batch, self.config.rotary, self.dtype)
+        around = self.given_tokens(surroundings(batch, self.positions, self.dtype), batch.input_ids)
         return Context(state, batch, self._prelude(batch, around), around)
+
+    def given_tokens(self, around: Surroundings, ids_BS: Tensor) -> Surroundings:
+        """The surroundings with what layers read from the tokens themselves, where a family has such layers."""
+        return around
 
     def _drawn(self, batch: Batch) -> Tensor:
         rows = batch.source_rows if batch.source_rows is not None else [0] * batch.input_ids.shape[0]
@@ -246,7 +264,8 @@ class RecurrentDepth(LoopedModule):
         batch = batch.to(self.device)
         assert batch.position_ids is not None
         assert batch.initial_state is not None
-        around = cached_surroundings(batch.position_ids, cache, self.config.rotary, self.dtype)
+        around = cached_surroundings(batch.position_ids, cache, self.positions, self.dtype)
+        around = self.given_tokens(around, batch.input_ids)
         return Context(batch.initial_state.to(self.dtype), batch, self._prelude(batch, around), around)
 
     def _prelude(self, batch: Batch, around: Surroundings) -> Tensor:
@@ -258,10 +277,15 @@ class RecurrentDepth(LoopedModule):
     def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
         """One pass through the core. `depth` chooses the cache slots, if there is a cache."""
         assert context.injection is not None
-        x: Tensor = self.transformer["adapter"](torch.cat([state, context.injection], dim=-1))
+        x = self.joined(state, context.injection)
         first = self.config.prelude_layers + depth * self.config.core_layers
         slots = range(first, first + self.config.core_layers)
         return run_blocks(x, self._blocks("core_block"), context.extra, slots).state
+
+    def joined(self, state: Tensor, injection: Tensor) -> Tensor:
+        """What the core reads."""
+        adapted: Tensor = self.transformer["adapter"](torch.cat([state, injection], dim=-1))
+        return adapted
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Logits through the coda. Rows begin at position 0; what stands after a position never reaches it."""
@@ -271,7 +295,7 @@ class RecurrentDepth(LoopedModule):
         """The readout as the coda with the last norm, and the head."""
 
         def body(state: Tensor, positions: Tensor | None) -> Tensor:
-            around = readout_surroundings(self, state, self.config.rotary, dtype)
+            around = readout_surroundings(self, state, self.positions, dtype)
             return self.head_hidden(state, dtype, around, positions)
 
         return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size)
@@ -287,17 +311,20 @@ class RecurrentDepth(LoopedModule):
         modules = self._readout_modules(dtype)
         x = state if dtype is None else state.to(dtype)
         norm = cast(RMSNorm, modules["ln_f"])
-        if self.norm_before_coda:
-            x = norm(x, around.plain)
+        x = self.entering_coda(x, modules, around.plain)
         coda = list(modules["coda"].children())
         return read_blocks(x, coda, around, [-1 - index for index in range(len(coda))], norm, positions)
+
+    def entering_coda(self, state: Tensor, modules: nn.ModuleDict, plain: bool) -> Tensor:
+        """What the coda reads, with the readout's own modules."""
+        return cast(RMSNorm, modules["ln_f"])(state, plain) if self.norm_before_coda else state
 
     def _head(self, hidden: Tensor, dtype: torch.dtype | None) -> Tensor:
         return linear(hidden, self._readout_modules(dtype)["head"].weight)  # type: ignore[arg-type]
 
     def _readout_modules(self, dtype: torch.dtype | None) -> nn.ModuleDict:
-        live = nn.ModuleDict({"coda": self.transformer["coda"], "ln_f": self.transformer["ln_f"], "head": self.lm_head})
-        modules = self.in_dtype(live, dtype, mixes=True)
+        live = {name: self.transformer[name] for name in self.readout_parts}
+        modules = self.in_dtype(nn.ModuleDict(live | {"head": self.lm_head}), dtype, mixes=True)
         assert isinstance(modules, nn.ModuleDict)
         return modules
 

@@ -119,14 +119,13 @@ class RetrofitLlama(RecurrentDepth):
 
     family = "retrofit-llama"
     name = "retrofit-llama"
-    norm_before_coda = False
 
     def __init__(self, config: RetrofitConfig) -> None:
         # The published Llama code rounds its rotation tables to the model's dtype.
         super().__init__(dataclasses.replace(config, rotary=dataclasses.replace(config.rotary, rounded=True)))
 
     @staticmethod
-    def block(config: RecurrentDepthConfig) -> nn.Module:
+    def block(config: RecurrentDepthConfig, number: int) -> nn.Module:
         """A Llama block."""
         return RetrofitLlamaBlock(config)
 
@@ -136,12 +135,11 @@ class RetrofitOlmo(RecurrentDepth):
 
     family = "retrofit-olmo"
     name = "retrofit-olmo"
-    norm_before_coda = False
 
     def __init__(self, config: RetrofitConfig) -> None:
         super().__init__(config)
 
     @staticmethod
-    def block(config: RecurrentDepthConfig) -> nn.Module:
+    def block(config: RecurrentDepthConfig, number: int) -> nn.Module:
         """An OLMo block."""
         return RetrofitOlmoBlock(config)

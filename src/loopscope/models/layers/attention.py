@@ -25,7 +25,8 @@ H heads, K key-value heads, P head width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from loopscope.models.batch import Batch
-from loopscope.models.layers.rope import Rotary, RotaryTables
+from loopscope.models.layers.rope import UNROTATED, Positions, RotaryTables
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class Surroundings:
         cache_positions: [B, S], where in the cache this pass writes.
         plain: elementary operations alone, which autograd differentiates to any order.
         lengths: of the rows without their padding, where each length is attended to by itself.
+        token_values: what tokens add to the values of a layer, [B, S, K·P] by the layer's number.
     """
 
     rotary: RotaryTables
@@ -118,8 +120,10 @@ class Surroundings:
     cache_positions: Tensor | None = None
     plain: bool = False
     lengths: tuple[int, ...] | None = None
+    token_values: Mapping[int, Tensor] = field(default_factory=dict)
 
 
+<<<<<<< HEAD
 def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype, *, prefix: bool = False) -> Surroundings:
     """The surroundings of a whole batch, padded on either side, packed or not; `prefix` as in `visible_keys`."""
     if batch.position_ids is not None:
@@ -130,6 +134,21 @@ def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype, *, prefix: bo
         positions = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
     tables, visible = rotary.tables(positions, dtype), visible_keys(batch, prefix=prefix)
     return Surroundings(tables, visible, lengths=_own_lengths(batch, dtype))
+=======
+def surroundings(batch: Batch, rotary: Positions | None, dtype: torch.dtype) -> Surroundings:
+    """The surroundings of a whole batch, padded on either side, packed or not; None where nothing is rotated."""
+    tables = UNROTATED if rotary is None else rotary.tables(positions_of(batch), dtype)
+    return Surroundings(tables, visible_keys(batch), lengths=_own_lengths(batch, dtype))
+
+
+def positions_of(batch: Batch) -> Tensor:
+    """The position of every token, [1 or B, S]: as given, or each row's valid tokens counted from 0."""
+    if batch.position_ids is not None:
+        return batch.position_ids
+    if batch.padding == "left":
+        return (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+    return torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
+>>>>>>> 3367681 (wip)
 
 
 def _own_lengths(batch: Batch, dtype: torch.dtype) -> tuple[int, ...] | None:
@@ -165,7 +184,7 @@ def visible_keys(batch: Batch, *, prefix: bool = False) -> Tensor | None:
 
 
 def counted_surroundings(
-    width: int, device: torch.device, rotary: Rotary, dtype: torch.dtype, *, plain: bool
+    width: int, device: torch.device, rotary: Positions, dtype: torch.dtype, *, plain: bool
 ) -> Surroundings:
     """The surroundings of rows that begin at position 0 and are padded, if at all, on the right."""
     positions = torch.arange(width, device=device)[None]
@@ -173,11 +192,15 @@ def counted_surroundings(
 
 
 def cached_surroundings(
+<<<<<<< HEAD
     positions_BS: Tensor,
     cache: KeyValueCache,
     rotary: Rotary,
     dtype: torch.dtype,
     first_visible: Tensor | None = None,
+=======
+    positions_BS: Tensor, cache: KeyValueCache, rotary: Positions, dtype: torch.dtype
+>>>>>>> 3367681 (wip)
 ) -> Surroundings:
     """The surroundings of new positions that continue what the cache holds.
 

@@ -30,7 +30,7 @@ from loopscope.kernels.choice import Implementation, takes_kernel
 from loopscope.models.base import LoopedModule, needs_elementary_operations, select
 from loopscope.models.layers.attention import Queries, Surroundings, attend, counted_surroundings, queries_at
 from loopscope.models.layers.linear import Fusing, Linear, is_trained, join_linears
-from loopscope.models.layers.rope import Rotary, RotaryTables, rotate_own
+from loopscope.models.layers.rope import Positions, RotaryTables, rotate_own
 
 
 class RMSNorm(nn.Module):
@@ -331,7 +331,9 @@ def read_blocks(
     return hidden.reshape(hidden.shape[1:])
 
 
-def readout_surroundings(model: LoopedModule, state: Tensor, rotary: Rotary, dtype: torch.dtype | None) -> Surroundings:
+def readout_surroundings(
+    model: LoopedModule, state: Tensor, rotary: Positions, dtype: torch.dtype | None
+) -> Surroundings:
     """What blocks of a readout see around them: it gets nothing but the state, so rows begin at position 0."""
     arithmetic = model.dtype if dtype is None else dtype
     return counted_surroundings(

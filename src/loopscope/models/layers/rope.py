@@ -5,8 +5,9 @@
 
 for the i-th pair (a, b) of a head. Pairs are (i, i + P/2) in the "half" layout and (2i, 2i + 1) in the
 "interleaved" one. Frequencies and angles are float32 whatever the model's dtype, and they are worked out when
-they are needed: nothing is stored with the weights. `rounded` tables are rounded to the model's dtype before
-they are used, which some published implementations do and others do not; in BF16 the difference shows.
+they are needed; Parcae alone stores the tables with its weights (`StoredRotary`). `rounded` tables are rounded to
+the model's dtype before they are used, which some published implementations do and others do not; in BF16 the
+difference shows.
 
 Shapes: B rows, S positions, H heads, P head width, R = P/2 pairs.
 """
@@ -59,6 +60,10 @@ class RotaryTables(NamedTuple):
     layout: Layout
 
 
+UNROTATED = RotaryTables(torch.empty(0, device="cpu"), torch.empty(0, device="cpu"), "half")
+"""For layers whose positions are in their input."""
+
+
 @dataclass(frozen=True)
 class Rotary:
     """What a model's positions mean."""
@@ -89,6 +94,23 @@ class Rotary:
         if self.layout == "half":
             return RotaryTables(torch.cat([cos, cos], dim=-1), torch.cat([sin, sin], dim=-1), "half")
         return RotaryTables(cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1), "interleaved")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRotary:
+    """Positions whose cos and sin a checkpoint brings along, [1, positions, 1, R, 2]; pairs are interleaved."""
+
+    table: Tensor
+
+    def tables(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
+        """As `Rotary.tables`."""
+        keep = torch.float64 if dtype == torch.float64 else torch.float32
+        pairs = self.table[0, :, 0].to(keep)[positions]
+        cos, sin = (part[..., None, :].repeat_interleave(2, dim=-1) for part in pairs.unbind(-1))
+        return RotaryTables(cos, sin, "interleaved")
+
+
+Positions = Rotary | StoredRotary
 
 
 @functools.lru_cache(maxsize=16)
