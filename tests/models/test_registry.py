@@ -21,16 +21,13 @@ COUNTS = {
     "recurrent-tinyllama-3t-train-recurrence-8": 844_171_264,
     "recurrent-olmo-2-0425-train-recurrence-32": 1_359_071_232,
     "nanbeige4.2-3b": 4_169_800_704,
-<<<<<<< HEAD
     "hrm-text-1b": 1_182_795_264,
     "qwen3_1.7b_loopus": 2_031_739_904 + 534_529,
-=======
     "parcae-140m": 144_323_136,
     "parcae-370m": 388_003_328,
     "parcae-770m": 776_655_680,
     "parcae-1.3b": 1_338_591_744,
     "loopformer-3block-8iterations": 278_169_600,
->>>>>>> 3367681 (wip)
 }
 TENSORS = {"ouro-1.4b": 269, "ouro-2.6b": 533, "huginn-0125": 76}
 

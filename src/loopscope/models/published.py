@@ -198,7 +198,6 @@ def _nanbeige(name: str, revision: str | None, *, certain: str, note: str) -> Pu
     )
 
 
-<<<<<<< HEAD
 def _hrm_text() -> list[Published]:
     config = {
         "architectures": ["HrmTextForCausalLM"],
@@ -247,7 +246,51 @@ def _hrm_text() -> list[Published]:
             {},
             certain="the name",
             note="config.json and sizes; its num_hidden_layers is said to count both stacks, which is counted here",
-=======
+        ),
+    ]
+
+
+def _loopus() -> Published:
+    base = {
+        "model_type": "qwen3",
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 40960,
+    }
+    config = {
+        "model_type": "lds",
+        "base_config_dict": base,
+        "encoder_layer_indices": [0, 1],
+        "reasoning_layer_indices": list(range(2, 27)),
+        "decoder_layer_indices": [27],
+        "N": 20,
+        "q_threshold": 0.9,
+        "q_eval_interval": 1,
+        "halting_strategy": "threshold",
+    }
+    return Published(
+        "qwen3_1.7b_loopus",
+        "Thrillcrazyer/Qwen3_1.7B_LoopUS",
+        None,
+        "loopus",
+        2_032_274_433,
+        20,
+        "bfloat16",
+        config,
+        certain="the parameter count (gate and exit head in float32), arithmetic (published code was run)",
+        note="which layers loop (from a training command) and 20 steps (second hand); later code gives the exit head "
+        "the change of a step instead of the state",
+    )
+
+
 def _parcae(size: str, width: int, layers: int, parameters: int) -> Published:
     config = {
         "_class_name": "ParcaeConfig",
@@ -333,55 +376,10 @@ def _loopformers() -> list[Published]:
             "arithmetic, from the published code",
             other,
             gpt2,
->>>>>>> 3367681 (wip)
         ),
     ]
 
 
-<<<<<<< HEAD
-def _loopus() -> Published:
-    base = {
-        "model_type": "qwen3",
-        "vocab_size": 151936,
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "max_position_embeddings": 40960,
-    }
-    config = {
-        "model_type": "lds",
-        "base_config_dict": base,
-        "encoder_layer_indices": [0, 1],
-        "reasoning_layer_indices": list(range(2, 27)),
-        "decoder_layer_indices": [27],
-        "N": 20,
-        "q_threshold": 0.9,
-        "q_eval_interval": 1,
-        "halting_strategy": "threshold",
-    }
-    return Published(
-        "qwen3_1.7b_loopus",
-        "Thrillcrazyer/Qwen3_1.7B_LoopUS",
-        None,
-        "loopus",
-        2_032_274_433,
-        20,
-        "bfloat16",
-        config,
-        certain="the parameter count (gate and exit head in float32), arithmetic (published code was run)",
-        note="which layers loop (from a training command) and 20 steps (second hand); later code gives the exit head "
-        "the change of a step instead of the state",
-    )
-
-
-=======
->>>>>>> 3367681 (wip)
 PUBLISHED: tuple[Published, ...] = (
     _ouro("Ouro-1.4B", "574fa66cb8bf5abdc979642d01cf2b79b16bfab1", 24, 1_434_652_673),
     _ouro("Ouro-2.6B", "1ed04250da1a9936042725d302e81c8fa2ab5abd", 48, 2_667_974_657),
@@ -396,14 +394,11 @@ PUBLISHED: tuple[Published, ...] = (
         note="token ids; the code of other commits",
     ),
     _nanbeige("Nanbeige4.2-3B-Base", None, certain="the name", note="config.json: sizes are taken from Nanbeige4.2-3B"),
-<<<<<<< HEAD
     *_hrm_text(),
     _loopus(),
-=======
     _parcae("140m", 768, 2, 144_323_136),
     _parcae("370m", 1024, 4, 388_003_328),
     _parcae("770m", 1280, 6, 776_655_680),
     _parcae("1.3b", 1536, 8, 1_338_591_744),
     *_loopformers(),
->>>>>>> 3367681 (wip)
 )

@@ -51,7 +51,6 @@ FAMILIES: dict[str, Family] = {
         Family("retrofit-olmo", "Retrofitted OLMo-2", _RAW_CORE, ("retrofit", "RetrofitOlmo", "RetrofitConfig")),
         Family("nanbeige", "Nanbeige", _NORMED_STACK, ("nanbeige", "Nanbeige", "NanbeigeConfig")),
         Family(
-<<<<<<< HEAD
             "hrm-text",
             "HRM-Text",
             "the slow state z_H after an H cycle, just before the language-model head",
@@ -67,7 +66,8 @@ FAMILIES: dict[str, Family] = {
             "the state after the update gate, before the decoder's layers",
             ("loopus", "LoopUS", "LoopUSConfig"),
             {"exit": "threshold (the checkpoint's confidence exit is recorded) or none"},
-=======
+        ),
+        Family(
             "parcae",
             "Parcae",
             _RAW_CORE,
@@ -86,7 +86,6 @@ FAMILIES: dict[str, Family] = {
             "TMLT (LoopFormer's baseline; no published weights known)",
             _RAW_STREAM,
             ("loopformer", "Tmlt", "LoopFormerConfig"),
->>>>>>> 3367681 (wip)
         ),
         Family("loop", "Looped layers", _LOOPED_LAYERS, ("layer_loop", "LayerLoop", "LayerLoopConfig")),
     )
@@ -98,24 +97,18 @@ _ARCHITECTURES = {
     "OuroForCausalLM": "ouro",
     "RavenForCausalLM": "raven",
     "NanbeigeForCausalLM": "nanbeige",
-<<<<<<< HEAD
     "HrmTextForCausalLM": "hrm-text",
     "LDSForCausalLM": "loopus",
-=======
     "LoopFormerGPTForCausalLM": "loopformer",
->>>>>>> 3367681 (wip)
 }
 _MODEL_TYPES = {
     "ouro": "ouro",
     "huginn_raven": "raven",
     "nanbeige": "nanbeige",
-<<<<<<< HEAD
     "hrm_text": "hrm-text",
     "lds": "loopus",
-=======
     "loopformer": "loopformer",
     "tmlt": "tmlt",
->>>>>>> 3367681 (wip)
 }
 _CLASS_NAMES = {"ParcaeConfig": "parcae"}
 """Of configurations that name neither of the two."""

@@ -123,22 +123,13 @@ class Surroundings:
     token_values: Mapping[int, Tensor] = field(default_factory=dict)
 
 
-<<<<<<< HEAD
-def surroundings(batch: Batch, rotary: Rotary, dtype: torch.dtype, *, prefix: bool = False) -> Surroundings:
-    """The surroundings of a whole batch, padded on either side, packed or not; `prefix` as in `visible_keys`."""
-    if batch.position_ids is not None:
-        positions = batch.position_ids
-    elif batch.padding == "left":
-        positions = (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-    else:
-        positions = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
-    tables, visible = rotary.tables(positions, dtype), visible_keys(batch, prefix=prefix)
-    return Surroundings(tables, visible, lengths=_own_lengths(batch, dtype))
-=======
-def surroundings(batch: Batch, rotary: Positions | None, dtype: torch.dtype) -> Surroundings:
-    """The surroundings of a whole batch, padded on either side, packed or not; None where nothing is rotated."""
+def surroundings(batch: Batch, rotary: Positions | None, dtype: torch.dtype, *, prefix: bool = False) -> Surroundings:
+    """The surroundings of a whole batch, padded on either side, packed or not; `prefix` as in `visible_keys`.
+
+    Without `rotary` nothing is rotated.
+    """
     tables = UNROTATED if rotary is None else rotary.tables(positions_of(batch), dtype)
-    return Surroundings(tables, visible_keys(batch), lengths=_own_lengths(batch, dtype))
+    return Surroundings(tables, visible_keys(batch, prefix=prefix), lengths=_own_lengths(batch, dtype))
 
 
 def positions_of(batch: Batch) -> Tensor:
@@ -148,7 +139,6 @@ def positions_of(batch: Batch) -> Tensor:
     if batch.padding == "left":
         return (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     return torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
->>>>>>> 3367681 (wip)
 
 
 def _own_lengths(batch: Batch, dtype: torch.dtype) -> tuple[int, ...] | None:
@@ -192,15 +182,11 @@ def counted_surroundings(
 
 
 def cached_surroundings(
-<<<<<<< HEAD
     positions_BS: Tensor,
     cache: KeyValueCache,
-    rotary: Rotary,
+    rotary: Positions,
     dtype: torch.dtype,
     first_visible: Tensor | None = None,
-=======
-    positions_BS: Tensor, cache: KeyValueCache, rotary: Positions, dtype: torch.dtype
->>>>>>> 3367681 (wip)
 ) -> Surroundings:
     """The surroundings of new positions that continue what the cache holds.
 
