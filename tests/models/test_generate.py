@@ -126,9 +126,10 @@ class Adder(LoopedModule):
 
 
 def test_a_model_without_a_cache_generates_by_reference():
-    assert generate(Adder(), [[1], [2, 2]], max_new_tokens=2, impl="reference").tokens == [[3, 3], [3, 3]]
+    for impl in ("auto", "reference"):
+        assert generate(Adder(), [[1], [2, 2]], max_new_tokens=2, impl=impl).tokens == [[3, 3], [3, 3]]
     with pytest.raises(LoopscopeError, match='generate with impl="reference"'):
-        generate(Adder(), [[1]], max_new_tokens=1)
+        generate(Adder(), [[1]], max_new_tokens=1, impl="cached")
 
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 2.0, 0.0])

@@ -121,19 +121,19 @@ def generate(
     eos_ids: Sequence[int] | None = None,
     sampler: Sampler = _GREEDY,
     source_rows: Sequence[int] | None = None,
-    impl: Literal["cached", "reference"] = "cached",
+    impl: Literal["auto", "cached", "reference"] = "auto",
 ) -> Generation:
     """Continues every prompt at `depth` loops (the trained depth when left out) up to an end-of-sequence token.
 
     Args:
-        model: any looped model; without a cache of its own it needs `impl="reference"`.
+        model: any looped model.
         prompts: token ids, one list per row, of any lengths.
         max_new_tokens: the limit for every row.
         depth: loops per token.
         eos_ids: end-of-sequence ids; the configuration's when left out.
         sampler: greedy unless it has a temperature.
         source_rows: seeds a drawn initial state, one per row.
-        impl: "cached" or "reference".
+        impl: "cached", "reference", or "auto": cached where the model can.
     """
     depth = model.trained_depth if depth is None else depth
     if depth < 0 or max_new_tokens < 1:
@@ -147,9 +147,10 @@ def generate(
             f"prompt and continuation need {width} positions but {model.name} has {limit}; lower max_new_tokens"
         )
     state = _drawn_states(model, batch, width)
-    if impl == "reference":
+    can_cache = isinstance(model, CachedModel) and asks(model.step, "depth")
+    if impl == "reference" or (impl == "auto" and not can_cache):
         next_logits = _reference(model, depth, state, source_rows, [len(prompt) for prompt in prompts])
-    elif isinstance(model, CachedModel) and asks(model.step, "depth"):
+    elif isinstance(model, CachedModel) and can_cache:
         next_logits = _cached(model, depth, state, width)
     else:
         raise LoopscopeError(f'{model.name} keeps no keys and values; generate with impl="reference"')

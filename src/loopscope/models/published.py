@@ -356,7 +356,7 @@ def _loopformers() -> list[Published]:
     }
     sure = "arithmetic, from the published code; the bytes of its weights"
     unsure = "config.json, which others quote in part; the licence of its weights, which is not stated"
-    other = "its name, which others quote in part; its sizes; the licence of its weights"
+    other = "its name, which others quote in part; its sizes and steps; the licence of its weights"
     gpt2 = "openai-community/gpt2"
     first = Published(
         name.lower(), f"armenjeddi/{name}", None, "loopformer", 278_169_600, 8, "bfloat16", config, sure, unsure, gpt2
@@ -370,7 +370,7 @@ def _loopformers() -> list[Published]:
             None,
             "loopformer",
             None,
-            8,
+            None,
             "bfloat16",
             {},
             "arithmetic, from the published code",
