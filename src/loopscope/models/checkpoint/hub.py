@@ -74,7 +74,7 @@ def is_network(error: BaseException | None) -> bool:
     return False
 
 
-TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER_EXTRAS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 # File systems take names of 255 bytes, and the cache makes one of the repository and one of the revision.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
