@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from loopscope.path import Outcome, classify, predict
     from loopscope.readout import affine_path, affine_path_from_states, nonlinear_path, option_path
     from loopscope.run import Run
-    from loopscope.tasks import load_task
+    from loopscope.tasks import Task, load_task
 
 __all__ = [
     "LoopscopeError",
     "Outcome",
     "Run",
+    "Task",
     "__version__",
     "affine_path",
     "affine_path_from_states",
@@ -50,7 +51,7 @@ _HOMES = {
     "path": ("Outcome", "classify", "predict"),
     "readout": ("affine_path", "affine_path_from_states", "nonlinear_path", "option_path"),
     "run": ("Run",),
-    "tasks": ("load_task",),
+    "tasks": ("Task", "load_task"),
 }
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from loopscope.errors import LARGEST_SEED, LoopscopeError, choice, fraction, optional_text, setting, switch, text, whole
-from loopscope.measuring.plan import DataRequest, ModelRequest, Request
+from loopscope.measuring.data_request import DataRequest
+from loopscope.measuring.plan import ModelRequest, Request
 from loopscope.measuring.progress import STYLES, Style
 from loopscope.measuring.run import Notify, run_request
 from loopscope.measuring.settings import (
@@ -17,6 +18,7 @@ from loopscope.measuring.settings import (
     BatchPolicy,
     LongPolicy,
     Numbers,
+    Prompting,
     Settings,
     limits,
     rows,
@@ -24,6 +26,8 @@ from loopscope.measuring.settings import (
 )
 from loopscope.run import Run
 from loopscope.store.column_types import Level
+from loopscope.tasks.own_task import Task
+from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +38,7 @@ ENGINES = ("local", "ray")
 
 def measure(
     model: Text,
-    tasks: Text | Iterable[Text],
+    tasks: Text | Task | Iterable[Text | Task],
     *,
     output: Text,
     transitions: Numbers = (),
@@ -46,6 +50,10 @@ def measure(
     ids: Numbers | Mapping[str, Numbers] | None = None,
     template: Text | None = None,
     data_dir: Text | None = None,
+    num_fewshot: int | None = None,
+    fewshot_split: Text | None = None,
+    fewshot_seed: int = FEWSHOT_SEED,
+    apply_chat_template: bool = False,
     batch_size: str | int = "auto",
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
@@ -57,7 +65,7 @@ def measure(
     exit_threshold: float | None = None,
     random_weights: bool = False,
     seed: int = 0,
-    tokenizer: Text | None = None,
+    tokenizer: Any = None,
     revision: str | None = None,
     engine: str = "local",
     workers: int | None = None,
@@ -70,7 +78,8 @@ def measure(
 
     Args:
         model: a specification of `load_model`, such as "toy-ouro" or "ByteDance/Ouro-1.4B".
-        tasks: specifications of `load_task`, such as "gsm8k:test" or "mine=data/my.jsonl": one, or a list of them.
+        tasks: specifications of `load_task`, such as "gsm8k:test" or "mine=data/my.jsonl", tasks made with `Task`, data
+            sets of Hugging Face: one, or a list of them.
         output: the run directory.
         transitions: each t of an update t → t+1 to analyse: a number, a list, or text such as "1-4,8".
         depths: depths at which the utility is stored, besides both ends of every transition.
@@ -81,6 +90,10 @@ def measure(
         ids: these source rows of each task only, or of some tasks by name.
         template: a template file instead of the tasks' own.
         data_dir: folder with local copies of the benchmarks.
+        num_fewshot: examples before each question; None is none, or what a task of lm-evaluation-harness says.
+        fewshot_split: the split, or the data file, that examples come from: by default the train rows.
+        fewshot_seed: what examples are drawn from.
+        apply_chat_template: ask the questions as a conversation, in the tokenizer's own chat template.
         batch_size: questions in a batch, "auto" (a budget of tokens, halved when memory runs out) or "paper".
         device: "cpu", "cuda", "auto".
         dtype: dtype of weights and states; None is what `load_model` takes.
@@ -92,7 +105,8 @@ def measure(
         exit_threshold: the exit gate's CDF threshold; None takes the checkpoint's.
         random_weights: build the model without its checkpoint; the run is marked as random.
         seed: what random weights are drawn from.
-        tokenizer: another checkpoint folder or name to take the tokenizer from.
+        tokenizer: instead of the model's own: a tokenizer of transformers, SentencePiece or tokenizers, its file, or
+            the folder or name of another checkpoint.
         revision: a revision of a hub model.
         engine: "local" or "ray".
         workers: model replicas of the Ray engine.
@@ -138,7 +152,7 @@ def measure(
             optional_text("revision", revision),
             switch("random_weights", random_weights),
             whole("seed", seed, -LARGEST_SEED, LARGEST_SEED),
-            optional_text("tokenizer", tokenizer),
+            _tokenizer(tokenizer),
         ),
         DataRequest(
             task_list(tasks),
@@ -146,11 +160,26 @@ def measure(
             optional_text("template", template),
             limits(limit),
             rows(ids),
+            Prompting(
+                None if num_fewshot is None else whole("num_fewshot", num_fewshot, 0, MOST_FEWSHOT),
+                optional_text("fewshot_split", fewshot_split),
+                whole("fewshot_seed", fewshot_seed, 0, LARGEST_SEED),
+                switch("apply_chat_template", apply_chat_template),
+            ),
         ),
         settings,
     )
     directory = text("output", output)
     return Run(run_request(request, directory, engine, workers, address, progress_style, command_line, notify))
+
+
+def _tokenizer(given: Any) -> Any:
+    """A name or a file as text, an object as the tokenizer that it is now."""
+    if given is None or isinstance(given, str | os.PathLike):
+        return optional_text("tokenizer", given)
+    from loopscope.models.tokenizer import from_object
+
+    return from_object(given)
 
 
 def _named(given: Any) -> Any:

@@ -10,16 +10,17 @@ SURFACE = {
     "convert": "folder source",
     "demo": "--output --progress --questions",
     "figures": "--format --name --output runs",
-    "measure": "--address --batch-size --config --data-dir --depths --device --dtype --engine --exit-threshold --ids "
-    "--level --limit --long --model --output --paths --progress --random-weights --readout-dtype --revision "
-    "--seed --share-context --tasks --template --tokenizer --tokens --transitions --unit-size --workers",
+    "measure": "--address --apply-chat-template --batch-size --config --data-dir --depths --device --dtype --engine "
+    "--exit-threshold --fewshot-seed --fewshot-split --ids --level --limit --long --model --num-fewshot --output "
+    "--paths --progress --random-weights --readout-dtype --revision --seed --share-context --tasks --template "
+    "--tokenizer --tokens --transitions --unit-size --workers",
     "models": "--json",
     "report": "--output runs",
     "studies": "",
     "tables": "--format --name runs",
     "tasks": "--json",
     "train-toy": "--device --minutes --output --seed name",
-    "verify": "--data-dir --device --layout --model --replay run",
+    "verify": "--data-dir --device --layout --model --replay --tokenizer run",
 }
 
 

@@ -83,7 +83,7 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"model": 5}, "model= takes a name"),
     ({"tasks": 5}, "tasks=5 is not a task"),
     ({"tasks": {"prompt": "a", "solution": "b"}}, "is not a task: give names or files"),
-    ({"tasks": [{"prompt": "a", "solution": "b"}]}, "tasks= takes a name or a path as text"),
+    ({"tasks": [{"prompt": "a", "solution": "b"}]}, "Task.from_rows"),
     ({"tasks": []}, "no task given: name one or more, e.g. tasks='arithmetic,gsm8k'"),
     ({"output": 5}, "output= takes a name or a path"),
     ({"output": ""}, "output='' is empty"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
 from loopscope.tasks.encoding import ranges
-from loopscope.tasks.load import Selection, parse_ids
+from loopscope.tasks.selection import Selection, parse_ids
 
 
 def chosen(selection: Selection, total: int) -> list[int]:

@@ -22,6 +22,14 @@ def measure(
     ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,
     template: Annotated[str | None, flag("--template", "Template file instead of the tasks' own.")] = None,
+    num_fewshot: Annotated[int | None, flag("--num-fewshot", "Examples before each question.")] = None,
+    fewshot_split: Annotated[
+        str | None, flag("--fewshot-split", "Split or data file of the examples; by default the train rows.")
+    ] = None,
+    fewshot_seed: Annotated[int, flag("--fewshot-seed", "What the examples are drawn from.")] = 1234,
+    apply_chat_template: Annotated[
+        bool, flag("--apply-chat-template", "Ask in the tokenizer's own chat template.")
+    ] = False,
     batch_size: Annotated[str, flag("--batch-size", "Questions in a batch, `auto` or `paper`.")] = "auto",
     device: Device = "auto",
     dtype: Annotated[
@@ -34,7 +42,9 @@ def measure(
     exit_threshold: Annotated[float | None, flag("--exit-threshold", "CDF threshold of the exit gate.")] = None,
     random_weights: Annotated[bool, flag("--random-weights", "No checkpoint: random weights, marked as such.")] = False,
     seed: Annotated[int, flag("--seed", "Seed of the random weights.")] = 0,
-    tokenizer: Annotated[str | None, flag("--tokenizer", "Take the tokenizer from this model or folder.")] = None,
+    tokenizer: Annotated[
+        str | None, flag("--tokenizer", "Tokenizer of this model, folder or file (.json, .model).")
+    ] = None,
     revision: Annotated[str | None, flag("--revision", "Revision of a hub model.")] = None,
     engine: Annotated[str, flag("--engine", "local or ray.")] = "local",
     workers: Annotated[int | None, flag("--workers", "Model replicas of the Ray engine.")] = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,20 +20,20 @@ def verify(
     replay: Annotated[bool, typer.Option("--replay/--no-replay", help="Measure a sample again.")] = True,
     data_dir: Annotated[str | None, flag("--data-dir", "Where the benchmarks are, if they have moved.")] = None,
     model: Annotated[str | None, flag("--model", "Where the model is, if it has moved.")] = None,
+    tokenizer: Annotated[str | None, flag("--tokenizer", "The tokenizer, if the run was given an object.")] = None,
     device: Annotated[str | None, flag("--device", "Where to measure again; the run's own by default.")] = None,
     layout: Annotated[
         bool, flag("--layout", "Instead of the sample: how far numbers move when batches are cut in other ways.")
     ] = False,
 ) -> None:
     """Check hashes, schema and counts of a run, and measure a sample of it again."""
-    _print_findings(run, replay=replay and not layout, data_dir=data_dir, model=model, device=device)
+    sources = {"data_dir": data_dir, "model": model, "tokenizer": tokenizer, "device": device}
+    _print_findings(run, sources, replay=replay and not layout)
     if layout:
-        _print_movement(run, data_dir=data_dir, model=model, device=device)
+        _print_movement(run, sources)
 
 
-def _print_findings(
-    path: str, *, replay: bool, data_dir: str | None = None, model: str | None = None, device: str | None = None
-) -> None:
+def _print_findings(path: str, sources: dict[str, Any], *, replay: bool) -> None:
     """Print the findings.
 
     Raises:
@@ -46,7 +46,7 @@ def _print_findings(
 
         from loopscope.measuring.replay import replay as measure_again
 
-        result = verify(path, partial(measure_again, data_dir=data_dir, model=model, device=device))
+        result = verify(path, partial(measure_again, **sources))
     else:
         result = verify(path)
     for finding in result.findings:
@@ -59,20 +59,18 @@ def _print_findings(
         raise LoopscopeError(f"{path} does not hold what it should; {result.advice}")
 
 
-def _print_movement(
-    path: str, *, data_dir: str | None = None, model: str | None = None, device: str | None = None
-) -> None:
+def _print_movement(path: str, sources: dict[str, Any]) -> None:
     """Measure the first questions of a run in other layouts and print how far its numbers move."""
     from loopscope.measuring.movement import QUESTIONS, layout_movement
     from loopscope.store import StoredRun, layout_margin
 
     run = StoredRun(path)
     manifest = run.manifest
-    found = list(layout_movement(run, data_dir=data_dir, model=model, device=device))
+    found = list(layout_movement(run, **sources))
     updates = ", ".join(f"{t}→{t + 1}" for t in manifest.transitions)
     print(
         f"{manifest.model.name}, states in {manifest.dtypes.states}, readout in {manifest.dtypes.readout},"
-        f" on {device or manifest.device}: updates {updates} of the first {QUESTIONS} questions of each task"
+        f" on {sources['device'] or manifest.device}: updates {updates} of the first {QUESTIONS} questions of each task"
     )
     print("\n".join(_table(found)))
     print(

@@ -317,15 +317,17 @@ def example_columns(questions: Sequence[Question]) -> Columns:
     for question in questions:
         example, text = question.example, question.text
         is_options = example.answer is not None
-        metadata = {key: value for key, value in example.metadata.items() if key != "difficulty"}
+        metadata: dict[str, object] = {key: value for key, value in example.metadata.items() if key != "difficulty"}
+        if text.ids is not None:
+            metadata |= {"prompt_ids": text.ids.prompt, "continuation_ids": text.ids.continuations}
         rows.append(
             {
                 "row": question.row,
                 "example_id": example.id,
                 "source_row": example.source_row,
                 "prompt": text.context,
-                "reference": None if is_options else text.continuations[0],
-                "options": list(text.continuations) if is_options else None,
+                "reference": None if is_options else text.texts[0],
+                "options": text.texts if is_options else None,
                 "correct_option": example.answer,
                 "n_tokens": example.prediction_count,
                 "n_positions": question.positions,

@@ -84,6 +84,7 @@ def layout_movement(
     data_dir: str | os.PathLike[str] | None = None,
     device: str | None = None,
     model: str | None = None,
+    tokenizer: Any = None,
 ) -> Iterator[Movement]:
     """Measure the first questions of every task in the run's own layout and in others.
 
@@ -92,13 +93,14 @@ def layout_movement(
         data_dir: where the benchmarks are; left out, where they were.
         device: where to measure; left out, where the run was measured.
         model: where the model is; left out, where it was.
+        tokenizer: the tokenizer, where the run was given one as an object.
 
     Raises:
         LoopscopeError: the run has no updates, or its sources are not there.
     """
     if not run.manifest.transitions:
         raise LoopscopeError(f"{run.path} has no updates to compare: measure it with {setting('transitions')}")
-    sources = Sources.of(run, request_of(run, data_dir, device, model))
+    sources = Sources.of(run, request_of(run, data_dir, device, model, tokenizer))
     sources.check()
     given = sources.request.settings
     settings = Settings.of(

@@ -1,18 +1,19 @@
 """From a call of `measure` to a plan: what to load, which rows, how they are encoded, and the manifest of the run.
 
-A `Request` is the call as data. `ModelFacts` is what the driver of a run must know of a model that may live in another
-process. `QuestionEncoder` turns rows into questions, with each reference token's place in the text where it is asked
-for.
+A `Request` is the call as data; which rows is in `data_request`. `ModelFacts` is what the driver of a run must know of
+a model that may live in another process. `QuestionEncoder` turns rows into questions, with each reference token's place
+in the text where it is asked for.
 """
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.data_request import DataRequest, absolute
 from loopscope.measuring.layout import Question, Span
-from loopscope.measuring.settings import Ids, Limits, LongPolicy, Settings, canonical
+from loopscope.measuring.settings import LongPolicy, Prompting, Settings
 from loopscope.models.identity import model_identity
 from loopscope.models.initial_state import InitialState
 from loopscope.models.load import ModelCard, card_of
@@ -29,9 +31,8 @@ from loopscope.models.packing import common_prefix
 from loopscope.models.protocol import LoopedModel
 from loopscope.store.hashing import code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
-from loopscope.tasks.encoding import Encoder, Example, LoadedTask, Row, Split, encode_row
+from loopscope.tasks.encoding import Encoder, Example, LoadedTask, Row, Split
 from loopscope.tasks.lengths import fit_length, survey_lengths
-from loopscope.tasks.load import load_task
 
 if TYPE_CHECKING:
     from loopscope.models.protocol import LoopedModel
@@ -49,7 +50,8 @@ class ModelRequest:
         revision: of a hub model.
         random_weights: build the model without its checkpoint.
         seed: of the random weights.
-        tokenizer: another checkpoint to take the tokenizer from.
+        tokenizer: another checkpoint or a file to take the tokenizer from, or a tokenizer.
+        needs_tokenizer: whether there are texts to encode; token ids need none.
     """
 
     spec: str
@@ -58,7 +60,8 @@ class ModelRequest:
     revision: str | None = None
     random_weights: bool = False
     seed: int = 0
-    tokenizer: str | None = None
+    tokenizer: str | Tokenizer | None = None
+    needs_tokenizer: bool = True
 
     def load(self) -> LoopedModel:
         """The model."""
@@ -73,69 +76,16 @@ class ModelRequest:
             seed=self.seed,
         )
 
-    def load_tokenizer(self) -> Tokenizer:
-        """Its tokenizer, or the one that the user named."""
-        from loopscope.models.tokenizer import load_tokenizer
+    def load_tokenizer(self, model: object = None) -> Tokenizer | None:
+        """The one that the user gave; none for token ids; the model's own, as an attribute or by its name."""
+        from loopscope.models.tokenizer import from_object, load_tokenizer
 
         if self.tokenizer is not None:
             return load_tokenizer(self.tokenizer)
-        return load_tokenizer(self.spec, revision=self.revision)
-
-
-@dataclass(frozen=True)
-class DataRequest:
-    """Which rows of which tasks.
-
-    Attributes:
-        tasks: specifications of `load_task`.
-        data_dir: folder with local copies of the benchmarks.
-        template: a template file instead of the tasks' own.
-        limit: the most rows, for all tasks or by a task's own name.
-        ids: these source rows only, for all tasks or by a task's own name.
-    """
-
-    tasks: tuple[str, ...]
-    data_dir: str | None = None
-    template: str | None = None
-    limit: Limits = None
-    ids: Ids = None
-
-    def load(self) -> list[LoadedTask]:
-        """The tasks in order, each task and split once."""
-        if not self.tasks:
-            raise LoopscopeError(f"no task given: name one or more, e.g. {setting('tasks', 'arithmetic,gsm8k')}")
-        self._refuse_strangers()
-        loaded = [self._load(spec) for spec in self.tasks]
-        seen: dict[tuple[str, str], str] = {}
-        for task in loaded:
-            other = seen.setdefault((task.name, task.split), task.spec)
-            if other is not task.spec:
-                raise LoopscopeError(
-                    f"{other} and {task.spec} are rows of the same split:"
-                    f" measure them into two {setting('output')} folders"
-                )
-        return loaded
-
-    def limit_of(self, task: LoadedTask) -> int | None:
-        """The limit that applies to a task."""
-        return self._limit(task.name)
-
-    def _limit(self, name: str) -> int | None:
-        return self.limit.get(name) if isinstance(self.limit, Mapping) else self.limit
-
-    def _load(self, spec: str) -> LoadedTask:
-        name = canonical(spec)
-        ids = self.ids.get(name) if isinstance(self.ids, Mapping) else self.ids
-        return load_task(spec, data_dir=self.data_dir, limit=self._limit(name), ids=ids, template=self.template)
-
-    def _refuse_strangers(self) -> None:
-        known = {canonical(spec) for spec in self.tasks}
-        for name, given in (("limit", self.limit), ("ids", self.ids)):
-            strange = [task for task in given if task not in known] if isinstance(given, Mapping) else []
-            if strange:
-                raise LoopscopeError(
-                    f"{setting(name)} names {strange[0]}, which is not among the tasks {', '.join(self.tasks)}"
-                )
+        if not self.needs_tokenizer:
+            return None
+        own = getattr(model, "tokenizer", None)
+        return load_tokenizer(self.spec, revision=self.revision) if own is None else from_object(own)
 
 
 @dataclass(frozen=True)
@@ -146,43 +96,47 @@ class Request:
     data: DataRequest
     settings: Settings
 
+    def needing(self, loaded: Sequence[LoadedTask]) -> Request:
+        """The same request, which loads a tokenizer only if there are texts."""
+        texts = any(task.encoding != "ids" for task in loaded)
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, needs_tokenizer=texts))
+
     def as_event(self) -> dict[str, Any]:
         """What the log keeps of the call, from which `replay` finds the sources again."""
-        ids = self.data.ids
+        tokenizer = self.model.tokenizer
         return {
             "model": self.model.spec,
             "device": self.model.device,
             "revision": self.model.revision,
             "seed": self.model.seed,
-            "tokenizer": _absolute(self.model.tokenizer),
-            "tasks": list(self.data.tasks),
-            "data_dir": _absolute(self.data.data_dir),
-            "template": _absolute(self.data.template),
-            "limit": dict(self.data.limit) if isinstance(self.data.limit, Mapping) else self.data.limit,
-            "ids": {name: list(rows) for name, rows in ids.items()} if isinstance(ids, Mapping) else ids,
+            "tokenizer": absolute(tokenizer) if isinstance(tokenizer, str | None) else {"given": tokenizer.source},
+            **self.data.as_event(),
             "folder": str(Path.cwd()),
         }
-
-
-def _absolute(path: str | None) -> str | None:
-    """A path that still holds in another folder; what is no path (a hub name) stays as it is."""
-    return os.path.abspath(path) if path is not None and Path(path).exists() else path
 
 
 def token_spans(tokenizer: Any, row: Row, example: Example, split: Split) -> tuple[tuple[Span, ...], ...] | None:
     """For each sequence the characters of its reference or option text that each scored token covers.
 
     A token that begins before the text (a blank that belongs to the context) begins at 0. Tokens that share one
-    character, as the bytes of an emoji do, share its place. None for a tokenizer without offsets.
+    character, as the bytes of an emoji do, share its place. Token ids have the text that stands for each. None for a
+    tokenizer without offsets.
     """
-    backend = getattr(tokenizer, "backend", None)
-    if backend is None:
+    if row.ids is not None:
+        ends = [list(accumulate(map(len, pieces), initial=0)) for pieces in row.ids.pieces]
+        return tuple(tuple(Span(*place) for place in pairwise(places)) for places in ends)
+    offsets_of = getattr(tokenizer, "offsets", None)
+    if offsets_of is None:
         return None
     found = []
-    for text, sequence in zip(row.continuations, example.sequences, strict=True):
-        lead = row.context if split == "joint" else ""
-        offsets = backend.encode(lead + text, add_special_tokens=False).offsets[-len(sequence.targets) :]
-        found.append(tuple(Span(max(start - len(lead), 0), max(end - len(lead), 0)) for start, end in offsets))
+    for (lead, text), sequence in zip(row.pairs, example.sequences, strict=True):
+        before = "" if split == "separate" else row.context + lead
+        offsets = offsets_of(before + text)
+        if offsets is None:
+            return None
+        places = [(max(start - len(before), 0), max(end - len(before), 0)) for start, end in offsets]
+        scored = places[-len(sequence.targets) :]
+        found.append(tuple(Span(start + len(lead), end + len(lead)) for start, end in scored))
     return tuple(found)
 
 
@@ -292,7 +246,13 @@ class QuestionEncoder:
     """
 
     def __init__(
-        self, tokenizer: Encoder, allowed: int | None, policy: LongPolicy, *, spans: bool = False, share: bool = False
+        self,
+        tokenizer: Encoder | None,
+        allowed: int | None,
+        policy: LongPolicy,
+        *,
+        spans: bool = False,
+        share: bool = False,
     ) -> None:
         self._tokenizer, self._allowed, self._policy = tokenizer, allowed, policy
         self._spans, self._share = spans, share
@@ -311,7 +271,7 @@ class QuestionEncoder:
 
     def _encode(self, task: LoadedTask, row: Row) -> Example:
         try:
-            return encode_row(self._tokenizer, row, task.encoding)
+            return task.encode_row(self._tokenizer, row)
         except LoopscopeError as error:
             raise LoopscopeError(f"{task.spec}, question {row.id}: {error}") from error
 
@@ -346,10 +306,11 @@ def check_sharing(settings: Settings, facts: ModelFacts) -> None:
 
 def build_manifest(
     facts: ModelFacts,
-    tokenizer_sha256: str,
+    tokenizer_sha256: str | None,
     planned: Sequence[PlannedTask],
     settings: Settings,
     command_line: Sequence[str],
+    prompting: Prompting,
 ) -> Manifest:
     """What identifies the run: everything that decides a number, with the hashes of what was read."""
     batch = settings.batch
@@ -376,6 +337,7 @@ def build_manifest(
             "long": settings.long,
             # Only where it was chosen: a run from before there was a choice then still replays.
             **({"share_context": True} if settings.share_context else {}),
+            **prompting.chosen(),
         },
         command_line=tuple(command_line),
     )

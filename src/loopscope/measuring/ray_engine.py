@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from loopscope.errors import LoopscopeError, answers_command_line, command_line_words, setting
+from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.plan import ModelFacts, PlannedTask, Request
 from loopscope.measuring.ray_guard import RayGuard, guarded
 from loopscope.measuring.worker import FindTask, LocalEngine, MeasuredBatch, Step
@@ -53,6 +54,11 @@ class ReplicaWorker:
         """What the driver must know of the model."""
         with command_line_words(self._for_command_line):
             return self._engine.facts()
+
+    def tokenizer(self) -> Tokenizer | None:
+        """The one that comes with the model, or that the user gave."""
+        with command_line_words(self._for_command_line):
+            return self._engine.tokenizer
 
     def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> Iterator[Step]:
         """One unit, whose rows are these, after its batches."""
@@ -94,15 +100,18 @@ class RayEngine:
 
     def facts(self) -> ModelFacts:
         """Those that the first worker tells."""
-        worker = self._hire()
+        worker = self._idle.pop() if self._idle else self._hire()
         facts: ModelFacts = self._get(worker.facts.remote())
         self._idle.append(worker)
         return facts
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """Loaded here; each worker has its own."""
-        return self._request.model.load_tokenizer()
+    def tokenizer(self) -> Tokenizer | None:
+        """That of a worker, where the model may have brought it."""
+        worker = self._idle.pop() if self._idle else self._hire()
+        tokenizer: Tokenizer | None = self._get(worker.tokenizer.remote())
+        self._idle.append(worker)
+        return tokenizer
 
     def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
         """Each unit as a worker finishes it, and its batches before it."""
@@ -156,7 +165,9 @@ class RayEngine:
 
     def _hire(self) -> Any:
         self._require_alive()
-        return self._actor.remote(self._request, torch.get_num_threads(), answers_command_line())
+        # Rows go to a worker with each unit: what was given in Python need not travel as a whole.
+        request = dataclasses.replace(self._request, data=DataRequest(()))
+        return self._actor.remote(request, torch.get_num_threads(), answers_command_line())
 
     def _first(self, awaited: Iterable[Any]) -> Any:
         """Whichever is ready first; Ray is asked every second whether it is still there."""

@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.depth_pass import Trip
+from loopscope.measuring.given_rows import given_task
 from loopscope.measuring.layout import Question, example_columns, plan_batches
-from loopscope.measuring.plan import DataRequest, ModelFacts, ModelRequest, QuestionEncoder, Request, facts_of
-from loopscope.measuring.run import Prepared, prepare
-from loopscope.measuring.settings import BatchPolicy, Settings, limits, rows
+from loopscope.measuring.plan import ModelFacts, ModelRequest, QuestionEncoder, Request, facts_of
+from loopscope.measuring.run import Prepared, chat_of, prepare
+from loopscope.measuring.settings import BatchPolicy, Prompting, Settings, limits, rows
 from loopscope.measuring.transfer import length
 from loopscope.models.choices import split_choices
 from loopscope.models.protocol import LoopedModel
-from loopscope.models.tokenizer import Tokenizer
+from loopscope.models.tokenizer import Tokenizer, load_tokenizer
 from loopscope.store.column_types import Column, Table
 from loopscope.store.manifest import Manifest, TaskInfo
 from loopscope.store.resume import Difference, differences
@@ -147,6 +149,7 @@ def replay(
     data_dir: str | os.PathLike[str] | None = None,
     device: str | None = None,
     model: str | None = None,
+    tokenizer: Any = None,
 ) -> list[Finding]:
     """Measure a sample of every task again and report what came out otherwise.
 
@@ -155,9 +158,10 @@ def replay(
         data_dir: where the benchmarks are; left out, where they were.
         device: where to measure; left out, where the run was measured.
         model: where the model is; left out, where it was.
+        tokenizer: the tokenizer, where the run was given one as an object.
     """
     try:
-        return list(_replay(run, request_of(run, data_dir, device, model)))
+        return list(_replay(run, request_of(run, data_dir, device, model, tokenizer)))
     except LoopscopeError as error:
         return [Finding("replay", str(run.path), f"cannot be measured again: {error}")]
 
@@ -186,7 +190,7 @@ class Sources:
     request: Request
     model: LoopedModel
     facts: ModelFacts
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     prepared: Prepared
     differences: list[Difference]
     refused: list[Difference]
@@ -194,13 +198,22 @@ class Sources:
     @classmethod
     def of(cls, run: StoredRun, request: Request) -> Sources:
         """Load what a request of `request_of` names."""
-        loaded = request.data.load()
+        as_chat = request.data.prompting.apply_chat_template
+        if not as_chat:
+            loaded = request.data.load()
+            request = request.needing(loaded)
         model = request.model.load()
         facts = facts_of(model)
-        tokenizer = request.model.load_tokenizer()
+        tokenizer = request.model.load_tokenizer(model)
+        if as_chat:
+            loaded = request.data.load(chat_of(tokenizer))
         prepared = prepare(request, loaded, facts, tokenizer)
         # The batches are those of the run, whatever this device would have been given.
-        rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch})
+        tasks = tuple(
+            run.manifest.task(info.name, info.split) if task.given else info
+            for info, task in zip(prepared.manifest.tasks, loaded, strict=True)
+        )
+        rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch, "tasks": tasks})
         found = differences(run.manifest, rebuilt)
         unknown = ("model.weights.",) if not run.manifest.model.weights else ()
         refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES + unknown)]
@@ -265,11 +278,16 @@ def _sample(run: StoredRun) -> list[WorkUnit]:
 
 
 def request_of(
-    run: StoredRun, data_dir: str | os.PathLike[str] | None, device: str | None, model: str | None
+    run: StoredRun,
+    data_dir: str | os.PathLike[str] | None,
+    device: str | None,
+    model: str | None,
+    tokenizer: Any = None,
 ) -> Request:
     """The call that made the run, from its manifest and, for where its sources were, from its log."""
     manifest = run.manifest
     called: Mapping[str, Any] = next((e for e in reversed(run.events) if e.get("event") == "call"), {})
+    prompting, _ = Prompting.of_manifest(manifest.settings)
     return Request(
         ModelRequest(
             model or _found(called.get("folder"), manifest.model.spec),
@@ -278,21 +296,36 @@ def request_of(
             called.get("revision") if model is None else None,
             manifest.model.random_weights,
             manifest.seeds.get("random_weights", 0),
-            called.get("tokenizer"),
+            _tokenizer(called.get("tokenizer"), tokenizer),
         ),
         DataRequest(
-            tuple(_found(called.get("folder"), spec) for spec in called.get("tasks") or map(_spec, manifest.tasks)),
+            tuple(
+                given_task(run, spec["given"]) if isinstance(spec, dict) else _found(called.get("folder"), spec)
+                for spec in called.get("tasks") or map(_spec, manifest.tasks)
+            ),
             os.fspath(data_dir) if data_dir is not None else called.get("data_dir"),
             called.get("template"),
             limits(called["limit"] if "limit" in called else {t.name: t.limit for t in manifest.tasks if t.limit}),
             rows(called.get("ids")),
+            prompting,
         ),
         _settings(manifest),
     )
 
 
+def _tokenizer(called: Any, given: Any) -> Any:
+    if given is not None:
+        return given if isinstance(given, str) else load_tokenizer(given)
+    if isinstance(called, dict):
+        raise LoopscopeError(
+            f"the run was given {called.get('given')} as its tokenizer: name a file of it with {setting('tokenizer')}"
+        )
+    return called
+
+
 def _settings(manifest: Manifest) -> Settings:
     batch = manifest.batch
+    _, rest = Prompting.of_manifest(manifest.settings)
     return Settings(
         manifest.transitions,
         manifest.depths,
@@ -302,7 +335,7 @@ def _settings(manifest: Manifest) -> Settings:
         batch=BatchPolicy(batch.policy, batch.size, batch.token_budget),  # type: ignore[arg-type]
         unit_size=manifest.unit_size,
         readout_dtype=manifest.dtypes.readout,
-        **manifest.settings,  # type: ignore[arg-type]
+        **rest,
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from loopscope.errors import setting
+from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.plan import (
     ModelFacts,
     PlannedTask,
@@ -24,11 +24,13 @@ from loopscope.measuring.plan import (
 )
 from loopscope.measuring.progress import Style, progress, stage
 from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step
+from loopscope.models.chat_template import ChatTemplate
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import Manifest
 from loopscope.store.run_directory import WorkUnit
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
+from loopscope.tasks.token_ids import check_vocabulary, shown_through
 
 Notify = Callable[[str], None]
 
@@ -37,8 +39,8 @@ class Engine(Protocol):
     """Holds the model, wherever that is, and measures units with it in any order."""
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's, loaded once."""
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's or the user's, loaded once; None where there is nothing to encode."""
         ...
 
     def facts(self) -> ModelFacts:
@@ -66,9 +68,14 @@ def run_request(
 ) -> Path:
     """Measure what a request asks for into a run directory, or go on where it stopped; returns the directory."""
     notify = notify or _ignore
-    loaded = request.data.load()
+    as_chat = request.data.prompting.apply_chat_template
+    if not as_chat:
+        loaded = request.data.load()
+        request = request.needing(loaded)
     chosen = _engine(request, engine, workers, address)
     try:
+        if as_chat:  # the template is the tokenizer's, which may be the model's
+            loaded = request.data.load(chat_of(chosen.tokenizer))
         facts = chosen.facts()
         prepared = prepare(request, loaded, facts, chosen.tokenizer, command_line)
         if request.settings.share_context and not any(task.kind == "options" for task in loaded):
@@ -104,16 +111,40 @@ def prepare(
     request: Request,
     loaded: Sequence[LoadedTask],
     facts: ModelFacts,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     command_line: Sequence[str] = (),
 ) -> Prepared:
     """Choose the rows that fit and say what identifies the run."""
     settings = request.settings.on(facts.device_type)
     check_sharing(settings, facts)
-    tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
+    if tokenizer is not None:
+        tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
+    for task in loaded:
+        check_vocabulary(task, facts.vocabulary_size, facts.info.name)
+    loaded = [shown_through(task, tokenizer) for task in loaded]
     encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long)
     planned = tuple(encoder.plan(task, request.data.limit_of(task)) for task in loaded)
-    return Prepared(build_manifest(facts, tokenizer.sha256, planned, settings, command_line), planned)
+    sha256 = None if tokenizer is None else tokenizer.sha256
+    prompting = request.data.prompting
+    return Prepared(build_manifest(facts, sha256, planned, settings, command_line, prompting), planned)
+
+
+def chat_of(tokenizer: Tokenizer | None) -> ChatTemplate:
+    """The chat template that comes with a tokenizer."""
+    if tokenizer is None or tokenizer.chat_template is None:
+        where = "there is no tokenizer" if tokenizer is None else f"{tokenizer.source} comes without a chat template"
+        raise LoopscopeError(
+            f"{where}: leave out {setting('apply_chat_template', True)}, or give a {setting('tokenizer')} with one"
+            " (tokenizer_config.json or chat_template.jinja)"
+        )
+    template = tokenizer.chat_template
+    for role, token in template.special_tokens.items():
+        if role in template.source and len(tokenizer.encode(token)) != 1:
+            raise LoopscopeError(
+                f"{tokenizer.source} reads {token} of its chat template as plain text: give a {setting('tokenizer')}"
+                " that knows it as one token, such as the checkpoint's tokenizer.json"
+            )
+    return template
 
 
 def _engine(request: Request, name: str, workers: int | None, address: str | None) -> Engine:

@@ -17,8 +17,12 @@ from typing import Any, Literal
 
 from loopscope.errors import LoopscopeError, choice, index, parse_number, parse_ranges, setting, shown, text, whole
 from loopscope.store.column_types import Level
+from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.known_tasks import find_benchmark
-from loopscope.tasks.load import LARGEST_ROW, MOST_ROWS, parse_ids
+from loopscope.tasks.lm_eval_requests import is_lm_eval, lm_eval_name
+from loopscope.tasks.own_task import Task, is_dataset
+from loopscope.tasks.prompting import FEWSHOT_SEED
+from loopscope.tasks.selection import LARGEST_ROW, MOST_ROWS, parse_ids
 
 DEEPEST = 10_000
 """The deepest loop that can be asked for."""
@@ -107,19 +111,23 @@ def _by_task(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def canonical(spec: str) -> str:
+def canonical(spec: str | Task | LoadedTask) -> str:
     """The name of the task that a specification means, as its records will call it.
 
     >>> canonical("ARC-Challenge:test"), canonical("mine=data/my.jsonl"), canonical("data/my.jsonl")
     ('arc_challenge', 'mine', 'my')
     """
+    if not isinstance(spec, str):
+        return spec.name
+    if is_lm_eval(spec):
+        return lm_eval_name(spec)
     name = spec.partition("=")[0] if "=" in spec else Path(spec.partition(":")[0]).name.partition(".")[0]
     benchmark = find_benchmark(name)
     return name if benchmark is None else benchmark.name
 
 
-def task_list(given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Tasks: one, several as text with commas, or several as a list.
+def task_list(given: Any) -> tuple[str | Task, ...]:
+    """Tasks: one, several as text with commas, or several as a list; names, files, `Task` objects, data sets.
 
     >>> task_list("gsm8k:train256, arithmetic"), task_list(["mine=data/a,b.jsonl"])
     (('gsm8k:train256', 'arithmetic'), ('mine=data/a,b.jsonl',))
@@ -128,9 +136,21 @@ def task_list(given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
         return tuple(text("tasks", name.strip()) for name in given.split(",") if name.strip())
     if isinstance(given, os.PathLike):
         return (text("tasks", given),)
+    if isinstance(given, Task) or is_dataset(given):
+        return (_task(given),)
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         raise LoopscopeError(f"{setting('tasks', given)} is not a task: give names or files, e.g. 'arithmetic'")
-    return tuple(text("tasks", task) for task in given)
+    return tuple(_task(task) for task in given)
+
+
+def _task(given: Any) -> str | Task:
+    if isinstance(given, Task):
+        return given
+    if is_dataset(given):
+        return Task.from_dataset(given)
+    if isinstance(given, Mapping):
+        raise LoopscopeError(f"{setting('tasks')} holds {shown(given)}: make a task of rows with Task.from_rows([...])")
+    return text("tasks", given)
 
 
 def _numbers(name: str, given: int | Iterable[int], largest: int, most: int) -> tuple[int, ...]:
@@ -143,6 +163,43 @@ def _numbers(name: str, given: int | Iterable[int], largest: int, most: int) -> 
     if len(found) > most:
         raise LoopscopeError(f"{setting(name)} names more than {most:,} numbers: name fewer, each once")
     return found
+
+
+@dataclass(frozen=True)
+class Prompting:
+    """What stands before a question.
+
+    Attributes:
+        num_fewshot: examples; None is none, or what a task of lm-evaluation-harness says itself.
+        fewshot_split: the split or data file that they come from.
+        fewshot_seed: what they are drawn from.
+        apply_chat_template: whether the tokenizer's chat template is put around it all.
+    """
+
+    num_fewshot: int | None = None
+    fewshot_split: str | None = None
+    fewshot_seed: int = FEWSHOT_SEED
+    apply_chat_template: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fewshot_split is not None and not self.num_fewshot:
+            raise LoopscopeError(
+                f"{setting('fewshot_split', self.fewshot_split)} is where examples come from: say how many with"
+                f" {setting('num_fewshot')}"
+            )
+
+    def chosen(self) -> dict[str, int | str | bool]:
+        """What is not as it is by default, for a manifest: a run from before there was a choice then still replays."""
+        plain = Prompting()
+        fields = (field.name for field in dataclasses.fields(self))
+        return {name: getattr(self, name) for name in fields if getattr(self, name) != getattr(plain, name)}
+
+    @classmethod
+    def of_manifest(cls, recorded: Mapping[str, Any]) -> tuple[Prompting, dict[str, Any]]:
+        """What `chosen` recorded, and the other settings."""
+        own = {field.name for field in dataclasses.fields(cls)}
+        rest = {name: value for name, value in recorded.items() if name not in own}
+        return cls(**{name: value for name, value in recorded.items() if name in own}), rest
 
 
 LongPolicy = Literal["error", "skip", "truncate-left"]

@@ -208,7 +208,7 @@ class LocalEngine:
         settings = request.settings.on(self.model.device.type)
         self._facts = facts_of(self.model)
         self._worker = Worker(self.model, settings)
-        self.tokenizer = request.model.load_tokenizer()
+        self.tokenizer = request.model.load_tokenizer(self.model)
         self._encoder = QuestionEncoder(
             self.tokenizer,
             self._facts.max_positions,

@@ -1,9 +1,11 @@
 """Benchmark rows, prompt text, tokenisation, reference positions."""
 
-from loopscope.tasks.encoding import Example, LoadedTask, Row, Sequence, Task, encode_pair, encode_row
+from loopscope.tasks.encoding import Example, LoadedTask, Row, Sequence, encode_pair, encode_row
 from loopscope.tasks.known_tasks import get_task, list_tasks, task_names
 from loopscope.tasks.lengths import LengthPolicy, LengthSurvey, fit_length, survey_lengths
-from loopscope.tasks.load import load_task, parse_ids
+from loopscope.tasks.load import load_task
+from loopscope.tasks.own_task import Task
+from loopscope.tasks.selection import parse_ids
 
 __all__ = [
     "Example",

@@ -3,14 +3,18 @@
 A prediction position p is the place whose logits predict token p + 1. Only tokens of the solution or of an
 option are predicted; the prompt is context.
 
-There are two ways from context and continuation to token ids, because a tokenizer need not put a boundary where the
-text has one:
+There are several ways from context and continuation to token ids, because a tokenizer need not put a boundary where
+the text has one:
 
 - `joint`: encode context + continuation as one text and the context alone; what follows the context's number of
   tokens is the continuation. Blanks at the end of the context first move over to the continuation, since most
   tokenizers glue a blank to the word after it. The model then reads the text exactly as it would be written.
 - `separate`: encode the two alone and put them one after the other. The boundary is always clean, at the price of
   a tokenization that the whole text would not get.
+- `harness`: as the Hugging Face model class of lm-evaluation-harness does it. Like `joint`, but line ends move over,
+  too, special tokens are added as the tokenizer does by itself unless the text begins with one, the model reads the
+  context's own tokens, and an empty context is one token, beginning of sequence or end of text.
+- `ids`: the row has token ids, which are taken as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from loopscope.errors import LoopscopeError
 
@@ -43,11 +47,21 @@ class Sequence:
                 raise ValueError(f"position {position} does not predict token {target}")
 
 
+class GivenIds(NamedTuple):
+    """A question's token ids as the user gave them, and the text that stands for each scored one."""
+
+    prompt: tuple[int, ...]
+    continuations: tuple[tuple[int, ...], ...]
+    pieces: tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One question as text, before any tokenizer: a solution, or options with the right one's index.
 
-    `context` ends where the scored text begins; `continuations` holds the one solution or the K options.
+    `context` ends where the scored text begins; `continuations` holds the one solution or the K options. Where the
+    options are what stands before one and the same continuation, `leads` holds them: they follow the context and are
+    not scored. A row of token ids has `ids`, and texts that are only shown.
     """
 
     id: str
@@ -56,6 +70,18 @@ class Row:
     continuations: tuple[str, ...]
     answer: int | None = None
     metadata: Mapping[str, Scalar] = field(default_factory=lambda: MappingProxyType({}))
+    leads: tuple[str, ...] = ()
+    ids: GivenIds | None = None
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """For each continuation what stands between it and the context, and the continuation."""
+        return list(zip(self.leads or [""] * len(self.continuations), self.continuations, strict=True))
+
+    @property
+    def texts(self) -> list[str]:
+        """The solution or the options as they are shown."""
+        return [lead + text for lead, text in self.pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +107,7 @@ class Example:
         return sum(len(sequence.positions) for sequence in self.sequences)
 
 
-Split = Literal["joint", "separate"]
+Split = Literal["joint", "separate", "harness", "ids"]
 
 
 class Encoder(Protocol):
@@ -96,38 +122,76 @@ class Encoder(Protocol):
         ...
 
 
-def encode_pair(tokenizer: Encoder, context: str, continuation: str, split: Split = "joint") -> Sequence:
+def encode_pair(
+    tokenizer: Encoder, context: str, continuation: str, split: Split = "joint", *, special_tokens: bool = True
+) -> Sequence:
     """One sequence whose prediction positions cover the continuation.
 
     An empty context leaves the continuation's first token without a position to predict it from, unless the
-    tokenizer has a prefix; that token is then not scored.
+    tokenizer has a prefix; that token is then not scored. `special_tokens=False` leaves the tokenizer's prefix out: a
+    chat template has written it already.
     """
-    prefix: list[int] = list(getattr(tokenizer, "prefix_ids", ()))
+    prefix: list[int] = list(getattr(tokenizer, "prefix_ids", ())) if special_tokens else []
     if split == "joint":
         bare = context.rstrip(" ")
         context, continuation = bare, context[len(bare) :] + continuation
         ids = prefix + list(tokenizer.encode(context + continuation))
         start = len(prefix) + (len(tokenizer.encode(context)) if context else 0)
+    elif split == "harness":
+        head, tail = _harness_pair(tokenizer, context, continuation)
+        ids, start = head + tail, len(head)
     else:
         head = prefix + (list(tokenizer.encode(context)) if context else [])
         ids, start = head + list(tokenizer.encode(continuation)), len(head)
-    first = max(start, 1)
+    return _scored(ids, start, context)
+
+
+def _scored(ids: Iterable[int], start: int, context: str) -> Sequence:
+    """What follows the first `start` ids is scored."""
+    ids, first = tuple(ids), max(start, 1)
     if first >= len(ids):
         raise LoopscopeError(f"nothing to predict after {context[-40:]!r}: the solution or option is empty")
-    return Sequence(tuple(ids), tuple(range(first - 1, len(ids) - 1)), tuple(ids[first:]))
+    return Sequence(ids, tuple(range(first - 1, len(ids) - 1)), ids[first:])
 
 
-def encode_row(tokenizer: Encoder, row: Row, split: Split = "joint") -> Example:
-    """A row's example: one sequence for each of its continuations."""
-    sequences = tuple(encode_pair(tokenizer, row.context, text, split) for text in row.continuations)
+def _harness_pair(tokenizer: Any, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    """Ids of context and continuation as lm-evaluation-harness's Hugging Face model class makes them."""
+    first = tokenizer.bos_id if tokenizer.bos_id is not None else next(iter(tokenizer.eos_ids), None)
+    if not context:
+        ids = list(tokenizer.encode(continuation))
+        if first is None:
+            raise LoopscopeError("its context is empty, and the tokenizer has no token to begin a text with")
+        return (ids[:1], ids[1:]) if ids[:1] == [first] else ([first], ids)
+    begins = tokenizer.decode([first]) if first is not None else None
+
+    def encoded(text: str) -> list[int]:
+        marked = begins is not None and text.startswith(begins)
+        return list(tokenizer.encode(text, special_tokens=not marked))
+
+    bare = context.rstrip()
+    head = encoded(bare)
+    return head, encoded(context + continuation)[len(head) :]
+
+
+def encode_row(tokenizer: Encoder | None, row: Row, split: Split = "joint", *, special_tokens: bool = True) -> Example:
+    """A row's example: one sequence for each of its continuations. Rows of token ids need no tokenizer."""
+    if row.ids is not None:
+        prompt = row.ids.prompt
+        sequences = tuple(_scored(prompt + ids, len(prompt), row.context) for ids in row.ids.continuations)
+    else:
+        assert tokenizer is not None, "texts need a tokenizer"
+        sequences = tuple(
+            encode_pair(tokenizer, row.context + lead, text, split, special_tokens=special_tokens)
+            for lead, text in row.pairs
+        )
     return Example(row.id, row.source_row, row.context, sequences, row.answer, row.metadata)
 
 
 Kind = Literal["solution", "options"]
 
 
-class Task(Protocol):
-    """A benchmark: `solution` tasks score one reference text, `options` tasks K alternatives."""
+class GeneratedTask(Protocol):
+    """A task that a program makes: `solution` tasks score one reference text, `options` tasks K alternatives."""
 
     @property
     def name(self) -> str:
@@ -165,7 +229,9 @@ class LoadedTask:
         data_hash: SHA-256 of the whole split's questions, whichever source they came from.
         template: the template's name or path.
         template_hash: SHA-256 of its content.
-        encoding: how context and continuation meet, "separate" or "joint".
+        encoding: how context and continuation meet, "separate", "joint", "harness" or "ids".
+        special_tokens: whether the tokenizer's prefix is put before each sequence; not after a chat template.
+        given: whether the rows came as an object of Python, which nobody can load again by name.
         rows: the chosen rows as text.
     """
 
@@ -181,13 +247,19 @@ class LoadedTask:
     template_hash: str
     encoding: Split
     rows: tuple[Row, ...] = field(repr=False)
+    special_tokens: bool = True
+    given: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def encode(self, tokenizer: Encoder) -> Iterator[Example]:
+    def encode(self, tokenizer: Encoder | None = None) -> Iterator[Example]:
         """The rows as examples, one at a time."""
-        return (encode_row(tokenizer, row, self.encoding) for row in self.rows)
+        return (self.encode_row(tokenizer, row) for row in self.rows)
+
+    def encode_row(self, tokenizer: Encoder | None, row: Row) -> Example:
+        """One of its rows as an example."""
+        return encode_row(tokenizer, row, self.encoding, special_tokens=self.special_tokens)
 
     def without_rows(self) -> LoadedTask:
         """What the task is, without its texts: what a worker needs that is handed rows one unit at a time."""

@@ -169,7 +169,7 @@ def own_normaliser(names: Iterable[str], kind: Kind) -> Callable[[SourceRow], It
     seen: dict[str, str] = {}
 
     def normalise(row: SourceRow) -> Item:
-        name = _id(row, seen)
+        name = row_id(row, seen)
         fields = {field: text(row, field) for field in listed}
         if kind == "solution":
             return Item(row.index, row.where, fields, id=name)
@@ -179,7 +179,8 @@ def own_normaliser(names: Iterable[str], kind: Kind) -> Callable[[SourceRow], It
     return normalise
 
 
-def _id(row: SourceRow, seen: dict[str, str]) -> str:
+def row_id(row: SourceRow, seen: dict[str, str]) -> str:
+    """The row's own `id`, or its number; `seen` keeps those of the rows before it."""
     found = row.fields.get("id")
     if found is None:
         found = f"row-{row.index}"

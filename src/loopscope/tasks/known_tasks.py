@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from loopscope.errors import LoopscopeError
 from loopscope.tasks import items
 from loopscope.tasks.arithmetic.task import SIZES, Arithmetic, ArithmeticChoice
-from loopscope.tasks.encoding import Kind, Task
+from loopscope.tasks.encoding import GeneratedTask, Kind
 from loopscope.tasks.items import Item
 from loopscope.tasks.source_rows import SourceRow
 
@@ -175,7 +175,7 @@ def find_benchmark(name: str) -> Benchmark | None:
     return None
 
 
-_GENERATED: dict[str, tuple[Callable[[], Task], str]] = {
+_GENERATED: dict[str, tuple[Callable[[], GeneratedTask], str]] = {
     "arithmetic": (Arithmetic, "word problems of two to six operations with worked solutions, made from a seed"),
     "arithmetic-mc": (ArithmeticChoice, "the same problems with four answers, the wrong ones from typical slips"),
 }
@@ -235,7 +235,7 @@ def is_generated(name: str) -> bool:
     return _generated_name(name) is not None
 
 
-def get_task(name: str) -> Task:
+def get_task(name: str) -> GeneratedTask:
     """The generated task of that name; benchmarks need rows and come from `load_task`."""
     found = _generated_name(name)
     if found is None:

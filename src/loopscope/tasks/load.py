@@ -1,123 +1,48 @@
 """`load_task`: from what the user writes to a task with its rows chosen, worded and hashed.
 
 `gsm8k`, `gsm8k:train256` (a benchmark), `my.jsonl`, `mine=data/my.jsonl` (a file of one's own), `arithmetic`,
-`arithmetic-mc` (generated: no file, no template, no network).
-
-A `Selection` says which rows of a split are used: a named subset, chosen rows, the first few. Rows keep their source
-order and their source index, whatever is chosen.
+`arithmetic-mc` (generated: no file, no template, no network), `lm_eval:arc_easy` (a task of lm-evaluation-harness), or
+a `Task` made in Python.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
-import operator
 import os
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from loopscope.errors import LoopscopeError, choice, optional_text, parse_ranges, setting, shown
+from loopscope.errors import LoopscopeError, choice, optional_text, setting
 from loopscope.errors import text as checked_text
 from loopscope.tasks.arithmetic.task import SIZES
-from loopscope.tasks.encoding import LoadedTask, Row, canonical
-from loopscope.tasks.items import DataHash, Item, own_normaliser
-from loopscope.tasks.known_tasks import SPLIT_ALIASES, Benchmark, find_benchmark, get_task, is_generated, unknown_task
+from loopscope.tasks.collect import collect, load_rows
+from loopscope.tasks.encoding import LoadedTask, canonical
+from loopscope.tasks.items import Item
+from loopscope.tasks.known_tasks import (
+    BENCHMARKS,
+    SPLIT_ALIASES,
+    Benchmark,
+    find_benchmark,
+    get_task,
+    is_generated,
+    unknown_task,
+)
+from loopscope.tasks.lm_eval_requests import is_lm_eval, load_requests
 from loopscope.tasks.local_and_hub import find_file, read_hub
-from loopscope.tasks.source_rows import SUFFIXES, SourceRow, read_rows
-from loopscope.tasks.template import Template, builtin_template, own_template, read_template
-
-LARGEST_ROW = 1_000_000_000
-"""The last source row that can be named."""
-MOST_ROWS = 1_000_000
-"""The most source rows that can be named one by one."""
-
-
-def parse_ids(given: str) -> tuple[int, ...]:
-    """Source rows as written on the command line: numbers and ranges, ends included.
-
-    >>> parse_ids("0,5,10-12")
-    (0, 5, 10, 11, 12)
-    """
-    return parse_ranges(given, "ids", largest=LARGEST_ROW, most=MOST_ROWS)
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Rows to use.
-
-    Attributes:
-        first: only this many rows from the start of the split (a named subset).
-        ids: only these source rows.
-        limit: at most this many of the rows that remain.
-    """
-
-    first: int | None = None
-    ids: frozenset[int] | None = None
-    limit: int | None = None
-
-    @classmethod
-    def make(cls, first: int | None = None, ids: Iterable[int] | None = None, limit: int | None = None) -> Selection:
-        """A checked selection."""
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-            raise LoopscopeError(f"{setting('limit', limit)} is not a whole number")
-        if limit is not None and limit < 1:
-            raise LoopscopeError(f"{setting('limit', limit)} is too small: it must be at least 1")
-        if ids is None:
-            return cls(first, None, limit)
-        listed = _listed(ids)
-        chosen = frozenset(listed)
-        if not listed:
-            raise LoopscopeError(
-                f"{setting('ids')} is empty; name at least one source row, or leave it out for all rows"
-            )
-        if len(chosen) != len(listed):
-            twice = Counter(listed).most_common(1)[0][0]
-            raise LoopscopeError(f"{setting('ids')} names row {twice} twice; name each row once")
-        if min(chosen) < 0:
-            raise LoopscopeError(f"{setting('ids')} names row {min(chosen)}; source rows count from 0")
-        return cls(first, chosen, limit)
-
-    def keeps(self, index: int, kept: int) -> bool:
-        """Whether row `index` is used when `kept` rows before it were."""
-        if self.first is not None and index >= self.first:
-            return False
-        if self.ids is not None and index not in self.ids:
-            return False
-        return self.limit is None or kept < self.limit
-
-    def check(self, total: int, where: str) -> None:
-        """Whether a source with `total` rows has what was asked for."""
-        if self.first is not None and total < self.first:
-            raise LoopscopeError(f"{where} has {total} rows, fewer than the {self.first} of the subset")
-        available = total if self.first is None else self.first
-        beyond = [row for row in sorted(self.ids or ()) if row >= available]
-        if beyond:
-            raise LoopscopeError(f"{setting('ids')} names row {beyond[0]}, but {where} has rows 0 to {available - 1}")
-
-
-def _listed(ids: object) -> list[int]:
-    """`ids` as a list, which a caller in Python may have given as anything."""
-    if isinstance(ids, str) or not isinstance(ids, Iterable):
-        raise LoopscopeError(f"{setting('ids', ids)} is not a list of source rows: give e.g. [0, 5, 10]")
-    listed = list(itertools.islice(ids, MOST_ROWS + 1))
-    if len(listed) > MOST_ROWS:
-        raise LoopscopeError(f"{setting('ids')} names more than {MOST_ROWS:,} rows: name fewer, each once")
-    for row in listed:
-        if isinstance(row, bool) or not hasattr(row, "__index__"):
-            raise LoopscopeError(f"{setting('ids')} names {shown(row)}, which is not a whole number")
-    return [operator.index(row) for row in listed]
-
+from loopscope.tasks.own_task import Task
+from loopscope.tasks.prompting import FEWSHOT_SEED, POOL_ROWS, Chat, prompted
+from loopscope.tasks.selection import Selection
+from loopscope.tasks.source_rows import SUFFIXES, SourceRow, is_data_file, read_rows
+from loopscope.tasks.template import Template, builtin_template, read_template
 
 RowCount = Literal["error", "warn"]
 
 
 def load_task(
-    spec: str,
+    spec: str | Task,
     *,
     data_dir: str | Path | None = None,
     split: str | None = None,
@@ -126,11 +51,16 @@ def load_task(
     ids: Iterable[int] | None = None,
     template: str | Path | None = None,
     row_count: RowCount = "error",
+    num_fewshot: int | None = None,
+    fewshot_split: str | None = None,
+    fewshot_seed: int = FEWSHOT_SEED,
+    chat: Chat | None = None,
 ) -> LoadedTask:
     """A task with its rows.
 
     Args:
-        spec: a task's name, `name:split` or `name:subset`; or a data file, `path` or `name=path`.
+        spec: a task's name, `name:split` or `name:subset`; a data file, `path` or `name=path`; `lm_eval:NAME`; or a
+            `Task`.
         data_dir: folder with local copies of the benchmarks; left out, they come from the hub.
         split: the split, if `spec` does not say.
         subset: the named subset, if `spec` does not say.
@@ -139,34 +69,99 @@ def load_task(
         template: a template file instead of the task's own.
         row_count: what to do when a benchmark's split does not have its published number of rows: refuse, or
             warn and go on.
+        num_fewshot: examples before each question; None is none, or what a task of lm-evaluation-harness says.
+        fewshot_split: the split, or the data file, that examples come from.
+        fewshot_seed: what they are drawn from.
+        chat: a tokenizer's `chat_template`, to ask the questions as a conversation.
 
     Raises:
         LoopscopeError: with one line that says what is wrong and what to do.
     """
-    spec = checked_text("spec", spec)
-    split, subset = optional_text("split", split), optional_text("subset", subset)
     data_dir, template = optional_text("data_dir", data_dir), optional_text("template", template)
+    split, subset = optional_text("split", split), optional_text("subset", subset)
     choice("row_count", row_count, get_args(RowCount))
-    file = _file(spec)
-    if file is not None:
-        if split or subset:
-            raise LoopscopeError(f"{spec}: a data file has no split or subset; choose rows with limit or ids")
-        return _load_own(file, Selection.make(ids=ids, limit=limit), template)
-    name, colon, part = spec.partition(":")
-    if colon and not part:
-        raise LoopscopeError(f"{spec} names no split after its colon; write {name} or {name}:SPLIT")
-    if is_generated(name):
-        if template is not None:
-            raise LoopscopeError(f"{name} is made by a program and takes no template; leave it out")
-        if subset is not None:
-            raise LoopscopeError(f"{name} has no subset {subset!r}; choose a split, or rows with limit or ids")
-        return _load_generated(name, _agree(spec, part, split), Selection.make(ids=ids, limit=limit))
-    benchmark = find_benchmark(name)
-    if benchmark is None:
-        raise unknown_task(name)
-    part_of = _choose(benchmark, spec, part, split, subset)
-    selection = Selection.make(part_of.first, ids, limit)
-    return _load_benchmark(benchmark, part_of, selection, data_dir, template, row_count)
+    fewshot_split = optional_text("fewshot_split", fewshot_split)
+    if not isinstance(spec, Task):
+        spec = checked_text("spec", spec)
+        if is_lm_eval(spec):
+            for name, given in (("template", template), ("fewshot_split", fewshot_split), ("split", split)):
+                if given is not None:
+                    raise LoopscopeError(f"{spec} says that itself: leave out {setting(name, given)}")
+            selection = Selection.make(ids=ids, limit=limit)
+            return load_requests(spec, selection, num_fewshot, fewshot_seed, chat)
+    source = _Source(data_dir, template, row_count)
+    task = source.load(spec, split, subset, limit, ids)
+    pool = source.pool(spec, task, fewshot_split) if num_fewshot else None
+    return prompted(task, pool, num_fewshot or 0, fewshot_seed, chat)
+
+
+class _Source(NamedTuple):
+    """Where rows are read from and how they are worded, for a task and for its examples."""
+
+    data_dir: str | None
+    template: str | None
+    row_count: RowCount
+
+    def load(
+        self,
+        spec: str | Task,
+        split: str | None = None,
+        subset: str | None = None,
+        limit: int | None = None,
+        ids: Iterable[int] | None = None,
+    ) -> LoadedTask:
+        """The rows that a specification and a selection name."""
+        file = None if isinstance(spec, Task) else _file(spec)
+        if isinstance(spec, Task) or file is not None:
+            what = spec.name if isinstance(spec, Task) else spec
+            if split or subset:
+                raise LoopscopeError(f"{what}: a data file has no split or subset; choose rows with limit or ids")
+            selection = Selection.make(ids=ids, limit=limit)
+            if isinstance(spec, Task):
+                return _load_object(spec, selection, self.template)
+            assert file is not None
+            return _load_file(file, selection, self.template)
+        name, colon, part = spec.partition(":")
+        if colon and not part:
+            raise LoopscopeError(f"{spec} names no split after its colon; write {name} or {name}:SPLIT")
+        if is_generated(name):
+            if self.template is not None:
+                raise LoopscopeError(f"{name} is made by a program and takes no template; leave it out")
+            if subset is not None:
+                raise LoopscopeError(f"{name} has no subset {subset!r}; choose a split, or rows with limit or ids")
+            return _load_generated(name, _agree(spec, part, split), Selection.make(ids=ids, limit=limit))
+        benchmark = find_benchmark(name)
+        if benchmark is None:
+            raise unknown_task(name)
+        part_of = _choose(benchmark, spec, part, split, subset)
+        selection = Selection.make(part_of.first, ids, limit)
+        return _load_benchmark(benchmark, part_of, selection, self.data_dir, self.template, self.row_count)
+
+    def pool(self, spec: str | Task, task: LoadedTask, split: str | None) -> LoadedTask:
+        """The rows that a task's examples are drawn from."""
+        if isinstance(spec, Task):
+            if split not in (None, "train") or (split and not spec.train):
+                raise LoopscopeError(
+                    f"the task {spec.name!r} has no split {split!r}: give it rows with `train=` when you make it, and"
+                    f" leave out {setting('fewshot_split')}"
+                )
+            return _load_object(spec, Selection.make(limit=POOL_ROWS), self.template, train=bool(spec.train))
+        file = _file(spec)
+        if file is not None:
+            if split is not None and not is_data_file(split):
+                raise LoopscopeError(
+                    f"{spec} is a file without splits: {setting('fewshot_split')} takes another data file"
+                )
+            path = file.path if split is None else Path(split)
+            return _load_file(_File(file.name, path), Selection.make(limit=POOL_ROWS), self.template)
+        splits = SIZES if is_generated(task.name) else BENCHMARKS[task.name].splits
+        wanted = SPLIT_ALIASES.get(split or "train", split or "train")
+        if wanted not in splits:
+            raise LoopscopeError(
+                f"{task.name} has no split {wanted!r} for examples; name one with {setting('fewshot_split')}:"
+                f" {', '.join(splits)}"
+            )
+        return self.load(f"{task.name}:{wanted}", limit=POOL_ROWS)
 
 
 class _File(NamedTuple):
@@ -232,7 +227,7 @@ def _load_benchmark(
     def normalise(row: SourceRow) -> Item:
         return dataclasses.replace(benchmark.normalise(row), id=f"{part.split}-{row.index}")
 
-    chosen = _collect(rows, normalise, wording, selection, source)
+    chosen = collect(rows, normalise, wording, selection, source)
     expected = benchmark.splits[part.split]
     if chosen.total != expected:
         message = (
@@ -289,31 +284,22 @@ def _load_generated(name: str, split: str | None, selection: Selection) -> Loade
     )
 
 
-def _load_own(file: _File, selection: Selection, template: str | Path | None) -> LoadedTask:
+def _load_file(file: _File, selection: Selection, template: str | None) -> LoadedTask:
     name, path = file
     if not name:
         raise LoopscopeError(f"the task of {path} has no name; write e.g. mine={path}")
     if find_benchmark(name) or is_generated(name):
         raise LoopscopeError(f"{name} is a task of loopscope; give your file another name: mine={path}")
-    rows = read_rows(path)
-    first = next(rows)
-    wording = own_template(first) if template is None else read_template(template)
-    rows = itertools.chain([first], rows)
-    chosen = _collect(rows, own_normaliser(wording.names, wording.kind), wording, selection, str(path))
-    return LoadedTask(
-        name=name,
-        spec=f"{name}={path}",
-        kind=wording.kind,
-        split="all",
-        subset=None,
-        source=path.name,
-        source_rows=chosen.total,
-        data_hash=chosen.data_hash,
-        template=wording.name,
-        template_hash=wording.hash,
-        encoding="separate" if wording.kind == "solution" else "joint",
-        rows=chosen.rows,
-    )
+    wording = None if template is None else read_template(template)
+    task = load_rows(name, read_rows(path), str(path), selection, wording)
+    return dataclasses.replace(task, spec=f"{name}={path}", source=path.name)
+
+
+def _load_object(task: Task, selection: Selection, template: str | None, *, train: bool = False) -> LoadedTask:
+    wording = task.template if template is None else read_template(template)
+    where = f"the task {task.name!r}"
+    loaded = load_rows(task.name, task.source_rows(train=train), where, selection, wording, task.decode)
+    return dataclasses.replace(loaded, given=True)
 
 
 def _wording(name: str, kind: str, given: str | Path | None) -> Template:
@@ -321,30 +307,3 @@ def _wording(name: str, kind: str, given: str | Path | None) -> Template:
     if template.kind != kind:
         raise LoopscopeError(f"template {template.name} is for {template.kind}, but {name} has {kind}; change its kind")
     return template
-
-
-class _Chosen(NamedTuple):
-    rows: tuple[Row, ...]
-    total: int
-    data_hash: str
-
-
-def _collect(
-    rows: Iterator[SourceRow],
-    normalise: Callable[[SourceRow], Item],
-    template: Template,
-    selection: Selection,
-    where: str,
-) -> _Chosen:
-    """One pass over a source: every row is checked and hashed, the chosen ones are worded and kept."""
-    kept: list[Row] = []
-    data_hash = DataHash()
-    total = 0
-    for row in rows:
-        item = normalise(row)
-        data_hash.add(item)
-        total += 1
-        if selection.keeps(row.index, len(kept)):
-            kept.append(template.word(item))
-    selection.check(total, where)
-    return _Chosen(tuple(kept), total, data_hash.hexdigest())

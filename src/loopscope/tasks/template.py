@@ -295,14 +295,18 @@ def builtin_template(name: str) -> Template:
 
 def own_template(first: SourceRow) -> Template:
     """The plain template for a file, told by its first row's fields."""
-    if {"prompt", "solution"} <= first.fields.keys():
+    names = first.fields.keys()
+    if {"prompt", "solution"} <= names:
         return builtin_template("own_solution")
-    if {"context", "options", "answer"} <= first.fields.keys():
+    if {"context", "options", "answer"} <= names:
         return builtin_template("own_options")
-    fields = ", ".join(sorted(first.fields)) or "none"
+    if {"prompt", "options", "answer"} <= names:
+        return builtin_template("own_prompt_options")
+    fields = ", ".join(sorted(names)) or "none"
     raise LoopscopeError(
-        f"{first.where}: a task of your own needs the fields prompt and solution, or context, options and answer "
-        f"(this row has: {fields}); a benchmark's file is read by the benchmark's name and {setting('data_dir')}"
+        f"{first.where}: a task of your own needs the fields prompt and solution, or context, options and answer, or"
+        f" the same as token ids: prompt_ids, solution_ids, options_ids (this row has: {fields}); a benchmark's file is"
+        f" read by the benchmark's name and {setting('data_dir')}"
     )
 
 

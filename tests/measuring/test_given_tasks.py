@@ -1,0 +1,190 @@
+"""Tasks given in Python: the same records as from a file, ids that stay as they are, resumed, refused, verified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import polars as pl
+import pytest
+import sentencepiece
+import torch
+from tokenizers import Tokenizer as Backend
+
+import loopscope as ls
+from loopscope.cli.verify import verify
+from loopscope.measuring.replay import replay
+from loopscope.models import Batch, load_model, load_tokenizer
+from loopscope.report import write_report
+from loopscope.store import verify as verified
+
+ROWS = [
+    {"prompt": "Problem: 2 plus 2.\nSolution:\n", "solution": "It is 4."},
+    {"prompt": "Problem: 3 plus 5.\nSolution:\n", "solution": "That is 8, since 5 and 3 are 8."},
+    {"prompt": "Problem: 9 minus 5.\nSolution:\n", "solution": "4."},
+]
+CHOICES = [
+    {"prompt": "2 plus 2 is", "options": ["4", "5", "12"], "answer": 0},
+    {"prompt": "3 plus 5 is", "options": ["7", "8"], "answer": 1},
+]
+QUICK: dict[str, Any] = {"transitions": [1], "level": "quick", "device": "cpu"}
+
+
+def encode(texts: list[str]) -> list[list[int]]:
+    tokenizer = load_tokenizer("toy-ouro")
+    return [tokenizer.encode(text) for text in texts]
+
+
+def id_task(**more: Any) -> ls.Task:
+    prompts, solutions = (encode([row[field] for row in ROWS]) for field in ("prompt", "solution"))
+    return ls.Task.from_ids(prompts, solutions, name="mine", **more)
+
+
+def numbers(run: ls.Run) -> pl.DataFrame:
+    return run.records.select("task", "row", "gain", "slope", "quadratic", "utility_before")
+
+
+@pytest.mark.parametrize("rows", [ROWS, CHOICES], ids=["solutions", "options"])
+def test_rows_ids_files_and_data_sets_give_the_same_numbers(
+    checkpoint: Callable[[str], str], tmp_path: Path, rows: list[dict[str, Any]]
+) -> None:
+    model = checkpoint("ouro")
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset = datasets.Dataset.from_list(
+        [{"q": r["prompt"], **{k: v for k, v in r.items() if k != "prompt"}} for r in rows]
+    )
+    texts = ls.load_task(ls.Task.from_rows(rows)).encode(load_tokenizer(model))
+    sequences = [[(s.token_ids, s.positions[0] + 1) for s in example.sequences] for example in texts]
+    prompts = [list(found[0][0][: found[0][1]]) for found in sequences]
+    scored = [[list(ids[start:]) for ids, start in found] for found in sequences]
+    by_id = {"solutions": [found[0] for found in scored]} if rows is ROWS else {
+        "options": scored, "answers": [row["answer"] for row in rows]}  # fmt: skip
+    ways: dict[str, Any] = {
+        "file": str(tmp_path / "mine.jsonl"),
+        "rows": ls.Task.from_rows(rows, name="mine"),
+        "ids": ls.Task.from_ids(np.array(prompts, dtype=object), name="mine", **by_id),
+        "dataset": ls.Task.from_dataset(dataset, name="mine", fields={"prompt": "q"}),
+        "split": ls.Task.from_dataset(datasets.DatasetDict(test=dataset), split="test", name="mine",
+                                      fields={"prompt": "q"}),
+    }  # fmt: skip
+    found = {
+        way: ls.measure(model, task, output=tmp_path / way, transitions=[2], device="cpu", tokens=True)
+        for way, task in ways.items()
+    }
+    expected = numbers(found["file"])
+    for way, run in found.items():
+        assert numbers(run).equals(expected), way
+        assert verified(run.path, replay).ok, way
+    hashes = {way: run.manifest.tasks[0].data_sha256 for way, run in found.items()}
+    assert hashes["rows"] == hashes["file"]
+    assert found["ids"].manifest.tokenizer_sha256 is None
+
+
+def test_ids_reach_the_model_as_they_are(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    """Ids that no tokenizer would give back for their own text, against the model called by hand."""
+    model = load_model(checkpoint("ouro"), device="cpu")
+    prompts, solutions = [[7, 7, 7, 300], [1, 2]], [[511, 7], [7, 300, 7, 7]]
+    task = ls.Task.from_ids(prompts, solutions, name="odd", decode=lambda number: f"<{number}>")
+    run = ls.measure(checkpoint("ouro"), [task], output=tmp_path / "run", depths=[3], transitions=[1], tokens=True)
+    for row, (prompt, solution) in enumerate(zip(prompts, solutions, strict=True)):
+        state = model.states(Batch.from_rows([prompt + solution]), [3])[3]
+        logits = model.readout(state, dtype=torch.float64)[0]
+        stored = run.depths.filter(pl.col("row") == row, pl.col("depth") == 3)["utility"].item()
+        places = range(len(prompt) - 1, len(prompt) + len(solution) - 1)
+        by_hand = logits.log_softmax(-1)[list(places), solution].mean()
+        assert stored == pytest.approx(float(by_hand), abs=1e-6)
+    example = run.examples.filter(pl.col("row") == 0).row(0, named=True)
+    assert (example["prompt"], example["reference"]) == ("<7><7><7><300>", "<511><7>")
+    assert json.loads(example["metadata"])["prompt_ids"] == prompts[0]
+    tokens = run.tokens.collect().filter(pl.col("row") == 0)
+    assert tokens["text_start"].to_list() == [0, 5]
+    assert tokens["text_end"].to_list() == [5, 8]
+    assert tokens["token_id"].to_list() == solutions[0]
+    page = write_report([run], tmp_path / "page.html")
+    assert Path(page).stat().st_size > 10_000
+
+
+def test_the_same_call_resumes_and_other_rows_are_refused(tmp_path: Path) -> None:
+    task = id_task(decode=str)
+    first = ls.measure("toy-ouro", [task, "arithmetic"], output=tmp_path / "run", limit=2, **QUICK)
+    said: list[str] = []
+    again = ls.measure("toy-ouro", [id_task(decode=str), "arithmetic"], output=tmp_path / "run", limit=2,
+                       notify=said.append, **QUICK)  # fmt: skip
+    assert again.manifest == first.manifest
+    assert "finished" in said[0]
+    other = ls.Task.from_ids([[1, 2]] * 3, [[3]] * 3, name="mine", decode=str)
+    with pytest.raises(ls.LoopscopeError, match=r"another run \(task.mine/all.*data_sha256 was"):
+        ls.measure("toy-ouro", [other, "arithmetic"], output=tmp_path / "run", limit=2, **QUICK)
+    with pytest.raises(ls.LoopscopeError, match=r"template_sha256 was"):
+        ls.measure("toy-ouro", [id_task(), "arithmetic"], output=tmp_path / "run", limit=2, **QUICK)
+
+
+def test_a_task_of_ids_needs_no_tokenizer_and_texts_do(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (bare / name).write_bytes((Path(checkpoint("ouro")) / name).read_bytes())
+    run = ls.measure(bare, id_task(), output=tmp_path / "run", **QUICK)
+    assert run.manifest.tokenizer_sha256 is None
+    assert run.examples["prompt"][0].startswith("[")
+    with pytest.raises(ls.LoopscopeError, match=r"no tokenizer\.json"):
+        ls.measure(bare, ls.Task.from_rows(ROWS), output=tmp_path / "texts", **QUICK)
+    given = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
+    texts = ls.measure(bare, ls.Task.from_rows(ROWS, name="mine"), output=tmp_path / "texts", tokenizer=given, **QUICK)
+    assert numbers(texts).equals(numbers(run))
+    shown = ls.measure(bare, id_task(), output=tmp_path / "shown", tokenizer=given, **QUICK)
+    assert shown.examples["prompt"].to_list() == [row["prompt"] for row in ROWS]
+    findings = replay(texts)
+    assert "tokenizer=" in findings[0].message
+    assert replay(texts, tokenizer=given) == []
+    verify(str(texts.path), tokenizer=str(Path(checkpoint("ouro")) / "tokenizer.json"), replay=False)
+
+
+def test_sentencepiece_through_a_whole_run(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
+    prefix = tmp_path / "sp"
+    texts = [row["prompt"] + row["solution"] for row in ROWS]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts * 20), model_prefix=str(prefix), vocab_size=60, hard_vocab_limit=False,
+        minloglevel=2,
+    )  # fmt: skip
+    processor = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
+    model = checkpoint("ouro")
+    task = ls.Task.from_rows(ROWS, name="mine")
+    by_file = ls.measure(model, task, output=tmp_path / "file", tokenizer=f"{prefix}.model", tokens=True, **QUICK)
+    by_object = ls.measure(model, task, output=tmp_path / "object", tokenizer=processor, tokens=True, **QUICK)
+    ids = ls.Task.from_ids(*(processor.encode([row[f] for row in ROWS]) for f in ("prompt", "solution")), name="mine",
+                           decode=processor.id_to_piece)  # fmt: skip
+    by_ids = ls.measure(model, ids, output=tmp_path / "ids", tokens=True, **QUICK)
+    assert numbers(by_file).equals(numbers(by_object))
+    assert numbers(by_file).equals(numbers(by_ids))
+    assert by_file.manifest.tokenizer_sha256 == by_object.manifest.tokenizer_sha256 is not None
+    assert verified(by_file.path, replay).ok
+    places = by_file.tokens.collect().filter(pl.col("row") == 1).sort("token")
+    reference = ROWS[1]["solution"]
+    shown = "".join(reference[a:b] for a, b in places.select("text_start", "text_end").iter_rows())
+    assert shown == reference
+
+
+def test_a_model_that_brings_its_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from loopscope.measuring.plan import ModelRequest
+
+    model = load_model("toy-ouro", device="cpu")
+    model.tokenizer = Backend.from_file(str(Path(load_tokenizer("toy-ouro").source)))  # type: ignore[assignment]
+    found = ModelRequest("no such model").load_tokenizer(model)
+    assert found is not None
+    assert found.encode("2 plus 2") == load_tokenizer("toy-ouro").encode("2 plus 2")
+
+
+@pytest.mark.slow
+def test_ray_gets_them_too(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
+    given = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
+    tasks = [id_task(decode=lambda number: f"<{number}>"), ls.Task.from_rows(CHOICES)]
+    here = ls.measure(checkpoint("ouro"), tasks, output=tmp_path / "here", tokenizer=given, **QUICK)
+    there = ls.measure(checkpoint("ouro"), tasks, output=tmp_path / "there", tokenizer=given, engine="ray", workers=1,
+                       **QUICK)  # fmt: skip
+    assert numbers(there).equals(numbers(here))
+    assert there.manifest == here.manifest
