@@ -16,9 +16,9 @@ PINS       := -c constraints/pins.txt -c constraints/torch.txt
 endif
 WORKERS ?= 2
 
-.PHONY: help setup demo test lint types imports docs pytest test-slow test-gpu architecture bench mutation release-check clean
+.PHONY: help setup demo test lint types imports docs pytest test-slow test-gpu architecture notebooks bench mutation release-check clean
 help:
-	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | types | imports | docs | pytest | test-slow | test-gpu | architecture | bench | mutation | release-check | clean"
+	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | types | imports | docs | pytest | test-slow | test-gpu | architecture | notebooks | bench | mutation | release-check | clean"
 
 setup: $(STAMP)
 $(STAMP): pyproject.toml constraints/pins.txt constraints/torch.txt
@@ -52,6 +52,10 @@ test-gpu:
 
 architecture: setup
 	$(BIN)/python docs/figures/architecture.py --write
+
+# Executes docs/notebooks again and stores the outputs.
+notebooks: setup
+	$(BIN)/python docs/notebooks/renew.py
 
 bench: setup
 	$(BIN)/loopscope bench $(BENCH_FLAGS)

@@ -28,18 +28,19 @@ MOST_CHARACTERS = 12_000
 WIDTH, HEIGHT = 460, 290
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 12, 58
 LINE = "stroke:currentColor;stroke-opacity:.2"
-_BOX = "flex:1 1 22rem;min-width:0;max-width:46rem"
+_BOX = "flex:1 1 310px;min-width:0;max-width:720px"
 
 
 def as_html(view: QuestionView) -> str:
     """The whole display."""
-    words = element("div", *_words(view), _updates(view), style=_BOX)
+    words = element("div", *_words(view), style=_BOX)
     drawn = element("div", _path_plot(view), _legend(view), _facts(view), style=_BOX)
     return element(
         "div",
         element("p", element("strong", view.title)),
         element("p", swatch(view.outcome), " ", view.verdict),
-        element("div", words, drawn, style="display:flex;flex-wrap:wrap;gap:1.5rem"),
+        element("div", words, drawn, style="display:flex;flex-wrap:wrap;gap:1.5em"),
+        _updates(view),
         style="font-family:system-ui,sans-serif;line-height:1.45",
     )
 
@@ -268,13 +269,21 @@ def _legend(view: QuestionView) -> Markup:
 
 
 def _facts(view: QuestionView) -> Markup:
-    best = "Best scale α*" if view.record["fp64_optimum_low"] is not None else "Best scale α* (grid)"
-    rows = [
-        ("Slope A", signed(view.slope), "Predicted scale α̂", scale(view.scales["predicted"])),
-        ("Curvature term Q", signed(view.quadratic), best, scale(view.scales["best"])),
-        ("Full step ΔU", signed(view.gain), "Boundary r₁", scale(view.scales["boundary"])),
+    scales = view.scales
+    known = [
+        ("Slope A", signed(view.slope)),
+        ("Curvature term Q", signed(view.quadratic)),
+        ("Full step ΔU", signed(view.gain)),
+        ("Predicted scale α̂", scale(scales["predicted"])),
+        ("Best scale α*" + ("" if view.record["fp64_optimum_low"] is not None else " (grid)"), scale(scales["best"])),
+        ("Boundary r₁", scale(scales["boundary"])),
     ]
-    return html_table(["", "nats", "", "scale"], rows, words=[True, False, True, False])
+    items = (
+        element("div", element("div", term, style=SOFT), element("strong", value), style="flex:1 0 8em")
+        for term, value in known
+        if value != "—"
+    )
+    return element("div", *items, style="display:flex;flex-wrap:wrap;gap:.4em 1em;max-width:460px")
 
 
 def _updates(view: QuestionView) -> Markup:
