@@ -93,7 +93,8 @@ class Run(StoredRun):
     def ways_taken(self) -> tuple[str, ...]:
         """How φ was computed, from the run's log; none are known of a run by an older version.
 
-        Names of `loopscope.readout.affine.choose.WAYS`, or "general" for a readout that is not affine.
+        Names of `loopscope.readout.affine.choose.WAYS`, or for a readout that is not affine "general" (Taylor
+        mode) or "nested" (nested forward mode).
         """
         logged = (event.get("names", ()) for event in self.events if event.get("event") == "ways")
         return tuple(sorted({name for names in logged for name in names}))

@@ -15,7 +15,7 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.reading import AffineReadout
-from loopscope.measuring.worker import is_out_of_memory
+from loopscope.readout.checks import is_out_of_memory
 from loopscope.store import StoredRun
 
 

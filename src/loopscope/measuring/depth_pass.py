@@ -58,8 +58,16 @@ def scalar_quadratics(update: Update) -> Tensor:
     state = update.before_RSD.to(dtype)
     valid = layout.batch.attention_mask.unsqueeze(-1)
     displacement = torch.where(valid, update.after_RSD.to(dtype) - state, torch.zeros_like(state))
-    with full_precision_products():
-        return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))
+    try:
+        with full_precision_products():
+            return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))
+    except RuntimeError as error:
+        if "not implemented" not in str(error):
+            raise
+        raise LoopscopeError(
+            f"torch cannot differentiate this readout twice, so Q cannot be computed a second way ({error}); "
+            f"leave the check out with {setting('scalar_checks', 0)}"
+        ) from error
 
 
 def agrees(quadratic: float, scalar: float) -> bool:
@@ -159,7 +167,7 @@ class Trip:
         depths = [self._depth(depth, reading) for depth, reading in sorted(readings.found.items())]
         finite = Later(self._require_finite, *self._finite.values())
         again = None if self._careful else self._carefully
-        return PendingTrip(finite, depths, list(updates.values()), self.ways_taken, again)
+        return PendingTrip(finite, depths, list(updates.values()), self.ways_taken, self.notes, again)
 
     def _context(self, walk: Walk) -> Context | None:
         """What a readout may ask for: the context of the sequences in rows of their own."""
@@ -170,6 +178,10 @@ class Trip:
     def ways_taken(self) -> set[str]:
         """How φ was computed on this trip, and on the one that repeated it."""
         return self._readout.ways_taken | self._ways_again
+
+    def notes(self) -> set[str]:
+        """What there is to say about how φ was computed, one line each."""
+        return self._readout.notes
 
     def _carefully(self) -> Tables:
         """The same trip again, waiting for the device wherever its kernels may give up a token."""
@@ -275,6 +287,7 @@ class PendingTrip:
     Attributes:
         repeated: after `finish`, whether the batch had to be measured again.
         ways_taken: after `finish`, tells how φ was computed.
+        notes: and what there is to say about it.
     """
 
     def __init__(
@@ -283,9 +296,10 @@ class PendingTrip:
         depths: Sequence[Columns],
         updates: Sequence[Tables],
         ways_taken: Callable[[], set[str]],
+        notes: Callable[[], set[str]],
         again: Callable[[], Tables] | None = None,
     ) -> None:
-        self._again, self.repeated, self.ways_taken = again, False, ways_taken
+        self._again, self.repeated, self.ways_taken, self.notes = again, False, ways_taken, notes
         self._depths = len(depths)
         self._names = [list(tables) for tables in updates]
         self._finite = Arrival([{"finite": finite}])

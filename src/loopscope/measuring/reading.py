@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.composed import JoinedPath, MeanPath, RememberedPath
+from loopscope.readout.general.derivation import Derivation
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.readout.options import OptionPath
 from loopscope.readout.path import UtilityPath
@@ -41,7 +43,9 @@ LOGITS = 1 << 25
 _GPU_BLOCK = 1 << 24
 """Logits of a block on a GPU: 128 MiB in float64."""
 GENERAL = "general"
-"""What `ways_taken` calls φ through a readout that is not affine."""
+"""What `ways_taken` calls Taylor mode through a readout that is not affine; nested forward mode is "nested" there."""
+_DERIVATIONS: WeakKeyDictionary[Any, Derivation] = WeakKeyDictionary()
+"""How each model's readout is differentiated, which is found out once."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +101,19 @@ class GeneralReadout:
 
     def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
+        self._derivation = _DERIVATIONS.setdefault(model, Derivation())
         self._ways: list[set[str]] = []
 
     @property
     def ways_taken(self) -> set[str]:
-        """How φ was computed so far: names of `readout.affine.choose.WAYS`, or `GENERAL`."""
-        return set().union(*self._ways)
+        """How φ was computed so far: names of `readout.affine.choose.WAYS`, `GENERAL` or "nested"."""
+        found = set().union(*self._ways)
+        return {"nested" if name == GENERAL and self._derivation.impl == "nested" else name for name in found}
+
+    @property
+    def notes(self) -> set[str]:
+        """What there is to say about the ways that were taken, one line each."""
+        return {self._derivation.note} - {""}
 
     def read(self, state_RSD: Tensor, layout: Layout) -> Reading:
         """Log probabilities and U of every question at a state."""
@@ -160,6 +171,7 @@ class GeneralReadout:
                     group.positions_n2,
                     examples=group.sequence_n,
                     dtype=dtype,
+                    impl=self._derivation,
                 )
                 for group in self._groups(update.layout)
             ]

@@ -162,6 +162,7 @@ def run_pending(
     notify = notify or _ignore
     pending = writer.pending()
     total, done = _total(writer), _stored(writer)
+    said: set[str] = set()
     for line in writer.discarded:
         notify(f"{writer.path}: {line}; measuring it again")
     if writer.status == "finished":
@@ -184,7 +185,9 @@ def run_pending(
                 shown.advance(step.questions, step.positions)
                 continue
             for line in step.notices:
-                notify(line)
+                if line not in said:  # several workers may say the same
+                    notify(line)
+                said.add(line)
             behind.do(store, step)
 
 

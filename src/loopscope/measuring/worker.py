@@ -26,16 +26,9 @@ from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.transfer import stacked
 from loopscope.models.protocol import LoopedModel
+from loopscope.readout.checks import is_out_of_memory
 from loopscope.store.run_directory import WorkUnit
 from loopscope.tasks.encoding import LoadedTask, Row
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device or the host refused an allocation."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "not enough memory" in text)
 
 
 def release() -> None:
@@ -114,6 +107,7 @@ class Worker:
         self._model, self._settings = model, settings
         self._ceiling: int | None = None
         self._careful = False
+        self._said: set[str] = set()
 
     def run(self, units: Iterable[tuple[Name, Sequence[Question]]]) -> Iterator[Measured[Name] | MeasuredBatch]:
         """Each unit in order, after its batches, as soon as the batch after its last one is launched."""
@@ -162,6 +156,8 @@ class Worker:
                 tables = trip.finish()
             self._careful |= trip.repeated
             unit.ways_taken |= trip.ways_taken()
+            unit.notices += sorted(trip.notes() - self._said)
+            self._said |= trip.notes()
             return [tables]
         except Exception as error:
             if not is_out_of_memory(error):

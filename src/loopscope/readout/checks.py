@@ -148,3 +148,11 @@ def as_block(name: str, size: int | None, default: int) -> int:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise LoopscopeError(f"{name}={size!r} is not a block size; give a positive integer.")
     return size
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the device or the host refused an allocation."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "not enough memory" in text)

@@ -37,11 +37,29 @@ def test_layer_norm_has_the_curvature_that_reverse_mode_finds():
     torch.testing.assert_close(second, chord_curvature(lambda x: norm(x).pow(3).sum(), base, direction))
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4, track_running_stats=False), nn.InstanceNorm1d(4)])
-def test_norms_that_torch_differentiates_wrongly_are_refused(norm):
+@pytest.mark.parametrize("norm", [nn.InstanceNorm1d(4), nn.GroupNorm(2, 4), nn.BatchNorm1d(4).eval()])
+def test_norms_that_torch_differentiates_wrongly_are_written_out(norm):
+    g = torch.Generator().manual_seed(3)
+    base, direction = torch.randn(2, 2, 4, 5, generator=g, dtype=torch.float64)
+    norm = norm.double()
+    found = nested_derivatives(lambda x: norm(x).pow(3).sum(), base, direction, 2)
+    torch.testing.assert_close(found[2], chord_curvature(lambda x: norm(x).pow(3).sum(), base, direction))
+
+
+def test_a_norm_over_the_batch_is_refused():
     x = torch.ones(2, 4, 5, dtype=torch.float64)
-    with pytest.raises(LoopscopeError, match="wrongly"):
-        nested_derivatives(norm.double(), x, x, 2)
+    with pytest.raises(LoopscopeError, match=r"model.eval\(\)"):
+        nested_derivatives(lambda h: nn.functional.batch_norm(h, None, None, training=True), x, x, 2)
+
+
+def test_fused_attention_is_left_out_and_comes_back():
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).double().eval().requires_grad_(False)
+    g = torch.Generator().manual_seed(4)
+    base, direction = torch.randn(2, 2, 3, 4, generator=g, dtype=torch.float64)
+    before = torch.backends.mha.get_fastpath_enabled()
+    second = nested_derivatives(lambda x: layer(x).pow(3).sum(), base, direction, 2)[2]
+    assert torch.backends.mha.get_fastpath_enabled() == before
+    torch.testing.assert_close(second, chord_curvature(lambda x: layer(x).pow(3).sum(), base, direction))
 
 
 def test_it_works_without_gradients_and_leaves_no_graph():

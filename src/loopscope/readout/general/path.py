@@ -1,4 +1,4 @@
-"""Paths through any smooth readout (Huginn's coda and head, a user's own): Taylor mode by default.
+"""Paths through any smooth readout (Huginn's coda and head, a user's own): Taylor mode where it can.
 
 Shapes: T reference tokens, V vocabulary entries, N examples, K scales.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.affine.sources import blocks, full_precision_products
 from loopscope.readout.checks import (
     as_readout_dtype,
     as_targets,
-    require_choice,
     require_finite,
     require_floating,
     require_same_shape,
 )
+from loopscope.readout.general.derivation import Derivation
 from loopscope.readout.general.nested import nested_derivatives
 from loopscope.readout.general.taylor import Series
 from loopscope.readout.general.token_derivatives import TokenChunk, as_headed, logit_chunks, token_derivatives
@@ -32,7 +32,8 @@ from loopscope.readout.hessian_vector import autograd_coefficients
 from loopscope.readout.path import UtilityPath, as_segments, segment_mean
 
 Readout = Callable[..., Any]
-IMPLEMENTATIONS = ("taylor", "nested", "autograd")
+_NESTED_ELEMENTS = 1 << 24
+"""Logits of nested forward mode at once, all of its numbers counted: twice as many with every order."""
 
 
 class NonlinearPath(UtilityPath):
@@ -46,9 +47,9 @@ class NonlinearPath(UtilityPath):
         targets: Any,
         positions: Tensor | None,
         examples: Any,
-        impl: str,
+        impl: str | Derivation,
     ) -> None:
-        require_choice("impl", impl, IMPLEMENTATIONS)
+        self._derivation = impl if isinstance(impl, Derivation) else Derivation(impl)
         for name, tensor in (("state", state), ("displacement", displacement)):
             require_floating(name, tensor)
             require_finite(name, tensor)
@@ -60,9 +61,9 @@ class NonlinearPath(UtilityPath):
             )
         if positions is not None:
             _require_positions(positions, state)
-        self.max_order = 2 if impl == "autograd" else 4
+        self.max_order = 2 if self._derivation.impl == "autograd" else 4
         self._readout, self._state, self._displacement = readout, state.detach(), displacement.detach()
-        self._positions, self._impl = positions, impl
+        self._positions = positions
         headed, made = as_headed(readout), None
         if headed is not None and positions is not None:
             tokens, vocabulary = int(positions.shape[0]), headed.vocabulary
@@ -83,13 +84,23 @@ class NonlinearPath(UtilityPath):
         return self._segments.examples
 
     @property
+    def ways_taken(self) -> set[str]:
+        """How derivatives were taken so far: "taylor", "nested" or "autograd"."""
+        return set(self._derivation.taken)
+
+    @property
+    def note(self) -> str:
+        """Why impl="auto" gave Taylor mode up, in one line; empty while it has not."""
+        return self._derivation.note
+
+    @property
     def single(self) -> bool:
         """Whether results drop the example axis."""
         return self._segments.single
 
     def per_token(self) -> NonlinearPath:
         """The same path with every reference token an example of its own."""
-        if self._impl == "autograd":
+        if self._derivation.impl == "autograd":
             raise LoopscopeError("impl='autograd' differentiates whole examples; use impl='taylor' for single tokens.")
         twin = copy(self)
         for name in ("_start", "_full", "initial_N"):
@@ -174,9 +185,9 @@ class NonlinearPath(UtilityPath):
         gains = segment_mean(self._segments, gains_T).unsqueeze(0)
         if order == 0:
             return gains
-        if self._impl == "autograd":
+        if self._derivation.impl == "autograd":
             return torch.cat([gains, self._by_autograd(base, order)])
-        slopes_T = self._by_taylor(base, order) if self._impl == "taylor" else self._by_nesting(base, order)
+        slopes_T = self._derivation.choose(lambda: self._by_taylor(base, order), lambda: self._by_nesting(base, order))
         return torch.cat([gains, segment_mean(self._segments, slopes_T.T).T])
 
     def _by_taylor(self, base: Tensor, order: int) -> Tensor:
@@ -184,14 +195,26 @@ class NonlinearPath(UtilityPath):
         return self._of_tokens(self._blocks(line), "the derivatives of the readout's logits")[1:]
 
     def _by_nesting(self, base: Tensor, order: int) -> Tensor:
-        return torch.stack(nested_derivatives(self._plain_utility, base, self._displacement, order)[1:])
+        tokens, positions = int(self._targets_T.shape[0]), self._positions
+        if positions is None:
+            return torch.stack(nested_derivatives(self._plain_utility, base, self._displacement, order)[1:])
+        found = []
+        headed = as_headed(self._readout)
+        size = _NESTED_ELEMENTS // ((headed.vocabulary if headed is not None else 1) << order)
+        for rows in blocks(tokens, max(16, size) if headed is not None else tokens):
+            utility = partial(self._plain_utility, rows=rows)
+            found.append(torch.stack(nested_derivatives(utility, base, self._displacement, order)[1:]))
+        return torch.cat(found, 1)
 
-    def _plain_utility(self, state: Tensor) -> Tensor:
+    def _plain_utility(self, state: Tensor, rows: slice = slice(None)) -> Tensor:
+        positions = self._positions
         with full_precision_products():
-            logits = self._readout(state) if self._positions is None else self._readout(state, self._positions)
-        return torch.log_softmax(logits.double(), -1).gather(1, self._targets_T.unsqueeze(1))[:, 0]
+            logits = self._readout(state) if positions is None else self._readout(state, positions[rows])
+        return torch.log_softmax(logits.double(), -1).gather(1, self._targets_T[rows].unsqueeze(1))[:, 0]
 
     def _by_autograd(self, base: Tensor, order: int) -> Tensor:
+        self._derivation.taken.add("autograd")
+
         def utility(state: Tensor) -> Tensor:
             sums = torch.zeros(self.examples, dtype=torch.float64, device=state.device)
             return sums.index_add(0, self._segments.index, self._plain_utility(state)) / self._segments.counts
@@ -258,7 +281,7 @@ def nonlinear_path(
     positions: Tensor | None = None,
     *,
     examples: Any = None,
-    impl: str = "taylor",
+    impl: str | Derivation = "auto",
 ) -> NonlinearPath:
     """The utility path of a state and its displacement through any differentiable readout.
 
@@ -274,8 +297,10 @@ def nonlinear_path(
         positions: int64 [tokens, 2] of (row, position), which the readout gets.
         examples: which example each token belongs to, integers 0..N-1; None means one example.
         impl: "taylor" (truncated power series, derivatives up to the fourth), "nested" (nested forward mode, the same,
-            for readouts with operations that Taylor mode does not know), or "autograd" (gradient and Hessian–vector
-            product, the paper's way, up to the second).
+            for readouts with operations that Taylor mode does not know), "auto" (Taylor mode, or nested forward mode
+            where that does not take the readout; `ways_taken` and `note` of the path tell), or "autograd" (gradient
+            and Hessian–vector product, the paper's way, up to the second). Paths that share a `Derivation` find out
+            once.
 
     >>> W = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
     >>> state = torch.tensor([[0.5, -0.5]], dtype=torch.float64)
@@ -295,7 +320,7 @@ def nonlinear_path_from_states(
     *,
     examples: Any = None,
     dtype: torch.dtype = torch.float32,
-    impl: str = "taylor",
+    impl: str | Derivation = "auto",
 ) -> NonlinearPath:
     """`nonlinear_path` from two stored states: D = H⁺ − H is formed in `dtype` from the states as stored.
 

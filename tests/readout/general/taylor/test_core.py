@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.general.taylor import Series
+from loopscope.readout.general.taylor import MissingRuleError, Series
 
 G = torch.Generator().manual_seed(7)
 
@@ -20,45 +22,23 @@ def _ones(*shape):
     return torch.ones(*shape, dtype=torch.float64)
 
 
-W = _randn(4, 6)
-K = _randn(2, 3, 4)
 CAUSAL = torch.ones(3, 3, dtype=torch.bool).tril()
 
 
-def heads(x):
-    """[2, 3, 4] as two heads of width two: [2, heads, 3, 2]."""
-    return x.unflatten(-1, (2, 2)).transpose(1, 2)
-
-
 UNSUPPORTED = {
-    "relu": (lambda x: torch.relu(x), "relu"),
-    "max": (lambda x: x.amax(-1), "amax"),
-    "in-place": (lambda x: x.add_(1.0), "add_"),
+    "no-rule": (lambda x: torch.lgamma(x), "lgamma"),
+    "method-without-rule": (lambda x: x.cholesky(), "cholesky"),
     "in-place-on-tensor": (lambda x: _ones(2, 3, 4).mul_(x), "mul_"),
-    "comparison": (lambda x: x > 0, "lt"),
-    "decision": (lambda x: bool(x), "__bool__"),
-    "write": (lambda x: x.__setitem__(0, 1.0), "__setitem__"),
-    "state-dependent-power": (lambda x: x**x, "pow"),
+    "write-into-tensor": (lambda x: _ones(2, 3, 4).__setitem__(0, x[0]), "__setitem__"),
     "rounding": (lambda x: torch.div(x, 2.0, rounding_mode="floor"), "div"),
-    "training-dropout": (lambda x: functional.dropout(x, 0.5, training=True), "dropout"),
-    "state-dependent-condition": (lambda x: torch.where(x, x, x), "where"),
     "reinterpreted-bits": (lambda x: x.view(torch.int64), "view"),
-    "reflected-padding": (lambda x: functional.pad(x, (1, 1), mode="reflect"), "pad"),
-    "weight-from-state": (lambda x: functional.linear(K, x), "linear"),
-    "implicit-einsum": (lambda x: torch.einsum("bij,jk", x, W), "einsum"),
-    "three-factors": (lambda x: torch.einsum("bij,bij,bij->b", x, x, x), "einsum"),
+    "spectral-norm": (lambda x: torch.linalg.norm(x[0], 2), "linalg_norm"),
+    "nuclear-norm": (lambda x: x[0].norm("nuc"), "norm"),
+    "largest-at-places": (lambda x: x.scatter_reduce(0, torch.zeros(2, 3, 4).long(), x, "amax"), "scatter_reduce"),
     "softmax-without-axis": (lambda x: functional.softmax(x, dim=None), "softmax"),
     "log-softmax-without-axis": (lambda x: functional.log_softmax(x, dim=None), "log_softmax"),
-    "attention-dropout": (
-        lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
-        "scaled_dot_product",
-    ),
     "attention-two-masks": (
         lambda x: functional.scaled_dot_product_attention(x, x, x, attn_mask=CAUSAL, is_causal=True),
-        "scaled_dot_product",
-    ),
-    "attention-mask-from-state": (
-        lambda x: functional.scaled_dot_product_attention(K, K, K, attn_mask=x @ x.mT),
         "scaled_dot_product",
     ),
 }
@@ -67,10 +47,47 @@ UNSUPPORTED = {
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_an_operation_without_a_rule_is_named_with_the_remedy(name, line):
     function, operation = UNSUPPORTED[name]
-    with pytest.raises(LoopscopeError, match=operation) as caught:
+    with pytest.raises(MissingRuleError, match=operation) as caught:
         function(Series.line(*line, 2))
     assert "impl='nested'" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+REFUSED = {
+    "dropout": lambda x: functional.dropout(x, 0.5, training=True),
+    "rrelu": lambda x: functional.rrelu(x, training=True),
+    "attention-dropout": lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+    "multi-head-dropout": lambda x: nn.MultiheadAttention(4, 2, dropout=0.5).double()(x, x, x),
+    "batch-norm": lambda x: nn.BatchNorm1d(3).double()(x),
+    "random": lambda x: torch.randn_like(x),
+    "number": lambda x: x.sum().item(),
+    "float": lambda x: float(x.sum()),
+    "numpy": lambda x: x.numpy(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_derivatives_by_any_way_is_refused(name, line):
+    with pytest.raises(LoopscopeError, match="has no derivatives here") as caught:
+        REFUSED[name](Series.line(*line, 2))
+    assert not isinstance(caught.value, MissingRuleError)
+
+
+class _Listening(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.heard = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.heard.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_torch_hear_of_methods(line):
+    with _Listening() as outer, _Listening() as inner, torch.device("cpu"):
+        found = Series.line(*line, 2).to(torch.float32).relu()
+    assert found.dtype == torch.float32
+    assert outer.heard.count("relu") == inner.heard.count("relu") == 1
 
 
 def test_unknown_attributes_are_attribute_errors(line):

@@ -18,12 +18,11 @@ def _randn(*shape):
 
 
 K = _randn(2, 3, 4)
-MASK = torch.tensor([[True, False, True, True], [False, True, True, False], [True, True, False, True]])
 
 
-def heads(x):
-    """[2, 3, 4] as two heads of width two: [2, heads, 3, 2]."""
-    return x.unflatten(-1, (2, 2)).transpose(1, 2)
+def inside(x):
+    """Within (−1, 1)."""
+    return 0.9 * torch.tanh(x)
 
 
 def positive(x):
@@ -60,18 +59,30 @@ CASES = {
     "sigmoid": lambda x: torch.sigmoid(3.0 * x) + functional.sigmoid(x),
     "special_expit": lambda x: torch.special.expit(x),
     "tanh": lambda x: torch.tanh(2.0 * x) + functional.tanh(x),
-    "silu": lambda x: functional.silu(x * 2.0),
-    "gelu": lambda x: functional.gelu(x),
-    "gelu-tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "erf": lambda x: torch.erf(x),
     "special_erf": lambda x: torch.special.erf(x),
-    "softplus": lambda x: functional.softplus(x, beta=1.5),
-    "logsigmoid": lambda x: functional.logsigmoid(x),
     "sin": lambda x: torch.sin(x),
     "cos": lambda x: torch.cos(x * x),
-    "where": lambda x: torch.where(MASK, x * x, 2.0) + torch.where(MASK, K, x),
-    "masked_fill": lambda x: (x * x).masked_fill(MASK, 3.0),
-    "dropout": lambda x: functional.dropout(x * x, 0.5, training=False),
+    "exp2": lambda x: torch.exp2(x),
+    "log2": lambda x: torch.log2(positive(x)),
+    "log10": lambda x: torch.log10(positive(x)),
+    "tan": lambda x: torch.tan(inside(x)),
+    "atan": lambda x: torch.atan(x) + torch.arctan(2 * x),
+    "asin": lambda x: torch.asin(inside(x)) + torch.arcsin(0.5 * inside(x)),
+    "acos": lambda x: torch.acos(inside(x)) + torch.arccos(0.5 * inside(x)),
+    "sinh": lambda x: torch.sinh(x),
+    "cosh": lambda x: torch.cosh(x),
+    "asinh": lambda x: torch.asinh(x) + torch.arcsinh(2 * x),
+    "atanh": lambda x: torch.atanh(inside(x)) + torch.arctanh(0.5 * inside(x)),
+    "logit": lambda x: torch.logit(torch.sigmoid(2 * x)) + torch.special.logit(0.5 + 0.4 * inside(x)),
+    "erfc": lambda x: torch.erfc(x) + torch.special.erfc(2 * x),
+    "logaddexp": lambda x: torch.logaddexp(x, x * x) + torch.logaddexp(x, K) + torch.logaddexp(K, x),
+    "addcmul": lambda x: torch.addcmul(x, x, K, value=0.5) + torch.addcmul(K, x, x),
+    "addcdiv": lambda x: torch.addcdiv(x, K, positive(x), value=0.5),
+    "lerp": lambda x: torch.lerp(x, K, 0.3) + torch.lerp(K, x * x, x),
+    "positive": lambda x: +x * torch.positive(x),
+    "power-of-state": lambda x: positive(x) ** x + K.abs() ** x + positive(x) ** K + x**0 * x**1,
+    "constants-first": lambda x: K * x + (K - x) / positive(x) + 2.0**x + (1.0 - x) * (3.0 / positive(x)),
 }
 
 

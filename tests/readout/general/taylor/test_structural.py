@@ -24,11 +24,6 @@ ROWS, COLUMNS = torch.tensor([1, 0, 1]), torch.tensor([0, 3, 2])
 MASK = torch.tensor([[True, False, True, True], [False, True, True, False], [True, True, False, True]])
 
 
-def heads(x):
-    """[2, 3, 4] as two heads of width two: [2, heads, 3, 2]."""
-    return x.unflatten(-1, (2, 2)).transpose(1, 2)
-
-
 # Each takes x of shape [2, 3, 4]. A test below asks that no rule of the file is left out.
 CASES = {
     "reshape": lambda x: torch.reshape(x * x, (6, -1)),
@@ -90,16 +85,37 @@ CASES = {
         torch.view_as_complex((x * x).unflatten(-1, (2, 2))) * torch.polar(_ones(3, 2), _ones(3, 2))
     ),
     "view_as_real": lambda x: torch.view_as_real(torch.view_as_complex((x * x).unflatten(-1, (2, 2)))),
-    "zeros_like": lambda x: x * x + torch.zeros_like(x),
-    "ones_like": lambda x: x * torch.ones_like(x * x),
-    "new_zeros": lambda x: torch.cat([x * x, x.new_zeros(1, 3, 4)]),
     "size": lambda x: x * x * x.size(-1) * x.size()[0],
     "dim": lambda x: x * x * x.dim(),
     "ndimension": lambda x: x * x * x.ndimension(),
     "numel": lambda x: x * x / x.numel(),
     "nelement": lambda x: x * x / x.nelement(),
     "is_floating_point": lambda x: x * x if x.is_floating_point() else x,
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x * x, K[0])[0] + torch.broadcast_tensors(K, x[0] ** 2)[1],
+    "unfold": lambda x: (x * x).unfold(-1, 2, 1) + functional.unfold(x[None], (2, 2)).sum(),
+    "diagonals": lambda x: (
+        torch.diagonal(x * x, dim1=-2, dim2=-1) + torch.diag_embed(x[0, 0]).diag()[:3] + x[0].trace()
+    ),
+    "moves": lambda x: (
+        torch.rot90(x * x, 2, (1, 2)) + torch.fliplr(x) + torch.flipud(x * x) + x.ravel().reshape(2, 3, 4)
+    ),
+    "diff": lambda x: torch.diff(x * x, dim=-1),
+    "shuffles": lambda x: torch.pixel_unshuffle(torch.pixel_shuffle(x.reshape(1, 4, 2, 3), 2), 2) ** 2,
+    "channel_shuffle": lambda x: torch.channel_shuffle((x * x).reshape(1, 4, 2, 3), 2),
+    "pools": lambda x: functional.avg_pool1d(x * x, 2) + functional.adaptive_avg_pool1d(x, 2),
+    "pools-2d": lambda x: functional.avg_pool2d(x * x, 2)[:1] + functional.adaptive_avg_pool2d(x, (1, 2))[1:],
+    "pools-3d": lambda x: functional.avg_pool3d((x * x)[None], 2) + functional.adaptive_avg_pool3d(x[None], (1, 1, 2)),
+    "fold": lambda x: functional.fold((x * x).reshape(1, 12, 2), (3, 2), (2, 2)),
+    "interpolate": lambda x: functional.interpolate(x * x, scale_factor=2, mode="linear"),
+    "hstack": lambda x: torch.hstack([x * x, K]) + torch.column_stack([x, x]) + torch.hstack([x[0, 0], x[0, 0]]).sum(),
+    "vstack": lambda x: torch.vstack([x * x, K]) + torch.vstack([x[0, 0], K[0, 0]]).sum(),
+    "pad-reflected": lambda x: functional.pad(x * x, (1, 2), mode="reflect") + torch.constant_pad_nd(x, (1, 2), 2.0),
+    "squeeze-axes": lambda x: (x * x)[:1].squeeze((0, -1)) + x[:1, :1, :1].squeeze(),
+    "take_along_dim-flat": lambda x: torch.take_along_dim(x * x, COLUMNS),
+    "roll-flat": lambda x: torch.roll(x * x, 3),
+    "looked-at": lambda x: x * x * K.to(x) * K.expand_as(x) * K.type_as(x) * K[0, 0].expand_as(x) * K.view_as(x),
     "element_size": lambda x: x * x * x.element_size(),
+    "facts": lambda x: x * x * x.stride(-1) * x.is_contiguous() * (not x.is_complex()) * (x.get_device() < 0),
 }
 
 
@@ -108,8 +124,9 @@ def test_rule_agrees_with_nested_forward_mode(name, agrees_with_nesting):
     agrees_with_nesting(CASES[name])
 
 
-def test_every_rule_is_exercised(rules_without_a_case):
-    assert rules_without_a_case("structural", CASES.values()) == set()
+@pytest.mark.parametrize("file", ["structural", "conversions"])
+def test_every_rule_is_exercised(file, rules_without_a_case):
+    assert rules_without_a_case(file, CASES.values()) == set()
 
 
 def test_float_converts_every_coefficient(line):

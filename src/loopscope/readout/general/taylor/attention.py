@@ -15,9 +15,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.general.taylor.core import Series, implements, lifted, takes_series_kernel, unsupported
+from loopscope.readout.general.taylor.core import (
+    Series,
+    implements,
+    lifted,
+    refused,
+    takes_series_kernel,
+    unsupported,
+)
 from loopscope.readout.general.taylor.elementwise import div
-from loopscope.readout.general.taylor.layers import exponentials
+from loopscope.readout.general.taylor.normalise import exponentials
 
 _ATTENTION_ELEMENTS = 1 << 25  # of scores at once, all orders counted: bounds the memory of long contexts
 _WIDEST_KERNEL = 1 << 13
@@ -53,17 +60,17 @@ def scaled_dot_product_attention(
     query: Any,
     key: Any,
     value: Any,
-    attn_mask: Tensor | None = None,
+    attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Series:
+) -> Any:
     """softmax(q kᵀ·scale + mask) v, a few heads at a time."""
     if dropout_p > 0.0:
-        raise unsupported("scaled_dot_product_attention", "dropout is random; call model.eval()")
+        raise refused("scaled_dot_product_attention", "dropout is random; call model.eval().")
     if isinstance(attn_mask, Series):
-        raise unsupported("scaled_dot_product_attention", "a mask that depends on the state")
+        return _plain_attention(query, key, value, attn_mask, scale, enable_gqa)
     if is_causal and attn_mask is not None:
         raise unsupported("scaled_dot_product_attention", "is_causal together with attn_mask")
     n = next(x for x in (query, key, value) if isinstance(x, Series)).coefficients.shape[0]
@@ -85,6 +92,15 @@ def scaled_dot_product_attention(
         found.append(_attended(scores_nGST, v_GXP[heads], visible, heads))
     out = found[0] if len(found) == 1 else torch.cat(found, 1)
     return Series(out.reshape(n, *batch, queries, value.shape[-1]))
+
+
+def _plain_attention(query: Any, key: Any, value: Any, mask: Series, scale: float | None, gqa: bool) -> Any:
+    """By its formula, for scores to which something is added that depends on the state."""
+    if gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    return torch.softmax(query @ key.mT * factor + mask, -1) @ value
 
 
 def _orders(x: Any, batch: torch.Size, n: int, axis: int, *, backwards: bool = False) -> Tensor:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from loopscope.readout.general.taylor.core import Series, cauchy, constant_like, implements, lifted, unsupported
 
@@ -54,6 +53,12 @@ def sub(a: Any, b: Any, *, alpha: Number = 1) -> Series:
 def rsub(a: Any, b: Any, *, alpha: Number = 1) -> Series:
     """The difference b − alpha·a."""
     return sub(b, a, alpha=alpha)
+
+
+@implements("positive")
+def positive(x: Series) -> Series:
+    """+x."""
+    return x
 
 
 @implements("neg", "negative")
@@ -118,17 +123,19 @@ def rsqrt(x: Series) -> Series:
 
 @implements("pow", "float_power")
 def power(base: Any, exponent: Any) -> Series:
-    """base^exponent, with one of the two a number."""
+    """base^exponent; unless the exponent is one number, the base must be positive."""
+    if isinstance(exponent, Tensor) and exponent.numel() == 1 and isinstance(base, Series):
+        exponent = exponent.item()
     if isinstance(base, Series) and isinstance(exponent, (int, float)):
-        if float(exponent).is_integer() and 0 < exponent <= 8:
-            out = base
+        if float(exponent).is_integer() and 0 <= exponent <= 8:
+            out = Series(base.coefficients.clone()) if exponent else _with_value(mul(base, 0.0), base.data**0)
             for _ in range(int(exponent) - 1):
                 out = mul(out, base)
             return out
         return _power(base, float(exponent), base.coefficients[0] ** exponent)
-    if isinstance(base, (int, float)) and isinstance(exponent, Series) and base > 0:
-        return exp(mul(exponent, math.log(base)))
-    raise unsupported("pow", "only a series to a number, or a positive number to a series")
+    if not isinstance(base, Series):
+        return exp(mul(exponent, torch.as_tensor(base, dtype=exponent.dtype, device=exponent.device).log()))
+    return exp(mul(log(base), exponent))
 
 
 def _power(x: Series, p: float, y0: Tensor) -> Series:
@@ -181,6 +188,24 @@ def log(x: Series) -> Series:
     return chain(x, x.coefficients[0].log(), lambda y: slope[len(y) - 1])
 
 
+@implements("exp2")
+def exp2(x: Series) -> Series:
+    """2^x."""
+    return _with_value(exp(mul(x, math.log(2.0))), x.coefficients[0].exp2())
+
+
+@implements("log2")
+def log2(x: Series) -> Series:
+    """The logarithm to base 2."""
+    return _with_value(mul(log(x), 1.0 / math.log(2.0)), x.coefficients[0].log2())
+
+
+@implements("log10")
+def log10(x: Series) -> Series:
+    """The logarithm to base 10."""
+    return _with_value(mul(log(x), 1.0 / math.log(10.0)), x.coefficients[0].log10())
+
+
 @implements("log1p")
 def log1p(x: Series) -> Series:
     """log(1 + x)."""
@@ -207,42 +232,11 @@ def tanh(x: Series) -> Series:
     return _with_value(mul(sigmoid(mul(x, 2.0)), 2.0), x.coefficients[0].tanh())
 
 
-@implements("silu")
-def silu(x: Series, inplace: bool = False) -> Series:
-    """x·σ(x)."""
-    return mul(x, sigmoid(x))
-
-
-@implements("gelu")
-def gelu(x: Series, approximate: str = "none") -> Series:
-    """x·Φ(x), or its tanh approximation."""
-    if approximate == "tanh":
-        inner = mul(add(x, mul(power(x, 3), 0.044715)), math.sqrt(2.0 / math.pi))
-        return mul(mul(x, add(tanh(inner), 1.0)), 0.5)
-    density = mul(exp(mul(square(x), -0.5)), 1.0 / math.sqrt(2.0 * math.pi)).coefficients
-    normal = chain(x, 0.5 * torch.erfc(x.coefficients[0] * -math.sqrt(0.5)), lambda y: density[len(y) - 1])
-    return mul(x, normal)
-
-
 @implements("erf", "special_erf")
 def erf(x: Series) -> Series:
     """The error function, with g = 2/√π·e^{−x²}."""
     slope = mul(exp(neg(square(x))), 2.0 / math.sqrt(math.pi)).coefficients
     return chain(x, x.coefficients[0].erf(), lambda y: slope[len(y) - 1])
-
-
-@implements("softplus")
-def softplus(x: Series, beta: float = 1.0, threshold: float = 20.0) -> Series:
-    """log(1 + e^{βx})/β, with g = σ(βx)."""
-    slope = sigmoid(mul(x, beta)).coefficients
-    return chain(x, functional.softplus(x.coefficients[0], beta, threshold), lambda y: slope[len(y) - 1])
-
-
-@implements("log_sigmoid")
-def logsigmoid(x: Series) -> Series:
-    """The logarithm of σ(x), with g = σ(−x)."""
-    slope = sigmoid(neg(x)).coefficients
-    return chain(x, functional.logsigmoid(x.coefficients[0]), lambda y: slope[len(y) - 1])
 
 
 @implements("sin")
@@ -266,34 +260,95 @@ def _sin_cos(x: Series) -> tuple[Series, Series]:
     return Series(torch.stack(s)), Series(torch.stack(k_))
 
 
-@implements("where")
-def where(condition: Any, a: Any, b: Any) -> Series:
-    """Entries of a where the (constant) condition holds, of b elsewhere."""
-    if isinstance(condition, Series):
-        raise unsupported("where", "a condition that depends on the state is not smooth")
-    example = a if isinstance(a, Series) else b
-    ndim = max(x.ndim for x in (condition, a, b) if isinstance(x, (Series, Tensor)))
-    return Series(torch.where(condition, _as_coefficients(a, example, ndim), _as_coefficients(b, example, ndim)))
+def with_slope(x: Series, y0: Tensor, slope: Series) -> Series:
+    """The series y with y' = g·x', given y₀ and g whole."""
+    return chain(x, y0, lambda y: slope.coefficients[len(y) - 1])
 
 
-def _as_coefficients(x: Any, example: Series, ndim: int) -> Tensor:
-    if isinstance(x, Series):
-        return lifted(x, ndim)
-    value = constant_like(x, example).to(example.dtype)
-    value = value.reshape(*([1] * (ndim - value.ndim)), *value.shape)
-    return torch.cat([value.unsqueeze(0), torch.zeros_like(value).expand(example.order, *value.shape)])
+@implements("tan")
+def tan(x: Series) -> Series:
+    """The tangent."""
+    return div(*_sin_cos(x))
 
 
-@implements("masked_fill")
-def masked_fill(x: Series, mask: Tensor, value: Any) -> Series:
-    """A constant where the mask holds."""
-    c = lifted(x, mask.ndim)
-    return Series(torch.cat([c[:1].masked_fill(mask, value), c[1:].masked_fill(mask, 0.0)]))
+@implements("atan", "arctan")
+def atan(x: Series) -> Series:
+    """The inverse tangent, with g = 1/(1 + x²)."""
+    return with_slope(x, x.coefficients[0].atan(), reciprocal(add(square(x), 1.0)))
 
 
-@implements("dropout")
-def dropout(x: Series, p: float = 0.5, training: bool = True, inplace: bool = False) -> Series:
-    """The identity, which is what dropout is outside training."""
-    if training and p > 0.0:
-        raise unsupported("dropout", "it is random in training; call model.eval()")
-    return x
+@implements("asin", "arcsin")
+def asin(x: Series) -> Series:
+    """The inverse sine, with g = 1/√(1 − x²)."""
+    return with_slope(x, x.coefficients[0].asin(), rsqrt(sub(1.0, square(x))))
+
+
+@implements("acos", "arccos")
+def acos(x: Series) -> Series:
+    """The inverse cosine, with g = −1/√(1 − x²)."""
+    return with_slope(x, x.coefficients[0].acos(), neg(rsqrt(sub(1.0, square(x)))))
+
+
+@implements("sinh")
+def sinh(x: Series) -> Series:
+    """The hyperbolic sine."""
+    return _with_value(mul(sub(exp(x), exp(neg(x))), 0.5), x.coefficients[0].sinh())
+
+
+@implements("cosh")
+def cosh(x: Series) -> Series:
+    """The hyperbolic cosine."""
+    return mul(add(exp(x), exp(neg(x))), 0.5)
+
+
+@implements("asinh", "arcsinh")
+def asinh(x: Series) -> Series:
+    """The inverse hyperbolic sine, with g = 1/√(x² + 1)."""
+    return with_slope(x, x.coefficients[0].asinh(), rsqrt(add(square(x), 1.0)))
+
+
+@implements("atanh", "arctanh")
+def atanh(x: Series) -> Series:
+    """The inverse hyperbolic tangent, with g = 1/(1 − x²)."""
+    return with_slope(x, x.coefficients[0].atanh(), reciprocal(sub(1.0, square(x))))
+
+
+@implements("logit", "special_logit")
+def logit(x: Series, eps: float | None = None) -> Series:
+    """log(x / (1 − x)), with g = 1/(x(1 − x))."""
+    if eps is not None:
+        raise unsupported("logit", "clamp first")
+    return with_slope(x, x.coefficients[0].logit(), reciprocal(mul(x, sub(1.0, x))))
+
+
+@implements("erfc", "special_erfc")
+def erfc(x: Series) -> Series:
+    """1 − erf(x)."""
+    return _with_value(neg(erf(x)), x.coefficients[0].erfc())
+
+
+@implements("logaddexp")
+def logaddexp(a: Any, b: Any) -> Any:
+    """The logarithm of e^a + e^b, as b + log(1 + e^{a−b})."""
+    gap = sub(a, b)
+    slope = sigmoid(gap)
+    soft = with_slope(gap, torch.logaddexp(gap.coefficients[0], torch.zeros_like(gap.coefficients[0])), slope)
+    return add(soft, b)
+
+
+@implements("addcmul")
+def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Number = 1) -> Any:
+    """Input + value·tensor1·tensor2."""
+    return input + tensor1 * tensor2 * value
+
+
+@implements("addcdiv")
+def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Number = 1) -> Any:
+    """Input + value·tensor1/tensor2."""
+    return input + tensor1 / tensor2 * value
+
+
+@implements("lerp")
+def lerp(input: Any, end: Any, weight: Any) -> Any:
+    """Input + weight·(end − input)."""
+    return input + (end - input) * weight

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from loopscope.readout.general.taylor.core import Series, constant_like, implements, unsupported
+from loopscope.readout.general.taylor.core import Series, constant_like, each, implements, unsupported
 
 
 def shifted(dim: int) -> int:
@@ -98,11 +97,12 @@ def unsqueeze(x: Series, dim: int) -> Series:
 
 
 @implements("squeeze")
-def squeeze(x: Series, dim: int | None = None) -> Series:
-    """An axis of length one dropped, or all of them."""
+def squeeze(x: Series, dim: Any = None) -> Series:
+    """Axes of length one dropped, or all of them."""
     if dim is None:
-        return reshape(x, *(s for s in x.shape if s != 1))
-    return Series(x.coefficients.squeeze(shifted(dim)))
+        return reshape(x, tuple(s for s in x.shape if s != 1))
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    return Series(x.coefficients.squeeze([d % max(1, x.ndim) + 1 for d in dims]))
 
 
 @implements("expand", "broadcast_to")
@@ -112,6 +112,15 @@ def expand(x: Series, *sizes: Any) -> Series:
     c = x.coefficients
     c = c.reshape(c.shape[0], *([1] * (len(shape) - x.ndim)), *c.shape[1:])
     return Series(c.expand(c.shape[0], *shape))
+
+
+@implements("broadcast_tensors")
+def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
+    """Several at the shape that they have together."""
+    if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
+        tensors = tuple(tensors[0])
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))  # type: ignore[no-untyped-call]
+    return tuple(expand(x, shape) if isinstance(x, Series) else x.expand(shape) for x in tensors)
 
 
 @implements("expand_as")
@@ -144,9 +153,12 @@ def chunk(x: Series, chunks: int, dim: int = 0) -> tuple[Series, ...]:
 
 
 @implements("split", "split_with_sizes")
-def split(x: Series, split_size: Any, dim: int = 0) -> tuple[Series, ...]:
+def split(
+    tensor: Series, split_size_or_sections: Any = None, dim: int = 0, *, split_size: Any = None
+) -> tuple[Series, ...]:
     """An axis in slices of given sizes."""
-    return _wrap(torch.split(x.coefficients, split_size, shifted(dim)))
+    sizes = split_size if split_size_or_sections is None else split_size_or_sections
+    return _wrap(torch.split(tensor.coefficients, sizes, shifted(dim)))
 
 
 @implements("tensor_split")
@@ -186,8 +198,10 @@ def gather(x: Series, dim: int, index: Tensor) -> Series:
 
 
 @implements("take_along_dim")
-def take_along_dim(x: Series, indices: Tensor, dim: int) -> Series:
+def take_along_dim(x: Series, indices: Tensor, dim: int | None = None) -> Series:
     """Chosen entries along an axis, with broadcasting."""
+    if dim is None:
+        return take_along_dim(flatten(x), indices.flatten(), 0)
     return Series(torch.take_along_dim(x.coefficients, indices.unsqueeze(0), shifted(dim)))
 
 
@@ -204,10 +218,51 @@ def getitem(x: Series, index: Any) -> Series:
     return Series(x.coefficients[(slice(None), *items)])
 
 
+@implements("unfold")
+def unfold(x: Series, *args: Any, **kwargs: Any) -> Series:
+    """Overlapping windows of an axis (`Tensor.unfold`), or of an image (`functional.unfold`)."""
+    windows = functional.unfold if "dilation" in kwargs else Tensor.unfold
+    return each(windows, x, *args, **kwargs)
+
+
+def _linear_rule(function: Callable[..., Tensor]) -> Callable[..., Series]:
+    """A rule for an operation that moves, sums or averages entries of one tensor with fixed weights."""
+
+    def rule(x: Series, *args: Any, **kwargs: Any) -> Series:
+        return each(function, x, *args, **kwargs)
+
+    rule.__doc__ = "Each coefficient by itself."
+    rule.__module__ = __name__
+    return rule
+
+
+_LINEAR: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (torch, ("diag", "diagonal", "diag_embed", "diff", "rot90", "fliplr", "flipud", "trace", "ravel")),
+    (torch, ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "adaptive_avg_pool1d", "avg_pool1d")),
+    (functional, ("avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "fold", "interpolate")),
+)
+for _module, _names in _LINEAR:
+    for _name in _names:
+        implements(_name)(_linear_rule(getattr(_module, _name)))
+
+
+@implements("hstack", "column_stack")
+def hstack(tensors: Sequence[Any]) -> Series:
+    """Joined along the second axis, or the only one."""
+    return cat(tensors, 0 if _first_series(tensors).ndim == 1 else 1)
+
+
+@implements("vstack")
+def vstack(tensors: Sequence[Any]) -> Series:
+    """Joined along the first axis."""
+    return cat([x.unsqueeze(0) if x.ndim == 1 else x for x in tensors], 0)
+
+
 @implements("cat", "concat", "concatenate")
-def cat(tensors: Sequence[Any], dim: int = 0) -> Series:
+def cat(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Series:
     """Joined along an axis."""
     example = _first_series(tensors)
+    dim = dim if axis is None else axis
     return Series(torch.cat([_constant_coefficients(x, example) for x in tensors], shifted(dim)))
 
 
@@ -226,8 +281,10 @@ def _first_series(tensors: Sequence[Any]) -> Series:
 
 
 @implements("roll")
-def roll(x: Series, shifts: Any, dims: Any) -> Series:
+def roll(x: Series, shifts: Any, dims: Any = None) -> Series:
     """Entries moved round an axis."""
+    if dims is None:
+        return reshape(roll(flatten(x), shifts, 0), x.shape)
     axes = (dims,) if isinstance(dims, int) else tuple(dims)
     return Series(torch.roll(x.coefficients, shifts, tuple(shifted(d) for d in axes)))
 
@@ -250,50 +307,19 @@ def triu(x: Series, diagonal: int = 0) -> Series:
     return Series(x.coefficients.triu(diagonal))
 
 
+@implements("constant_pad_nd")
+def constant_pad(x: Series, pad_: Sequence[int], value: float = 0.0) -> Series:
+    """Padded with a constant."""
+    return pad(x, pad_, value=value)
+
+
 @implements("pad")
 def pad(x: Series, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Series:
-    """Padded with a constant."""
-    if mode != "constant":
-        raise unsupported("pad", f"mode={mode!r}")
+    """Padded with a constant, or with entries of its own."""
     c = x.coefficients
+    if mode != "constant":
+        return each(functional.pad, x, tuple(pad), mode)
     return Series(torch.cat([functional.pad(c[:1], pad, value=value or 0.0), functional.pad(c[1:], pad)]))
-
-
-@implements("contiguous", "clone")
-def contiguous(x: Series, *args: Any, **kwargs: Any) -> Series:
-    """The same entries, laid out afresh."""
-    return Series(x.coefficients.contiguous())
-
-
-@implements("to", "type")
-def to(x: Series, *args: Any, **kwargs: Any) -> Series:
-    """Another dtype or device."""
-    converted: list[Any] = [a.coefficients if isinstance(a, Series) else a for a in args]
-    return Series(x.coefficients.to(*converted, **kwargs))
-
-
-@implements("type_as")
-def type_as(x: Series, other: Any) -> Series:
-    """The dtype of another."""
-    return Series(x.coefficients.to(other.dtype))
-
-
-@implements("float")
-def to_float(x: Series) -> Series:
-    """In float32."""
-    return Series(x.coefficients.float())
-
-
-@implements("double")
-def to_double(x: Series) -> Series:
-    """In float64."""
-    return Series(x.coefficients.double())
-
-
-@implements("detach")
-def detach(x: Series) -> Tensor:
-    """The value alone, as a constant: what detaching means to any derivative."""
-    return x.coefficients[0].detach()
 
 
 @implements("view_as_complex")
@@ -306,51 +332,3 @@ def view_as_complex(x: Series) -> Series:
 def view_as_real(x: Series) -> Series:
     """Complex numbers as pairs."""
     return Series(torch.view_as_real(x.coefficients))
-
-
-@implements("zeros_like")
-def zeros_like(x: Series, **kwargs: Any) -> Tensor:
-    """A constant."""
-    return torch.zeros_like(x.coefficients[0], **kwargs)
-
-
-@implements("ones_like")
-def ones_like(x: Series, **kwargs: Any) -> Tensor:
-    """A constant."""
-    return torch.ones_like(x.coefficients[0], **kwargs)
-
-
-@implements("new_zeros")
-def new_zeros(x: Series, *size: Any, **kwargs: Any) -> Tensor:
-    """A constant."""
-    return x.coefficients.new_zeros(*size, **kwargs)
-
-
-@implements("size")
-def size(x: Series, dim: int | None = None) -> Any:
-    """Shape, or one length of it."""
-    return x.shape if dim is None else x.shape[dim]
-
-
-@implements("dim", "ndimension")
-def dim(x: Series) -> int:
-    """Number of axes."""
-    return x.ndim
-
-
-@implements("numel", "nelement")
-def numel(x: Series) -> int:
-    """Number of entries of the value."""
-    return x.shape.numel()
-
-
-@implements("is_floating_point")
-def is_floating_point(x: Series) -> bool:
-    """Whether the dtype is a floating-point one."""
-    return x.dtype.is_floating_point
-
-
-@implements("element_size")
-def element_size(x: Series) -> int:
-    """Bytes of one entry."""
-    return operator.index(x.coefficients.element_size())
