@@ -1,8 +1,8 @@
 """A server that forks measuring processes, some of which kill themselves (SIGKILL) in the middle of a file operation.
 
-Each line of input is `FOLDER OPERATION SECONDS`: the child measures into FOLDER; with OPERATION > 0 it dies at its n-th
-file operation, halfway through it if it is a write; with SECONDS > 0 it is killed from outside after that time. Each
-line of output is `STATUS OPERATIONS`.
+Each line of input is `FOLDER OPERATION SECONDS [MODEL TASK]`: the child measures into FOLDER; with OPERATION > 0 it
+dies at its n-th file operation, halfway through it if it is a write; with SECONDS > 0 it is killed from outside after
+that time. Each line of output is `STATUS OPERATIONS`.
 """
 
 import os
@@ -36,12 +36,12 @@ def arm(fatal: int) -> list[int]:
     return done
 
 
-def child(folder: str, fatal: int, pipe: int) -> None:
+def child(folder: str, fatal: int, pipe: int, model: str = "toy-ouro", task: str = "arithmetic") -> None:
     report = os.write
     done = arm(fatal)
     measure(
-        "toy-ouro",
-        ["arithmetic"],
+        model,
+        [task],
         output=folder,
         transitions=[1],
         level="quick",
@@ -57,13 +57,13 @@ def serve() -> None:
     torch.set_num_threads(1)
     load_model("toy-ouro")
     for line in sys.stdin:
-        folder, fatal, seconds = line.split()
+        folder, fatal, seconds, *asked = line.split()
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                child(folder, int(fatal), writer)
+                child(folder, int(fatal), writer, *asked)
                 status = 0
             finally:
                 os._exit(status)

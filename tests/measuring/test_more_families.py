@@ -1,0 +1,270 @@
+"""Published families through the whole pass: every level against double backward, killed and resumed, replayed, shown.
+
+The tiny checkpoints are those of the published implementations' reference outputs; one token is one byte.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from loopscope.api import measure
+from loopscope.errors import LoopscopeError
+from loopscope.measuring.replay import replay
+from loopscope.models import Batch, load_model, load_tokenizer
+from loopscope.models.walk import Walk
+from loopscope.report import write_report
+from loopscope.store import StoredRun, verify
+from loopscope.tasks.encoding import Example, encode_row
+from loopscope.tasks.load import load_task
+
+GOLDEN = Path(__file__).resolve().parents[1] / "models" / "golden"
+CASES = ["nanbeige", "nanbeige-skip", "hrm_text", "hrm_text:attention=causal,L_cycles=2", "loopus"]
+SOLUTIONS = [
+    {"prompt": "2 plus 2 is\n", "solution": "4, of course."},
+    {"prompt": "Three times three\n", "solution": "makes nine."},
+    {"prompt": "A dozen and one more\n", "solution": "is 13: thirteen."},
+]
+OPTIONS = [
+    {"context": "The capital of France is", "options": ["Paris", "Rome", "Oslo"], "answer": 0},
+    {"context": "Seven and one make", "options": ["nine", "eight"], "answer": 1},
+]
+T = 1
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints with a tokenizer of bytes, and both tasks as files."""
+    folder = tmp_path_factory.mktemp("families")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    for name in ("nanbeige", "nanbeige-skip", "hrm_text", "loopus"):
+        shutil.copytree(GOLDEN / name.partition("-")[0], folder / name)
+        tokenizer.save(str(folder / name / "tokenizer.json"))
+    for name, change in (("nanbeige-skip", {"skip_loop_final_norm": True}), ("loopus", {"q_threshold": 0.6})):
+        config = json.loads((folder / name / "config.json").read_text())
+        (folder / name / "config.json").write_text(json.dumps(config | change))
+    for name, rows in (("solutions", SOLUTIONS), ("options", OPTIONS)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(place: Path) -> Callable[..., StoredRun]:
+    """`measured("loopus", "options", "full")`: a run in float64 with tokens, made once."""
+    made: dict[tuple[str, ...], StoredRun] = {}
+
+    def get(case: str, task: str, level: str) -> StoredRun:
+        key = (case, task, level)
+        if key not in made:
+            made[key] = measure(
+                f"{place}/{case}",
+                [str(place / f"{task}.jsonl")],
+                output=place / f"runs/{len(made)}",
+                transitions=[T],
+                depths=[0, 3],
+                level=level,
+                tokens=True,
+                paths=level == "full",
+                limit=1 if level == "full" else None,
+                dtype="float64",
+                readout_dtype="float64",
+                device="cpu",
+            )
+        return made[key]
+
+    return get
+
+
+class Alone:
+    """Each sequence by itself, unpadded, in float64: φ from the interpolated state, derivatives by double backward."""
+
+    def __init__(self, spec: str, task: Path) -> None:
+        self.model: Any = load_model(spec, dtype="float64")
+        tokenizer, loaded = load_tokenizer(spec), load_task(str(task))
+        self.examples = [encode_row(tokenizer, row, loaded.encoding) for row in loaded.rows]
+
+    def ends(self, example: Example, depth: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """H and H⁺ of every sequence."""
+        found = []
+        for sequence in example.sequences:
+            batch = Batch.from_rows([sequence.token_ids], prompt_lengths=[sequence.positions[0] + 1])
+            with torch.no_grad():
+                walk = Walk.of(self.model, batch).to(depth)
+                before = walk.state
+                found.append((before, walk.advance()))
+        return found
+
+    def coefficients(self, example: Example, depth: int) -> tuple[float, float, float]:
+        """ΔU, A and Q."""
+        ends = self.ends(example, depth)
+
+        def utility(scale: torch.Tensor) -> torch.Tensor:
+            scores = []
+            for sequence, (before, after) in zip(example.sequences, ends, strict=True):
+                logits = self.model.readout(before + scale * (after - before), dtype=torch.float64)[0]
+                at = torch.log_softmax(logits[list(sequence.positions)], -1)
+                scores.append(at[range(len(sequence.targets)), list(sequence.targets)].mean())
+            stacked = torch.stack(scores)
+            return stacked[0] if example.answer is None else torch.log_softmax(stacked, 0)[example.answer]
+
+        zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        start = utility(zero)
+        (slope,) = torch.autograd.grad(start, zero, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope, zero)
+        with torch.no_grad():
+            gain = utility(torch.ones((), dtype=torch.float64)) - start
+        return gain.item(), slope.item(), curvature.item() / 2
+
+
+@pytest.mark.parametrize("task", ["solutions", "options"])
+@pytest.mark.parametrize("case", CASES)
+def test_coefficients_are_those_of_double_backward(
+    case: str, task: str, place: Path, measured: Callable[..., StoredRun]
+) -> None:
+    run = measured(case, task, "quick" if task == "solutions" else "grid")
+    alone = Alone(f"{place}/{case}", place / f"{task}.jsonl")
+    expected = np.array([alone.coefficients(example, T) for example in alone.examples])
+    found = run.records.sort("row").select("gain", "slope", "quadratic").to_numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    assert np.abs(expected).min() > 1e-4
+    assert not verify(run.path, replay).findings
+    assert run.manifest.model.affine_readout == (case.partition(":")[0] in ("nanbeige", "hrm_text"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_deepest_level_agrees_with_the_pass(case: str, measured: Callable[..., StoredRun]) -> None:
+    run = measured(case, "solutions", "full")
+    for name in ("gain", "slope", "quadratic"):
+        np.testing.assert_allclose(run.records[f"fp64_{name}"], run.records[name], rtol=1e-9, atol=1e-12)
+    assert run.records["scalar_check_passed"].all()
+
+
+def test_one_report_of_all(measured: Callable[..., StoredRun], tmp_path: Path) -> None:
+    runs = [measured(case, "solutions", "full") for case in CASES]
+    page = write_report([run.path for run in runs], tmp_path / "report.html").read_text()
+    for run in runs:
+        assert run.manifest.model.name in page
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gates_are_recorded_where_there_is_one(case: str, place: Path, measured: Callable[..., StoredRun]) -> None:
+    run = measured(case, "options", "grid")
+    tokens = run.read("tokens").sort("row", "option", "token")
+    assert run.records["gate_continuing"].null_count() == (0 if case == "loopus" else len(OPTIONS))
+    if case != "loopus":
+        assert tokens["exit_depth"].null_count() == tokens.height
+        return
+    alone = Alone(f"{place}/{case}", place / "options.jsonl")
+    confidence, counted = [], []
+    for example in alone.examples:
+        continuing = 0
+        for sequence in example.sequences:
+            states = alone.model.states(Batch.from_rows([sequence.token_ids]), range(1, 5))
+            gates = [torch.sigmoid(alone.model.gate_logits(state))[0] for state in states.values()]
+            stops = torch.stack([*gates[:-1], torch.full_like(gates[0], 2.0)]) > alone.model.config.exit_threshold
+            depth = stops.int().argmax(0) + 1
+            continuing += int((depth > T).sum())
+            confidence += [(gates[T - 1][p].item(), depth[p].item()) for p in sequence.positions]
+        counted.append(continuing)
+    np.testing.assert_allclose(tokens["exit_cdf"], [value for value, _ in confidence], rtol=1e-12)
+    assert tokens["exit_depth"].to_list() == tokens["exit_depth_fp64"].to_list() == [depth for _, depth in confidence]
+    assert tokens["continues"].to_list() == [depth > T for _, depth in confidence]
+    assert run.records.sort("row")["gate_continuing"].to_list() == counted
+    assert len(set(tokens["exit_depth"])) > 1
+
+
+def test_a_choice_identifies_the_run(place: Path, tmp_path: Path) -> None:
+    def run(choices: str) -> StoredRun:
+        task = str(place / "solutions.jsonl")
+        return measure(f"{place}/hrm_text{choices}", [task], output=tmp_path / "run", transitions=[1], level="quick")
+
+    first = run("")
+    assert first.manifest.model.boundary.endswith("(3 L cycles a step, the prompt attends both ways)")
+    for choices in (":attention=causal", ":L_cycles=4"):
+        with pytest.raises(LoopscopeError, match=r"model.spec was '.*', is now"):
+            run(choices)
+    with pytest.raises(LoopscopeError, match="does not say that it runs options side by side"):
+        measure(
+            f"{place}/hrm_text",
+            [str(place / "options.jsonl")],
+            output=tmp_path / "x",
+            transitions=[1],
+            share_context=True,
+        )
+
+
+def test_what_options_share_runs_once(place: Path, measured: Callable[..., StoredRun], tmp_path: Path) -> None:
+    for case in ("nanbeige", "loopus", "hrm_text:attention=causal,L_cycles=2"):
+        shared = measure(
+            f"{place}/{case}",
+            [str(place / "options.jsonl")],
+            output=tmp_path / case.partition(":")[0],
+            transitions=[T],
+            dtype="float64",
+            readout_dtype="float64",
+            share_context=True,
+            device="cpu",
+        )
+        for name in ("gain", "slope", "quadratic"):
+            np.testing.assert_allclose(
+                shared.records[name], measured(case, "options", "grid").records[name], atol=1e-10
+            )
+
+
+def test_a_scaled_step_that_goes_on_keeps_the_fast_state_of_the_full_step(place: Path) -> None:
+    model: Any = load_model(f"{place}/hrm_text", dtype="float64")
+    with torch.no_grad():
+        walk = Walk.of(model, Batch.from_rows([[5, 9, 1, 60]], prompt_lengths=[2]))
+        before, after = walk.state, walk.advance()
+        halfway = before + 0.5 * (after - before)
+        expected, _ = model.step(halfway, walk.context, carry=walk.carry, depth=1)
+        assert torch.equal(walk.changed(halfway).advance(), expected)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Callable[..., tuple[int, int]]]:
+    """Measures in a fresh process that dies at the given file operation; returns its exit status and operations."""
+    script = Path(__file__).with_name("killed_pass.py")
+    process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def call(folder: Path, operation: int, model: str, task: Path) -> tuple[int, int]:
+        process.stdin.write(f"{folder} {operation} 0 {model} {task}\n")
+        process.stdin.flush()
+        status, done = process.stdout.readline().split()
+        return int(status), int(done)
+
+    yield call
+    process.stdin.close()
+    process.wait(timeout=30)
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("case", ["nanbeige", "hrm_text", "loopus"])
+def test_killed_and_resumed(
+    case: str,
+    place: Path,
+    tmp_path: Path,
+    server: Callable[..., tuple[int, int]],
+    contents: Callable[[Path], dict[str, bytes]],
+) -> None:
+    model, task = f"{place}/{case}", place / "solutions.jsonl"
+    status, operations = server(tmp_path / "whole", 0, model, task)
+    assert status == 0
+    assert server(tmp_path / "killed", operations // 2, model, task)[0] == -9
+    assert server(tmp_path / "killed", 0, model, task)[0] == 0
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
