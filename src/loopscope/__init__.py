@@ -20,14 +20,43 @@ from loopscope.errors import LoopscopeError
 
 if TYPE_CHECKING:
     from loopscope.api import measure
+    from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
     from loopscope.models.load import load_model
     from loopscope.models.tokenizer import load_tokenizer
+    from loopscope.models.wrap import wrap
     from loopscope.path import Outcome, classify, predict
-    from loopscope.readout import affine_path, affine_path_from_states, nonlinear_path, option_path
+    from loopscope.readout import (
+        affine_path,
+        affine_path_from_states,
+        nonlinear_path,
+        nonlinear_path_from_states,
+        option_path,
+    )
     from loopscope.run import Run
     from loopscope.tasks import Task, load_task
 
+_HOMES = {
+    "api": ("measure",),
+    "models": (
+        *("AffineHead", "Batch", "Context", "InitialState", "LoopedModel", "LoopedModule"),
+        *("load_model", "load_tokenizer", "wrap"),
+    ),
+    "path": ("Outcome", "classify", "predict"),
+    "readout": (
+        *("affine_path", "affine_path_from_states", "nonlinear_path", "nonlinear_path_from_states", "option_path"),
+    ),
+    "run": ("Run",),
+    "tasks": ("Task", "load_task"),
+}
+"""Where each name is, by the module that has it."""
+
 __all__ = [
+    "AffineHead",
+    "Batch",
+    "Context",
+    "InitialState",
+    "LoopedModel",
+    "LoopedModule",
     "LoopscopeError",
     "Outcome",
     "Run",
@@ -41,18 +70,11 @@ __all__ = [
     "load_tokenizer",
     "measure",
     "nonlinear_path",
+    "nonlinear_path_from_states",
     "option_path",
     "predict",
+    "wrap",
 ]
-
-_HOMES = {
-    "api": ("measure",),
-    "models": ("load_model", "load_tokenizer"),
-    "path": ("Outcome", "classify", "predict"),
-    "readout": ("affine_path", "affine_path_from_states", "nonlinear_path", "option_path"),
-    "run": ("Run",),
-    "tasks": ("Task", "load_task"),
-}
 
 
 def __getattr__(name: str) -> Any:

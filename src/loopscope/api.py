@@ -24,6 +24,8 @@ from loopscope.measuring.settings import (
     rows,
     task_list,
 )
+from loopscope.models.in_memory import ModelSpec, borrowed
+from loopscope.models.user_models import model_arguments
 from loopscope.run import Run
 from loopscope.store.column_types import Level
 from loopscope.tasks.own_task import Task
@@ -37,10 +39,11 @@ ENGINES = ("local", "ray")
 
 
 def measure(
-    model: Text,
+    model: ModelSpec,
     tasks: Text | Task | Iterable[Text | Task],
     *,
     output: Text,
+    model_args: Mapping[str, Any] | str | None = None,
     transitions: Numbers = (),
     depths: Numbers = (),
     level: Level | str = Level.GRID,
@@ -77,10 +80,12 @@ def measure(
     """Measure tasks with a looped model and return the finished run; the same call resumes an interrupted one.
 
     Args:
-        model: a specification of `load_model`, such as "toy-ouro" or "ByteDance/Ouro-1.4B".
+        model: a specification of `load_model`, such as "toy-ouro", "ByteDance/Ouro-1.4B" or "mine.py:build"; a model
+            in memory (a `LoopedModule`, or what `wrap` or `loop_layers` made); or a function that makes one.
         tasks: specifications of `load_task`, such as "gsm8k:test" or "mine=data/my.jsonl", tasks made with `Task`, data
             sets of Hugging Face: one, or a list of them.
         output: the run directory.
+        model_args: what a function that makes the model is called with, as a mapping or as "ckpt=step900,cores=2".
         transitions: each t of an update t → t+1 to analyse: a number, a list, or text such as "1-4,8".
         depths: depths at which the utility is stored, besides both ends of every transition.
         level: "quick", "grid" or "full"; see `loopscope.store.Level`.
@@ -95,7 +100,7 @@ def measure(
         fewshot_seed: what examples are drawn from.
         apply_chat_template: ask the questions as a conversation, in the tokenizer's own chat template.
         batch_size: questions in a batch, "auto" (a budget of tokens, halved when memory runs out) or "paper".
-        device: "cpu", "cuda", "auto".
+        device: "cpu", "cuda", "auto"; a model in memory stays where it is unless told.
         dtype: dtype of weights and states; None is what `load_model` takes.
         readout_dtype: arithmetic of the readout, "float32" or "float64".
         long: what to do with sequences longer than the model allows.
@@ -145,14 +150,15 @@ def measure(
         share_context=switch("share_context", share_context),
     )
     request = Request(
-        ModelRequest(
-            text("model", model),
+        ModelRequest.of(
+            model,
             text("device", _named(device)),
             optional_text("dtype", _named(dtype)),
-            optional_text("revision", revision),
-            switch("random_weights", random_weights),
-            whole("seed", seed, -LARGEST_SEED, LARGEST_SEED),
-            _tokenizer(tokenizer),
+            revision=optional_text("revision", revision),
+            random_weights=switch("random_weights", random_weights),
+            seed=whole("seed", seed, -LARGEST_SEED, LARGEST_SEED),
+            tokenizer=_tokenizer(tokenizer),
+            args=model_arguments(model_args),
         ),
         DataRequest(
             task_list(tasks),
@@ -170,7 +176,8 @@ def measure(
         settings,
     )
     directory = text("output", output)
-    return Run(run_request(request, directory, engine, workers, address, progress_style, command_line, notify))
+    with borrowed(request.model.given):
+        return Run(run_request(request, directory, engine, workers, address, progress_style, command_line, notify))
 
 
 def _tokenizer(given: Any) -> Any:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
 
+    from loopscope.models.in_memory import ModelSpec
     from loopscope.report.question_view import QuestionView
     from loopscope.stats import Bootstrap
     from loopscope.store.verification import Verification
@@ -83,11 +84,31 @@ class Run(StoredRun):
 
         return write_report([self.path], output, bootstrap)
 
-    def verify(self) -> Verification:
-        """Check the directory again: hashes, counts, schema, coverage, identity and the seal."""
+    def verify(
+        self,
+        *,
+        replay: bool = False,
+        model: ModelSpec | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        device: str | None = None,
+    ) -> Verification:
+        """Check the directory again: hashes, counts, schema, coverage, identity and the seal.
+
+        Args:
+            replay: also measure a sample again, as `loopscope verify` does; so it is where a model is given.
+            model: the model, if it has moved; a run of a model in memory needs the object.
+            data_dir: where the benchmarks are, if they have moved.
+            device: where to measure; left out, where the run was measured.
+        """
+        from functools import partial
+
         from loopscope.store.verification import verify
 
-        return verify(self)
+        if not replay and model is None:
+            return verify(self)
+        from loopscope.measuring.replay import replay as measure_again
+
+        return verify(self, partial(measure_again, data_dir=data_dir, model=model, device=device))
 
     @property
     def ways_taken(self) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ SURFACE = {
     "demo": "--output --progress --questions",
     "figures": "--format --name --output runs",
     "measure": "--address --apply-chat-template --batch-size --config --data-dir --depths --device --dtype --engine "
-    "--exit-threshold --fewshot-seed --fewshot-split --ids --level --limit --long --model --num-fewshot --output "
-    "--paths --progress --random-weights --readout-dtype --revision --seed --share-context --tasks --template "
+    "--exit-threshold --fewshot-seed --fewshot-split --ids --level --limit --long --model --model-args --num-fewshot "
+    "--output --paths --progress --random-weights --readout-dtype --revision --seed --share-context --tasks --template "
     "--tokenizer --tokens --transitions --unit-size --workers",
     "models": "--json",
     "report": "--output runs",

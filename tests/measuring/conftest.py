@@ -18,7 +18,7 @@ from loopscope.models.registry import EMBEDDED
 from loopscope.store import StoredRun
 
 # Run by another process, not collected.
-collect_ignore = ["killed_pass.py", "peak_of_pass.py", "short_of_memory.py"]
+collect_ignore = ["killed_pass.py", "peak_of_pass.py", "short_of_memory.py", "small_gpt.py"]
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 Pass = Callable[..., StoredRun]

@@ -28,6 +28,7 @@ Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directori
 Name = Annotated[str | None, flag("--name", "Only this one; `loopscope studies` lists them.")]
 TableFormat = Annotated[str, flag("--format", "text, markdown, latex, csv or json.")]
 Json = Annotated[bool, flag("--json", "One JSON array instead of text.")]
+ModelArgs = Annotated[str, flag("--model-args", "What `mine.py:build` is called with, e.g. ckpt=step900,cores=2.")]
 Device = Annotated[str, flag("--device", "cpu, cuda, cuda:1, mps or auto.")]
 
 

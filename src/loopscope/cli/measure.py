@@ -6,13 +6,16 @@ import shlex
 import sys
 from typing import Annotated
 
-from loopscope.cli.flags import ConfigFlag, Device, flag
+from loopscope.cli.flags import ConfigFlag, Device, ModelArgs, flag
 
 
 def measure(
-    model: Annotated[str, flag("--model", "Name, hub name, folder, `loop:MODEL:10-20`; see `loopscope models`.")],
+    model: Annotated[
+        str, flag("--model", "Name, hub name, folder, `loop:MODEL:10-20`, `mine.py:build`; see `loopscope models`.")
+    ],
     tasks: Annotated[str, flag("--tasks", "Tasks, comma separated; see `loopscope tasks`.")],
     output: Annotated[str, flag("--output", "Run directory; the same command resumes.")],
+    model_args: ModelArgs = "",
     transitions: Annotated[str, flag("--transitions", "Each t of an update t → t+1, e.g. 4 or 1-4.")] = "",
     depths: Annotated[str, flag("--depths", "Depths whose utility is stored, e.g. 1-8,12.")] = "",
     level: Annotated[str, flag("--level", "How much to compute: quick, grid or full.")] = "grid",

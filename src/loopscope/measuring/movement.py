@@ -22,6 +22,7 @@ from loopscope.measuring.replay import Sources, request_of
 from loopscope.measuring.settings import BatchPolicy, Settings
 from loopscope.measuring.transfer import Columns
 from loopscope.measuring.worker import Measured, Worker
+from loopscope.models.in_memory import ModelSpec
 from loopscope.path import GRID, grid_optimum
 from loopscope.store import TABLES
 from loopscope.store.column_types import Level
@@ -83,7 +84,7 @@ def layout_movement(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     device: str | None = None,
-    model: str | None = None,
+    model: ModelSpec | None = None,
     tokenizer: Any = None,
 ) -> Iterator[Movement]:
     """Measure the first questions of every task in the run's own layout and in others.
@@ -92,7 +93,7 @@ def layout_movement(
         run: whose model, tasks, updates, dtypes and batches are taken.
         data_dir: where the benchmarks are; left out, where they were.
         device: where to measure; left out, where the run was measured.
-        model: where the model is; left out, where it was.
+        model: where the model is; left out, where it was. A run of a model in memory needs the object.
         tokenizer: the tokenizer, where the run was given one as an object.
 
     Raises:

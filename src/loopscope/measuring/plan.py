@@ -8,10 +8,11 @@ in the text where it is asked for.
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -20,15 +21,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from loopscope._version import __version__
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError, setting, text
 from loopscope.measuring.data_request import DataRequest, absolute
 from loopscope.measuring.layout import Question, Span
 from loopscope.measuring.settings import LongPolicy, Prompting, Settings
 from loopscope.models.identity import model_identity
+from loopscope.models.in_memory import ModelSpec, is_factory, spec_of
 from loopscope.models.initial_state import InitialState
 from loopscope.models.load import ModelCard, card_of
 from loopscope.models.packing import common_prefix
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.user_models import OBJECT
 from loopscope.store.hashing import code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
 from loopscope.tasks.encoding import Encoder, Example, LoadedTask, Row, Split
@@ -44,7 +47,7 @@ class ModelRequest:
     """Which model and tokenizer to load, and where to.
 
     Attributes:
-        spec: a specification of `load_model`.
+        spec: a specification of `load_model`; of a model in memory, what the run records.
         device: "cpu", "cuda", "auto".
         dtype: of weights and states; None is what `load_model` takes.
         revision: of a hub model.
@@ -52,6 +55,8 @@ class ModelRequest:
         seed: of the random weights.
         tokenizer: another checkpoint or a file to take the tokenizer from, or a tokenizer.
         needs_tokenizer: whether there are texts to encode; token ids need none.
+        given: a model in memory, or a function that makes one; None where `spec` names the model.
+        args: what a factory of the user's own is called with.
     """
 
     spec: str
@@ -62,13 +67,25 @@ class ModelRequest:
     seed: int = 0
     tokenizer: str | Tokenizer | None = None
     needs_tokenizer: bool = True
+    given: Any = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: ModelSpec, device: str = "auto", dtype: str | None = None, **more: Any) -> ModelRequest:
+        """From a specification, or from a model in memory, which stays where it is unless `device` says otherwise."""
+        if isinstance(model, str | os.PathLike):
+            return cls(text("model", model), device, dtype, **more)
+        if device == "auto" and not is_factory(model) and hasattr(model, "device"):
+            device = str(model.device)
+        return cls(spec_of(model), device, dtype, **more, given=model)
 
     def load(self) -> LoopedModel:
         """The model."""
         from loopscope.models.load import load_model
 
         return load_model(
-            self.spec,
+            self.spec if self.given is None else self.given,
+            model_args=self.args,
             device=self.device,
             dtype=self.dtype,
             revision=self.revision,
@@ -78,14 +95,16 @@ class ModelRequest:
 
     def load_tokenizer(self, model: object = None) -> Tokenizer | None:
         """The one that the user gave; none for token ids; the model's own, as an attribute or by its name."""
-        from loopscope.models.tokenizer import from_object, load_tokenizer
+        from loopscope.models.tokenizer import load_tokenizer, no_tokenizer
 
         if self.tokenizer is not None:
             return load_tokenizer(self.tokenizer)
         if not self.needs_tokenizer:
             return None
         own = getattr(model, "tokenizer", None)
-        return load_tokenizer(self.spec, revision=self.revision) if own is None else from_object(own)
+        if own is None and self.given is not None:
+            raise LoopscopeError(no_tokenizer(self.spec.removeprefix(OBJECT)))
+        return load_tokenizer(self.spec, revision=self.revision) if own is None else load_tokenizer(own)
 
 
 @dataclass(frozen=True)
@@ -129,9 +148,9 @@ def token_spans(tokenizer: Any, row: Row, example: Example, split: Split) -> tup
     if offsets_of is None:
         return None
     found = []
-    for (lead, text), sequence in zip(row.pairs, example.sequences, strict=True):
+    for (lead, scored_text), sequence in zip(row.pairs, example.sequences, strict=True):
         before = "" if split == "separate" else row.context + lead
-        offsets = offsets_of(before + text)
+        offsets = offsets_of(before + scored_text)
         if offsets is None:
             return None
         places = [(max(start - len(before), 0), max(end - len(before), 0)) for start, end in offsets]
@@ -153,6 +172,7 @@ class ModelFacts:
         seeds: of what is drawn at random, by name: random weights, an initial state.
         shares_context: whether it runs options that share a row.
         trained_clock: steps after which a step that knows its time leaves what it was trained for; else None.
+        args: what its factory was called with.
     """
 
     info: ModelInfo
@@ -163,6 +183,7 @@ class ModelFacts:
     seeds: dict[str, int]
     shares_context: bool
     trained_clock: int | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
 
     def leaving_clock(self, deepest: int) -> str | None:
         """The line about steps that leave the trained time, where the deepest state asked for needs such steps."""
@@ -200,6 +221,7 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         _seeds(model, card),
         bool(getattr(model, "shares_context", False)),
         card.trained_clock,
+        card.args,
     )
 
 
@@ -338,6 +360,7 @@ def build_manifest(
             # Only where it was chosen: a run from before there was a choice then still replays.
             **({"share_context": True} if settings.share_context else {}),
             **prompting.chosen(),
+            **({"model_args": dict(facts.args)} if facts.args else {}),
         },
         command_line=tuple(command_line),
     )

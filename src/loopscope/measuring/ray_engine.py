@@ -27,6 +27,8 @@ from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.plan import ModelFacts, PlannedTask, Request
 from loopscope.measuring.ray_guard import RayGuard, guarded
 from loopscope.measuring.worker import FindTask, LocalEngine, MeasuredBatch, Step
+from loopscope.models.identity import model_identity
+from loopscope.models.in_memory import is_factory
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.run_directory import WorkUnit
 from loopscope.tasks.encoding import LoadedTask, Row
@@ -84,6 +86,8 @@ class RayEngine:
             raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install 'loopscope[ray]'") from error
         self._ray: Any = ray
         self._request = request
+        _require_portable(request)
+        self._sent: Any = None
         self._idle: list[Any] = []
         self._dead = False
         self._started = not ray.is_initialized()
@@ -103,7 +107,12 @@ class RayEngine:
         worker = self._idle.pop() if self._idle else self._hire()
         facts: ModelFacts = self._get(worker.facts.remote())
         self._idle.append(worker)
-        return facts
+        given = self._request.model.given
+        if given is None or is_factory(given):
+            return facts
+        # A copy that travelled has lost the source of its classes; the run is that of the object here.
+        info = facts.info.model_copy(update={"weights": model_identity(given)})
+        return dataclasses.replace(facts, info=info)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -165,9 +174,11 @@ class RayEngine:
 
     def _hire(self) -> Any:
         self._require_alive()
-        # Rows go to a worker with each unit: what was given in Python need not travel as a whole.
-        request = dataclasses.replace(self._request, data=DataRequest(()))
-        return self._actor.remote(request, torch.get_num_threads(), answers_command_line())
+        if self._sent is None:
+            # Once for all workers: a model in memory may be large. Rows go to a worker with each unit.
+            request = dataclasses.replace(self._request, data=DataRequest(()))
+            self._sent = self._ray.put(request)
+        return self._actor.remote(self._sent, torch.get_num_threads(), answers_command_line())
 
     def _first(self, awaited: Iterable[Any]) -> Any:
         """Whichever is ready first; Ray is asked every second whether it is still there."""
@@ -194,6 +205,25 @@ class RayEngine:
             return self._ray.get(self._first([reference]))
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, LoopscopeError) else error from None
+
+
+def _require_portable(request: Request) -> None:
+    """Refuse a model in memory that other processes cannot have."""
+    given = request.model.given
+    if given is None:
+        return
+    remedy = f"give its maker by name, {setting('model', 'mine.py:build')}"
+    if not is_factory(given) and torch.device(request.model.device).type != "cpu":
+        raise LoopscopeError(f"{request.model.spec} is on {request.model.device}, which no worker has: {remedy}")
+    from ray import cloudpickle
+
+    try:
+        cloudpickle.dumps(given)  # type: ignore[no-untyped-call]
+    except Exception as error:  # whatever an object's own code raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise LoopscopeError(
+            f"{request.model.spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): {remedy}"
+        ) from error
 
 
 def _rows_of(unit: WorkUnit, planned: PlannedTask) -> list[Row]:

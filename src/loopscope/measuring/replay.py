@@ -28,6 +28,7 @@ from loopscope.measuring.run import Prepared, chat_of, prepare
 from loopscope.measuring.settings import BatchPolicy, Prompting, Settings, limits, rows
 from loopscope.measuring.transfer import length
 from loopscope.models.choices import split_choices
+from loopscope.models.in_memory import ModelSpec, borrowed, is_factory
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer
 from loopscope.store.column_types import Column, Table
@@ -148,7 +149,7 @@ def replay(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     device: str | None = None,
-    model: str | None = None,
+    model: ModelSpec | None = None,
     tokenizer: Any = None,
 ) -> list[Finding]:
     """Measure a sample of every task again and report what came out otherwise.
@@ -157,11 +158,12 @@ def replay(
         run: the run, whose records are sound.
         data_dir: where the benchmarks are; left out, where they were.
         device: where to measure; left out, where the run was measured.
-        model: where the model is; left out, where it was.
+        model: where the model is; left out, where it was. A run of a model in memory needs the object.
         tokenizer: the tokenizer, where the run was given one as an object.
     """
     try:
-        return list(_replay(run, request_of(run, data_dir, device, model, tokenizer)))
+        with borrowed(model):
+            return list(_replay(run, request_of(run, data_dir, device, model, tokenizer)))
     except LoopscopeError as error:
         return [Finding("replay", str(run.path), f"cannot be measured again: {error}")]
 
@@ -215,7 +217,8 @@ class Sources:
         )
         rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch, "tasks": tasks})
         found = differences(run.manifest, rebuilt)
-        unknown = ("model.weights.",) if not run.manifest.model.weights else ()
+        held = run.manifest.model.weights
+        unknown = ("model.weights.",) if not held else ("model.weights.value ",) if not _has_values(held) else ()
         refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES + unknown)]
         return cls(request, model, facts, tokenizer, prepared, found, refused)
 
@@ -229,6 +232,11 @@ class Sources:
         return QuestionEncoder(
             self.tokenizer, self.facts.max_positions, self.request.settings.long, spans=spans, share=share
         )
+
+
+def _has_values(weights: Mapping[str, str]) -> bool:
+    """Whether a run says of a model in memory what values it held."""
+    return any(name.startswith("value ") for name in weights)
 
 
 def _replay_unit(
@@ -281,7 +289,7 @@ def request_of(
     run: StoredRun,
     data_dir: str | os.PathLike[str] | None,
     device: str | None,
-    model: str | None,
+    model: ModelSpec | None,
     tokenizer: Any = None,
 ) -> Request:
     """The call that made the run, from its manifest and, for where its sources were, from its log."""
@@ -289,14 +297,15 @@ def request_of(
     called: Mapping[str, Any] = next((e for e in reversed(run.events) if e.get("event") == "call"), {})
     prompting, _ = Prompting.of_manifest(manifest.settings)
     return Request(
-        ModelRequest(
-            model or _found(called.get("folder"), manifest.model.spec),
+        ModelRequest.of(
+            _found(called.get("folder"), manifest.model.spec) if model is None else model,
             device or ("cuda" if _on_gpu(manifest) else "cpu"),
             manifest.dtypes.states,
-            called.get("revision") if model is None else None,
-            manifest.model.random_weights,
-            manifest.seeds.get("random_weights", 0),
-            _tokenizer(called.get("tokenizer"), tokenizer),
+            revision=called.get("revision") if model is None else None,
+            random_weights=manifest.model.random_weights,
+            seed=manifest.seeds.get("random_weights", 0),
+            tokenizer=_tokenizer(called.get("tokenizer"), tokenizer),
+            args=_args(manifest, model),
         ),
         DataRequest(
             tuple(
@@ -335,8 +344,15 @@ def _settings(manifest: Manifest) -> Settings:
         batch=BatchPolicy(batch.policy, batch.size, batch.token_budget),  # type: ignore[arg-type]
         unit_size=manifest.unit_size,
         readout_dtype=manifest.dtypes.readout,
-        **rest,
+        **{name: value for name, value in rest.items() if name != "model_args"},
     )
+
+
+def _args(manifest: Manifest, model: ModelSpec | None) -> Mapping[str, Any]:
+    """What made the run's model, unless an object is given that is made already."""
+    made = model is not None and not isinstance(model, str | os.PathLike) and not is_factory(model)
+    args = manifest.settings.get("model_args")
+    return {} if made or not isinstance(args, dict) else args
 
 
 def _spec(task: TaskInfo) -> str:
@@ -348,6 +364,9 @@ def _found(folder: str | None, spec: str) -> str:
     base, chosen = split_choices(spec)
     if chosen:
         return _found(folder, base) + spec[len(base) :]
+    file, colon, builder = spec.rpartition(":")
+    if file.endswith(".py"):
+        return _found(folder, file) + colon + builder
     name, equals, path = spec.rpartition("=")
     if folder is None or Path(path).is_absolute() or not (Path(folder) / path).exists():
         return spec

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
     from loopscope.models.batch import Batch
+    from loopscope.models.initial_state import InitialState
     from loopscope.models.load import ModelCard, card_of, load_model
     from loopscope.models.protocol import AffineHead, Context, LoopedModel
     from loopscope.models.tokenizer import Tokenizer, load_tokenizer
+    from loopscope.models.wrap import wrap
 
 __all__ = [
     "AffineHead",
     "Batch",
     "Context",
+    "InitialState",
     "LoopedModel",
     "LoopedModule",
     "ModelCard",
@@ -27,12 +30,14 @@ __all__ = [
     "card_of",
     "load_model",
     "load_tokenizer",
+    "wrap",
 ]
 
 _HOMES = {
     "AffineHead": "protocol",
     "Batch": "batch",
     "Context": "protocol",
+    "InitialState": "initial_state",
     "LoopedModel": "protocol",
     "LoopedModule": "base",
     "ModelCard": "load",
@@ -40,6 +45,7 @@ _HOMES = {
     "card_of": "load",
     "load_model": "load",
     "load_tokenizer": "tokenizer",
+    "wrap": "wrap",
 }
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,10 @@ from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards, open_checkpoint, read_header
 from loopscope.models.checkpoint.weights import load_tensors, main_dtype, match_tensors
 from loopscope.models.families.detect import build_model, check_architecture, detect_family
+from loopscope.models.in_memory import ModelSpec, spec_of, taken
 from loopscope.models.published import RUN_DTYPE
 from loopscope.models.registry import Source, parse_spec
-from loopscope.models.user_models import load_user_model
+from loopscope.models.user_models import built, load_factory, model_arguments, parsed_value
 
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
@@ -47,8 +48,8 @@ class ModelCard:
         spec: what the user wrote.
         name: what tables call it.
         family: "ouro", "huginn", …
-        kind: hub, folder, embedded, random or entry point.
-        location: the hub name, the folder or the entry point.
+        kind: hub, folder, embedded, random, entry point, code or object.
+        location: the hub name, the folder, the entry point or where the code is.
         revision: the full commit hash, for a hub model.
         stored_dtype: the dtype of most of the checkpoint's bytes; None without a checkpoint.
         dtype: the dtype it was loaded in.
@@ -60,6 +61,7 @@ class ModelCard:
         random: whether the weights are random.
         seed: the seed of random weights.
         files: what was read.
+        args: what a factory of the user's own was called with, or what was chosen of a family.
     """
 
     spec: str
@@ -78,6 +80,12 @@ class ModelCard:
     random: bool = False
     seed: int | None = None
     files: tuple[Path, ...] = ()
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the model's code is the user's own."""
+        return self.kind in ("entry point", "code", "object")
 
     @cached_property
     def sha256(self) -> dict[str, str]:
@@ -86,7 +94,8 @@ class ModelCard:
 
     def as_dict(self, *, hashes: bool = True) -> dict[str, Any]:
         """Plain values for a manifest, with the files' sizes and, unless declined, their hashes."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("files", "sha256")}
+        fields = {name: value for name, value in vars(self).items() if name not in ("files", "sha256", "args")}
+        fields |= {"args": dict(self.args)} if self.args else {}
         files = [{"name": path.name, "bytes": path.stat().st_size} for path in self.files]
         if hashes:
             for entry in files:
@@ -103,8 +112,9 @@ def card_of(model: LoopedModel) -> ModelCard:
 
 
 def load_model(
-    spec: str | os.PathLike[str],
+    spec: ModelSpec,
     *,
+    model_args: Mapping[str, Any] | str | None = None,
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
@@ -115,8 +125,12 @@ def load_model(
     """The model that a specification names, in evaluation mode on its device.
 
     Args:
-        spec: a published name, a hub name (`org/name@revision`), a folder, `toy-ouro`, `loop:MODEL:10-20`, or the
-            name of an entry point; see `loopscope.models.registry`.
+        spec: a published name, a hub name (`org/name@revision`), a folder, `toy-ouro`, `loop:MODEL:10-20`, the name of
+            an entry point, or code of one's own, `mine.py:build` or `package.module:build`; see
+            `loopscope.models.registry`. A function that makes a model is called as such code is; a model in memory is
+            moved to its device and otherwise left as it is.
+        model_args: what code of one's own is called with, as a mapping or as text, "ckpt=step900,cores=2"; for
+            families that have choices, what is chosen.
         device: "cpu", "cuda", "cuda:1", "mps", or "auto".
         dtype: the dtype of the weights and of embed and step; None is bfloat16 for a published checkpoint, the
             paper's protocol, and the checkpoint's own for any other.
@@ -128,18 +142,28 @@ def load_model(
     Raises:
         LoopscopeError: one line for whatever is wrong; nothing is half loaded.
     """
-    place = find_device(device)
+    place, args = find_device(device), model_arguments(model_args)
+    switch("random_weights", random_weights)
+    if not isinstance(spec, str | os.PathLike):
+        if random_weights or revision is not None:
+            raise LoopscopeError("random_weights= and revision= are for checkpoints: a model in memory has neither")
+        model = taken(spec, args, place, None if dtype is None else find_dtype(dtype))
+        named = spec_of(spec)
+        return _with_card(model, named, Source(named, "code", named), kind="object", args=args)
     spec = text("spec", spec)
     source = parse_spec(spec, optional_text("revision", revision))
-    switch("random_weights", random_weights)
+    if args and not source.is_code:
+        spec += ("," if source.chosen else ":") + ",".join(f"{name}={value}" for name, value in args.items())
+        source = parse_spec(spec, revision)
     if dtype is None and source.published is not None:
         dtype = RUN_DTYPE
     wanted = None if dtype is None else find_dtype(dtype)
-    if source.kind == "entry point":
+    if source.is_code:
         if random_weights:
             raise LoopscopeError(f"{spec} is a model of your own: random weights are up to its factory")
-        model: LoopedModel = load_user_model(source.location, place, wanted)
-        return _with_card(model, spec, source, kind=source.kind)
+        called = {name: parsed_value(value) for name, value in source.chosen.items()} | args
+        model = built(load_factory(source.kind, source.location), source.location, called, place, wanted)
+        return _with_card(model, spec, source, kind=source.kind, args=args)
     if random_weights:
         whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
         return _load_random(spec, source, place, wanted, seed, offline)

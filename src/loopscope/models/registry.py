@@ -6,6 +6,7 @@ toy-ouro                        a model inside the package (`embedded`)
 runs/step-900, ./toy-ouro       a local folder
 loop:PATH_OR_NAME:10-20         any Llama-style checkpoint, layers 10 to 20 looped
 my-model                        an entry point of an installed package (`user_models`)
+mine.py:build, pkg.module:build a callable of one's own that makes the model (`user_models`)
 NAME:CHOICE=VALUE,…             any of these, of a family that has choices (`choices`)
 """
 
@@ -22,9 +23,9 @@ from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.models.checkpoint.config import CONFIG
 from loopscope.models.choices import split_choices
 from loopscope.models.published import PUBLISHED, Published
-from loopscope.models.user_models import user_models
+from loopscope.models.user_models import OBJECT, names_code, user_models
 
-Kind = Literal["hub", "folder", "embedded", "entry point"]
+Kind = Literal["hub", "folder", "embedded", "entry point", "code"]
 
 
 EMBEDDED = Path(__file__).parent / "embedded"
@@ -44,8 +45,8 @@ class Source:
 
     Attributes:
         name: what the model is called in tables.
-        kind: hub, folder, embedded or entry point.
-        location: the hub name, the folder, or the entry point's name.
+        kind: hub, folder, embedded, entry point or code.
+        location: the hub name, the folder, the entry point's name, or where the callable is.
         revision: the commit, tag or branch to take from the hub; None is the newest.
         published: the known checkpoint, if it is one.
         span: first and last layer to loop, for `loop:` specifications.
@@ -59,6 +60,11 @@ class Source:
     published: Published | None = None
     span: tuple[int, int] | None = None
     chosen: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_code(self) -> bool:
+        """Whether a callable of the user's own makes the model."""
+        return self.kind in ("entry point", "code")
 
     @property
     def folder(self) -> Path | None:
@@ -89,11 +95,14 @@ def parse_spec(spec: str, revision: str | None = None) -> Source:
     """
     if len(spec) > LONGEST_SPEC:
         raise LoopscopeError(f"the model {shown(spec)} is longer than {LONGEST_SPEC} characters: no model is called so")
+    if spec.startswith(OBJECT):
+        raise LoopscopeError(
+            f"{shown(spec.removeprefix(OBJECT))} was a model in memory: give the model itself, as in "
+            f"loopscope.measure(model, …) or run.verify(model=model)"
+        )
     base, chosen = split_choices(spec)
     if chosen and not _is_dir(_expanded(spec)):
         source = parse_spec(base, revision)
-        if source.kind == "entry point":
-            raise LoopscopeError(f"{shown(spec)}: {source.name} is a model of your own: its choices are its factory's")
         return replace(source, name=source.name + spec[len(base) :], chosen=chosen)
     if spec.startswith("loop:"):
         return _parse_loop(spec, revision)
@@ -125,7 +134,7 @@ def _parse_loop(spec: str, revision: str | None) -> Source:
     if not base or span is None:
         raise LoopscopeError(f"{shown(spec)} is not loop:PATH_OR_NAME:FIRST-LAST, for example loop:org/model:10-20")
     source = parse_spec(base, revision)
-    if source.kind == "entry point" or source.span is not None:
+    if source.is_code or source.span is not None:
         raise LoopscopeError(f"{shown(spec)}: only a checkpoint's layers can be looped, not {shown(base)}")
     return replace(source, name=f"loop:{source.name}:{layers}", span=(int(span[1]), int(span[2])))
 
@@ -144,7 +153,10 @@ def _named(spec: str) -> Source | None:
     if spec and _is_dir(folder):
         return _folder(folder)
     if folder.is_file():
-        raise LoopscopeError(f"{_in_one_line(spec)} is a file: give the folder it lies in")
+        builder = f": name what builds the model, as in {_in_one_line(spec)}:build" if folder.suffix == ".py" else None
+        raise LoopscopeError(f"{_in_one_line(spec)} is a file{builder or ': give the folder it lies in'}")
+    if names_code(spec):
+        return Source(spec, "code", spec)
     if _HUB_NAME.fullmatch(spec):
         return Source(spec, "hub", spec)
     if looks_like_path and "@" not in spec:

@@ -282,6 +282,8 @@ def load_tokenizer(
     if spec.endswith((".json", ".model")) and not os.path.isdir(spec):
         return _fitting(Tokenizer.from_file(Path(spec)), vocabulary_size, "the model")
     source = parse_spec(spec, optional_text("revision", revision))
+    if source.kind == "code":
+        raise LoopscopeError(no_tokenizer(source.name))
     if source.kind == "entry point":
         tokenizer = _user_tokenizer(source.location)
     else:
@@ -301,6 +303,14 @@ def _fetch(source: Source, offline: bool | None) -> Path:
     folder = HubRepository(*where, offline=offline).fetch_tokenizer()
     assert folder is not None
     return folder
+
+
+def no_tokenizer(name: str) -> str:
+    """The complaint about a model of the user's own that cannot read text."""
+    return (
+        f"{name} brings no tokenizer for tasks in text: give {setting('tokenizer')}, or tasks of token ids "
+        f"(loopscope.Task.from_ids), or set model.tokenizer"
+    )
 
 
 def _user_tokenizer(name: str) -> Tokenizer:

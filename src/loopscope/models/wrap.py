@@ -1,0 +1,253 @@
+"""`wrap`: a looped model of three functions, without a class.
+
+Each function is given what its parameters are called; what it does not ask for is done here:
+
+    embed(ids) or embed(batch)          ids [B, S] → the state [B, S, D], or a `Context`
+    step(state)                         may ask for context, injection, depth, carry
+    readout(state)                      may ask for positions, dtype, context
+
+A readout without `positions` is run on all positions, and those asked for are taken. One without `dtype` is run in a
+mode in which every tensor that meets the state is cast to its dtype, weights once for all calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from loopscope.errors import LoopscopeError
+from loopscope.models.base import LoopedModule, select
+from loopscope.models.batch import Batch
+from loopscope.models.identity import held_objects
+from loopscope.models.protocol import AffineHead, Context
+from loopscope.models.walk import Walk, asks
+
+TRIAL = ((0, 1, 2), (1, 0))
+"""Token ids of the batch that a wrapped model is tried with; every vocabulary has them."""
+
+
+def wrap(
+    *,
+    embed: Callable[..., Any],
+    step: Callable[..., Any],
+    readout: Callable[..., Any] | None = None,
+    head: nn.Linear | AffineHead | Tensor | None = None,
+    trained_depth: int | None = None,
+    name: str = "wrapped",
+    boundary: str = LoopedModule.boundary,
+    max_positions: int | None = None,
+    tokenizer: Any = None,
+    device: str | torch.device | None = None,
+) -> LoopedModule:
+    """A looped model of three functions; sizes are found by trying them on a small batch.
+
+    Args:
+        embed: from token ids [B, S] to the initial state [B, S, D]; a parameter called `batch` gets the `Batch`
+            instead, and a `Context` may be returned.
+        step: from a state to the next one; gets `context`, `injection`, `depth` or `carry` by the names of its
+            parameters.
+        readout: from a state to logits; gets `positions`, `dtype` or `context` by the names of its parameters. Left
+            out where there is a `head`.
+        head: the affine head, where logits are nothing but an affine map of the state.
+        trained_depth: the number of loops that the model was trained for, if known.
+        name: what tables call it.
+        boundary: one phrase that says where in the model the state is taken.
+        max_positions: the longest sequence, if there is a limit.
+        tokenizer: its tokenizer, for tasks in text.
+        device: where the functions work; found from the tensors that they hold.
+
+    >>> words, turn = torch.nn.Embedding(16, 8), torch.nn.Linear(8, 8)
+    >>> model = wrap(
+    ...     embed=words, step=lambda h: h + torch.tanh(turn(h)), readout=lambda h: h @ words.weight.T, trained_depth=4
+    ... )
+    >>> model.hidden_size, model.vocabulary_size
+    (8, 16)
+    """
+    if readout is None and head is None:
+        raise LoopscopeError("wrap needs readout=, from a state to logits, or head=, the affine map that it is")
+    for what, given in (("embed", embed), ("step", step), ("readout", readout)):
+        if given is not None and not callable(given):
+            raise LoopscopeError(f"wrap: {what}= is a {type(given).__name__}; give a function or a module")
+    model = WrappedModel(embed, step, readout, head)
+    model.name, model.boundary, model.max_positions = name, boundary, max_positions
+    model.trained_depth, model.tokenizer = trained_depth, tokenizer  # type: ignore[assignment]
+    model.try_out(device)
+    return model
+
+
+class WrappedModel(LoopedModule):
+    """Three functions as a looped model; `wrap` makes it."""
+
+    family = "wrapped"
+
+    def __init__(
+        self,
+        embed: Callable[..., Any],
+        step: Callable[..., Any],
+        readout: Callable[..., Any] | None,
+        head: nn.Linear | AffineHead | Tensor | None,
+    ) -> None:
+        super().__init__()
+        self.embed_function, self.step_function, self.readout_function = embed, step, readout
+        self._head = head if isinstance(head, nn.Module) or head is None else _as_head(head)
+        # Registered, so that moving, freezing and evaluation mode reach the modules that the functions use.
+        held = held_objects([embed, step, readout, head])
+        self.used = nn.ModuleList(value for value in held if isinstance(value, nn.Module))
+        self._tensors = [value for value in held if isinstance(value, Tensor)]
+        self._place: tuple[torch.device, torch.dtype] | None = None
+        self._kept: dict[tuple[int, torch.dtype], _Cast] = {}
+
+    def try_out(self, device: str | torch.device | None) -> None:
+        """Run each function once and note the sizes."""
+        tensors = [*self.parameters(), *self._tensors]
+        found = next((t.device for t in tensors), torch.device("cpu")) if device is None else torch.device(device)
+        self._place = found, next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+        batch = Batch.from_rows(TRIAL, source_rows=[0, 1])
+        with torch.no_grad():
+            state = self.embed(batch).state
+            if state.dim() != 3 or state.shape[:2] != batch.input_ids.shape:
+                raise LoopscopeError(
+                    f"wrap: embed= gave {list(state.shape)} for ids {list(batch.input_ids.shape)}; "
+                    f"it must give one state a token, [rows, positions, width]"
+                )
+            self._place, self.hidden_size = (state.device, state.dtype), int(state.shape[2])
+            walk = Walk.of(self, batch)
+            walk.advance()
+            logits = walk.read()
+        if logits.dim() != 3 or logits.shape[:2] != state.shape[:2]:
+            raise LoopscopeError(
+                f"wrap: readout= gave {list(logits.shape)} for a state {list(state.shape)}; "
+                f"it must give logits for every position, [rows, positions, vocabulary]"
+            )
+        self.vocabulary_size = int(logits.shape[2])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the functions work."""
+        return self._of_weights(0)  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the state."""
+        return self._of_weights(1)  # type: ignore[no-any-return]
+
+    def _of_weights(self, index: int) -> Any:
+        weight = next((weight for weight in self.parameters() if weight.is_floating_point()), None)
+        assert self._place is not None
+        return self._place[index] if weight is None else (weight.device, weight.dtype)[index]
+
+    @property
+    def head(self) -> AffineHead | None:
+        """The affine head, where one was given."""
+        return AffineHead(self._head.weight, self._head.bias) if isinstance(self._head, nn.Module) else self._head
+
+    def embed(self, batch: Batch) -> Context:
+        """The state that the function gives, or its whole context."""
+        function = self.embed_function
+        batch = batch.to(self.device)
+        made = function(batch) if asks(function, "batch") else function(batch.input_ids)
+        if isinstance(made, Context):
+            return made
+        if not isinstance(made, Tensor):
+            raise LoopscopeError(f"wrap: embed= must return a state or a Context, not a {type(made).__name__}")
+        return Context(made, batch)
+
+    def step(self, state: Tensor, context: Context, *, depth: int, carry: Any) -> Any:
+        """One step; what the function carries along goes with the state."""
+        function = self.step_function
+        known = {"context": context, "injection": context.injection, "depth": depth, "carry": carry}
+        made = function(state, **{name: value for name, value in known.items() if asks(function, name)})
+        return made if asks(function, "carry") else (made, None)
+
+    def readout(
+        self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None, *, context: Context
+    ) -> Tensor:
+        """Logits; positions and dtype are seen to where the function does not."""
+        function = self.readout_function or self._affine
+        known: dict[str, Any] = {"positions": positions, "dtype": dtype, "context": context}
+        asked = {name: value for name, value in known.items() if asks(function, name)}
+        with _nothing() if dtype is None or "dtype" in asked else self._in(dtype):
+            given = state if dtype is None else state.to(dtype)
+            logits: Tensor = function(given, **asked)
+        return logits if "positions" in asked or positions is None else select(logits, positions)
+
+    def _affine(self, state: Tensor, positions: Tensor | None = None) -> Tensor:
+        head = self.head
+        assert head is not None
+        return functional.linear(select(state, positions), *head)
+
+    def _in(self, dtype: torch.dtype) -> TorchFunctionMode:
+        return _Casting(dtype, functools.partial(self._kept_cast, dtype=dtype))
+
+    def _kept_cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """A tensor in another dtype; a frozen weight is cast once and kept while it is the same."""
+        if tensor.requires_grad or not any(tensor is weight for weight in self._weights()):
+            return tensor.to(dtype)
+        version = -1 if tensor.is_inference() else tensor._version
+        held = self._kept.get((id(tensor), dtype))
+        if held is None or held.tensor is not tensor or held.version != version:
+            # Inside a function transform every result belongs to the transform; what is kept must outlive it.
+            with torch._C._DisableFuncTorch(), torch.inference_mode(False):
+                held = _Cast(tensor, version, tensor.detach().to(dtype))
+            self._kept[id(tensor), dtype] = held
+        return held.cast
+
+    def _weights(self) -> Iterator[Tensor]:
+        yield from self.parameters()
+        yield from self.buffers()
+        yield from self._tensors
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WrappedModel:
+        self._kept.clear()
+        super()._apply(fn, recurse)
+        return self
+
+
+class _Cast(NamedTuple):
+    """A weight, its version, and its values in another dtype."""
+
+    tensor: Tensor
+    version: int
+    cast: Tensor
+
+
+class _Casting(TorchFunctionMode):
+    """Every plain floating-point tensor that an operation is given is in one dtype."""
+
+    def __init__(self, dtype: torch.dtype, cast: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self._dtype, self._cast = dtype, cast
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _UNCHANGED:
+            return func(*args, **(kwargs or {}))
+        given = {name: self._given(value) for name, value in (kwargs or {}).items()}
+        return func(*(self._given(value) for value in args), **given)
+
+    def _given(self, value: Any) -> Any:
+        if isinstance(value, list | tuple) and type(value) in (list, tuple):
+            return type(value)(map(self._given, value))
+        if type(value) not in (Tensor, nn.Parameter) or not value.is_floating_point() or value.dtype == self._dtype:
+            return value
+        with torch._C.DisableTorchFunction():
+            return self._cast(value)
+
+
+_UNCHANGED = {Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.type, Tensor.dtype.__get__}  # type: ignore[attr-defined]
+"""What asks about or for a dtype is left to the readout's own code."""
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _as_head(given: AffineHead | Tensor) -> AffineHead:
+    return given if isinstance(given, AffineHead) else AffineHead(given)

@@ -1,0 +1,223 @@
+"""Models in memory and in code of one's own: measured, killed and resumed, told apart, left as they were."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import loopscope as ls
+from loopscope.errors import LoopscopeError
+from loopscope.measuring.replay import replay
+from loopscope.run import Run
+from loopscope.store import verify
+
+SCRIPT = Path(__file__).with_name("small_gpt.py")
+
+
+@pytest.fixture(scope="module")
+def small_gpt() -> Any:
+    """The script as a module that cannot be imported by its name, as a notebook's cells cannot."""
+    spec = importlib.util.spec_from_file_location("cells", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["cells"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two short questions."""
+    path = tmp_path_factory.mktemp("data") / "sums.jsonl"
+    rows = [{"prompt": f"Add {n} and {n}.", "solution": f" {2 * n}.", "id": f"sum-{n}"} for n in range(2)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"sums={path}"
+
+
+@pytest.fixture(scope="module")
+def whole(small_gpt: Any, task: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An object's run that nothing disturbed."""
+    output = tmp_path_factory.mktemp("object") / "run"
+    return ls.measure(
+        small_gpt.build(), task, output=output, level="full", tokens=True, paths=True, **small_gpt.OPTIONS
+    )
+
+
+@pytest.fixture(scope="module")
+def gridded(small_gpt: Any, task: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same at level grid."""
+    output = tmp_path_factory.mktemp("object") / "run"
+    return ls.measure(small_gpt.build(), task, output=output, tokens=True, **small_gpt.OPTIONS)
+
+
+def _records(run: Run) -> dict[str, bytes]:
+    return {str(file.relative_to(run.path)): file.read_bytes() for file in sorted(run.path.rglob("*.parquet"))}
+
+
+def test_an_object_is_measured_and_its_numbers_are_those_of_its_readout(whole: Run, small_gpt: Any) -> None:
+    assert whole.finished
+    assert whole.manifest.model.spec == "object:cells.LoopedGPT"
+    assert whole.records["scalar_check_passed"].all()
+    model = small_gpt.build().double().eval()
+    tokenizer = ls.load_tokenizer("toy-ouro")
+    for row in whole.records.filter(transition=1).iter_rows(named=True):
+        example = whole.examples.row(by_predicate=ls_column("example_id") == row["example_id"], named=True)
+        prompt, answer = tokenizer.encode(example["prompt"]), tokenizer.encode(example["reference"])
+        states = model.states(ls.Batch.from_rows([prompt + answer]), [1, 2])
+        places = list(range(len(prompt) - 1, len(prompt) + len(answer) - 1))
+
+        def utility(alpha: torch.Tensor, states: Any = states, places: Any = places, answer: Any = answer) -> Any:
+            logits = model.readout(states[1] + alpha * (states[2] - states[1]))
+            return torch.log_softmax(logits[0, places], -1)[range(len(places)), answer].mean()
+
+        alpha = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(utility(alpha), alpha, create_graph=True)
+        assert row["slope"] == pytest.approx(slope.item(), abs=1e-5)
+
+
+def ls_column(name: str) -> Any:
+    import polars as pl
+
+    return pl.col(name)
+
+
+def test_levels_agree(small_gpt: Any, task: str, whole: Run, gridded: Run, tmp_path: Path) -> None:
+    quick = ls.measure(small_gpt.build(), task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS)
+    for run in (quick, gridded):
+        for name in ("slope", "quadratic", "gain"):
+            assert run.records[name].to_list() == whole.records[name].to_list()
+
+
+def test_killed_and_resumed(task: str, whole: Run, tmp_path: Path) -> None:
+    call = [sys.executable, str(SCRIPT), str(tmp_path / "run"), task]
+    assert subprocess.run([*call, "1"], capture_output=True).returncode == -signal.SIGKILL
+    assert not Run(tmp_path / "run").finished
+    resumed = subprocess.run([*call, "0"], capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    assert _records(Run(tmp_path / "run")) == _records(whole)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The script as an installed package with an entry point."""
+    folder = tmp_path / "site"
+    info = folder / "small_looped-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "small_looped.py").write_text(SCRIPT.read_text())
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: small-looped\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[loopscope.models]\nsmall-gpt = small_looped:build\n")
+    monkeypatch.syspath_prepend(str(folder))
+    importlib.invalidate_caches()
+    yield "small-gpt"
+    sys.modules.pop("small_looped", None)
+
+
+@pytest.mark.parametrize("way", ["file", "module", "entry point", "function"])
+def test_every_way_gives_the_same_records(
+    way: str, small_gpt: Any, installed: str, task: str, gridded: Run, tmp_path: Path
+) -> None:
+    spec = {
+        "file": f"{SCRIPT}:build",
+        "module": "small_looped:build",
+        "entry point": installed,
+        "function": small_gpt.build,
+    }[way]
+    run = ls.measure(spec, task, output=tmp_path / "run", tokens=True, model_args="seed=0", **small_gpt.OPTIONS)
+    assert _records(run) == _records(gridded)
+    assert run.manifest.settings["model_args"] == {"seed": 0}
+    # A function of a file that was never imported by name is not found again without it.
+    found = run.verify(replay=True, model=small_gpt.build if way == "function" else None)
+    assert found.ok, found.findings
+
+
+def test_another_model_is_refused_with_the_difference(small_gpt: Any, task: str, tmp_path: Path) -> None:
+    def measured(model: Any, **more: Any) -> Run:
+        return ls.measure(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS, **more)
+
+    model = small_gpt.build()
+    run = measured(model)
+    (run.path / "units" / f"{run.units[-1].name}.json").unlink()
+    model.gpt.seen = torch.zeros(3)  # as a model that keeps a table of positions does
+    with pytest.raises(LoopscopeError, match=r"model\.weights\.tensors was"):
+        measured(model)
+    del model.gpt.seen
+    assert measured(model).finished
+    with pytest.raises(LoopscopeError, match=r"model\.weights\.value softcap was"):
+        measured(small_gpt.build(softcap=9.0))
+    with pytest.raises(LoopscopeError, match=r"model\.weights\.tensors was"):
+        measured(small_gpt.build(seed=1))
+    with torch.no_grad():
+        model.gpt.h[0].c_proj.bias[0] += 1.0
+    with pytest.raises(LoopscopeError, match=r"model\.weights\.tensors was"):
+        measured(model)
+
+
+def test_a_table_that_the_model_keeps_does_not_make_it_another(small_gpt: Any, task: str, tmp_path: Path) -> None:
+    class Keeping(small_gpt.LoopedGPT):  # type: ignore[misc]
+        def embed(self, batch: Any) -> Any:
+            self.widest = max(getattr(self, "widest", 0), batch.input_ids.shape[1])
+            self.table = torch.arange(self.widest)
+            return super().embed(batch)
+
+    torch.manual_seed(0)
+    model = Keeping(small_gpt.GPT())
+    first = ls.measure(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS)
+    assert model.widest > 0
+    (first.path / "units" / f"{first.units[-1].name}.json").unlink()
+    assert ls.measure(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS).finished
+
+
+def test_an_object_is_left_as_it_was(small_gpt: Any, task: str, tmp_path: Path) -> None:
+    model = small_gpt.build()
+    model.gpt.wpe.weight.requires_grad_(False)
+    model.gpt.ln_f.eval()
+    before = [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
+    assert any(before[0])
+    ls.measure(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS)
+    after = [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
+    assert after == before
+
+
+def test_a_run_of_an_object_is_verified_with_it(gridded: Run, whole: Run, small_gpt: Any) -> None:
+    assert gridded.verify(model=small_gpt.build()).ok
+    (finding,) = replay(gridded)
+    assert "was a model in memory: give the model itself" in finding.message
+    (finding,) = replay(gridded, model=small_gpt.build(seed=1))
+    assert finding.message.startswith("not the sources of the run: model.weights.tensors was ")
+    assert verify(whole).ok
+
+
+@pytest.mark.parametrize(
+    ("given", "args", "message"),
+    [
+        ("nowhere.py:build", None, "there is no file nowhere.py"),
+        (f"{SCRIPT}:make", None, "has no make: the part after the colon names what builds the model"),
+        (f"{SCRIPT}:OPTIONS", None, "OPTIONS in .* is a dict: name a function"),
+        (str(SCRIPT), None, "is a file: name what builds the model, as in"),
+        ("no_such_package.models:build", None, "cannot be imported: No module named 'no_such_package'"),
+        (f"{SCRIPT}:build", {"width": 3}, "takes no width: it takes seed, softcap"),
+        (f"{SCRIPT}:build", "softcap", "'softcap' is not NAME=VALUE"),
+        (f"{SCRIPT}:build", "seed=1,seed=2", "gives seed twice"),
+        (f"{SCRIPT}:build", {"seed": torch.zeros(1)}, "holds seed, a Tensor: give numbers, text"),
+        (f"{SCRIPT}:Block", None, r"needs width: give it with model_args='width=…'"),
+        (torch.nn.Linear(2, 2), None, "loopscope.wrap makes a model of three functions"),
+        (lambda: torch.nn.Linear(2, 2), None, "lacks family, name, hidden_size"),
+        (7, None, "model= takes a name, a model or a function that makes one, not 7"),
+    ],
+)
+def test_a_mistake_is_one_line(given: Any, args: Any, message: str, task: str, tmp_path: Path) -> None:
+    with pytest.raises(LoopscopeError, match=message) as caught:
+        ls.measure(given, task, output=tmp_path / "run", transitions=[1], model_args=args, device="cpu")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
