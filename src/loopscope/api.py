@@ -107,7 +107,7 @@ def measure(
         share_context: run what the options of a question have in common once, instead of once per option.
         unit_size: questions measured and stored at a time.
         scalar_checks: questions of each task on which Q is computed a second way.
-        exit_threshold: the exit gate's CDF threshold; None takes the checkpoint's.
+        exit_threshold: the exit gate's threshold; None takes the checkpoint's.
         random_weights: build the model without its checkpoint; the run is marked as random.
         seed: what random weights are drawn from.
         tokenizer: instead of the model's own: a tokenizer of transformers, SentencePiece or tokenizers, its file, or

@@ -83,6 +83,24 @@ def test_published_checkpoint_runs_in_bfloat16_unless_told_otherwise(tiny, local
             assert torch.equal(parameter, stored[key].to(dtype)), key
 
 
+@pytest.mark.parametrize(
+    ("family", "repo", "short", "choices"),
+    [
+        ("nanbeige", "Nanbeige/Nanbeige4.2-3B", "nanbeige4.2-3b", ""),
+        ("hrm_text", "sapientinc/HRM-Text-1B", "hrm-text-1b", ":attention=causal"),
+        ("loopus", "Thrillcrazyer/Qwen3_1.7B_LoopUS", "qwen3_1.7b_loopus", ":exit=none"),
+    ],
+)
+def test_families_by_hub_name_and_short_name(golden_folder, local_hub, family, repo, short, choices):
+    publish(local_hub, repo, golden_folder(family))
+    for name in (repo, short, f"{short}@main{choices}"):
+        model = load_model(name, revision=None if "@" in name else COMMIT)
+        card = card_of(model)
+        assert (card.kind, card.revision, card.family) == ("hub", COMMIT, family.replace("_", "-"))
+        assert (card.stored_dtype, model.dtype) == ("float32", torch.bfloat16)
+        assert model.name == short + (choices if "@" in name else "")
+
+
 @pytest.mark.parametrize("stored", [True, False])
 def test_tied_head_may_be_stored_or_left_out(tiny, stored):
     folder = tiny("huginn")

@@ -42,7 +42,7 @@ def measure(
     long: Annotated[str, flag("--long", "Sequences that do not fit: error, skip or truncate-left.")] = "error",
     share_context: Annotated[bool, flag("--share-context", "Run what a question's options share once.")] = False,
     unit_size: Annotated[int, flag("--unit-size", "Questions stored at a time.")] = 64,
-    exit_threshold: Annotated[float | None, flag("--exit-threshold", "CDF threshold of the exit gate.")] = None,
+    exit_threshold: Annotated[float | None, flag("--exit-threshold", "Threshold of the exit gate.")] = None,
     random_weights: Annotated[bool, flag("--random-weights", "No checkpoint: random weights, marked as such.")] = False,
     seed: Annotated[int, flag("--seed", "Seed of the random weights.")] = 0,
     tokenizer: Annotated[

@@ -264,7 +264,7 @@ class Settings:
         unit_size: questions in a work unit.
         readout_dtype: arithmetic of the readout, the paper's FP32 by default.
         scalar_checks: questions of each task on which Q is computed a second way.
-        exit_threshold: CDF threshold of the exit gate; None takes the checkpoint's own.
+        exit_threshold: threshold of the exit gate; None takes the checkpoint's own.
         long: what happens to sequences longer than the model allows.
         share_context: whether what the options of a question have in common runs once.
     """

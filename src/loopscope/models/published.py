@@ -245,7 +245,7 @@ def _hrm_text() -> list[Published]:
             "bfloat16",
             {},
             certain="the name",
-            note="config.json and sizes; its num_hidden_layers is said to count both stacks, which is counted here",
+            note="config.json and sizes (layers are counted from the tensors)",
         ),
     ]
 

@@ -10,10 +10,12 @@ from safetensors.torch import load_file
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
+from loopscope.models.families.detect import build_model
 from loopscope.models.families.hrm_text import HrmStack, HrmText
 from loopscope.models.layers.blocks import GatedAttention, SeparateAttention
 from loopscope.models.load import load_model
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.registry import find_published
 from loopscope.models.walk import Walk
 
 
@@ -197,6 +199,12 @@ def test_stacks_of_different_heights_are_refused(golden_variant):
 
     with pytest.raises(LoopscopeError, match="2 layers of H_module and 1 of L_module"):
         load_model(golden_variant("hrm_text", without))
+
+
+def test_more_layers_than_any_model_has_are_refused_before_they_are_built():
+    names = [f"model.{stack}_module.layers.{i}.mlp.down_proj.weight" for stack in "HL" for i in range(1001)]
+    with pytest.raises(LoopscopeError, match="holds 1001 layers of H_module, more than 1000"):
+        build_model("hrm-text", find_published("hrm-text-1b").config, None, names)
 
 
 def test_the_scale_of_the_embedding_follows_from_its_width(golden_variant):

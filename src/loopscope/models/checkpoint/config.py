@@ -17,6 +17,8 @@ LARGEST_JSON = 100_000_000
 """Bytes of a configuration or an index; the largest published ones have a tenth."""
 LARGEST_SIZE = 2**31 - 1
 """Of any width, vocabulary or number of positions: a hundred thousand times today's."""
+MOST_LAYERS = 1000
+"""The deepest published models have a tenth."""
 MOST_LOOPS = 1_000_000
 """Trained depth."""
 LARGEST_NUMBER, SMALLEST_NUMBER = 1e30, 1e-30

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, shown
+from loopscope.models.checkpoint.config import MOST_LAYERS
 from loopscope.models.choices import require_known
 
 if TYPE_CHECKING:
@@ -91,8 +92,6 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
-MOST_LAYERS = 1000
-"""In a configuration; the deepest published models have a tenth."""
 _ARCHITECTURES = {
     "OuroForCausalLM": "ouro",
     "RavenForCausalLM": "raven",

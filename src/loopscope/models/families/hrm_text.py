@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
+from loopscope.models.checkpoint.config import MOST_LAYERS, MOST_LOOPS, ConfigFields
 from loopscope.models.checkpoint.safetensors import TensorEntry
 from loopscope.models.choices import chosen_number, chosen_word
 from loopscope.models.layers.attention import (
@@ -126,6 +126,8 @@ def _layers(fields: ConfigFields, names: Iterable[str] | None) -> int:
         return fields.size("num_layers_per_stack", fields.size("num_hidden_layers"))
     found = [match for match in map(_LAYER.match, names) if match]
     counts = {stack: len({match[2] for match in found if match[1] == stack}) for stack in "HL"}
+    if counts["H"] > MOST_LAYERS:
+        raise fields.fault(f"the checkpoint holds {counts['H']} layers of H_module, more than {MOST_LAYERS}")
     if counts["H"] != counts["L"] or not counts["H"]:
         raise fields.fault(
             f"the checkpoint holds {counts['H']} layers of H_module and {counts['L']} of L_module: "

@@ -26,7 +26,7 @@ from torch.nn import functional
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
+from loopscope.models.checkpoint.config import MOST_LAYERS, MOST_LOOPS, ConfigFields
 from loopscope.models.checkpoint.safetensors import TensorEntry
 from loopscope.models.choices import chosen_word
 from loopscope.models.exit_gate import ExitGate
@@ -82,10 +82,6 @@ class LoopUSConfig:
             _exit_threshold(outer, chosen or {}),
             fields.token_ids("eos_token_id", vocabulary),
         )
-
-
-MOST_LAYERS = 1000
-"""Of the model that was cut."""
 
 
 def _cut(fields: ConfigFields, layers: int) -> list[int]:
