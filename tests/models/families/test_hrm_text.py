@@ -12,6 +12,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.families.detect import build_model
 from loopscope.models.families.hrm_text import HrmStack, HrmText
+from loopscope.models.layers.attention import KeyValueCache
 from loopscope.models.layers.blocks import GatedAttention, SeparateAttention
 from loopscope.models.load import load_model
 from loopscope.models.protocol import LoopedModel
@@ -86,12 +87,35 @@ def test_a_prompt_that_nobody_named_is_refused(model):
         Batch.from_rows([[1, 2, 3]], prompt_lengths=[1, 2])
 
 
-def test_bfloat16_stays_within_its_rounding(reference, golden_folder):
-    expected = reference("hrm_text", "plain")
-    model = load_model(f"{golden_folder('hrm_text')}:attention=causal", dtype="bfloat16")
-    state = model.states(Batch.of(expected.input_ids), [1])[1]
-    assert state.dtype == torch.bfloat16
-    assert 0 < (state.float() - expected.z_H[0]).abs().max() < 16 * 2**-8 * expected.z_H[0].abs().max()
+@pytest.mark.parametrize("case", ["plain", "prefix", "rightpad"])
+def test_bfloat16_stays_within_its_rounding(reference, roundings, golden_folder, case):
+    expected = reference("hrm_text", case)
+    lengths = expected.token_type_ids.sum(1) if case == "prefix" else None
+    spec = f"{golden_folder('hrm_text')}:attention={'causal' if lengths is None else 'prefix'}"
+    assert roundings(load_model(spec, dtype="bfloat16"), expected, prompt_lengths=lengths)
+
+
+def test_every_call_of_a_stack_has_keys_of_its_own(causal, monkeypatch):
+    cache, ids, written = KeyValueCache(3), torch.tensor([[1, 2, 3]]), []
+    cache.used = 3
+    forward = HrmStack.forward
+
+    def kept(stack, x, around, call):
+        before = set(cache.slots())
+        made = forward(stack, x, around, call)
+        written.append(("H" if stack is causal.model.H_module else "L", sorted(set(cache.slots()) - before)))
+        return made
+
+    monkeypatch.setattr(HrmStack, "forward", kept)
+    with torch.no_grad():
+        Walk(causal, causal.embed_cached(Batch(ids, torch.ones_like(ids), torch.arange(3)[None]), cache)).to(2)
+    fast, layers = 3, 2
+    expected = [
+        ("L" if call < fast else "H", [(h * (fast + 1) + call) * layers + i for i in range(layers)])
+        for h in range(2)
+        for call in range(fast + 1)
+    ]
+    assert written == expected
 
 
 def _without_last_norm(stack, x, around, call):
