@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
     from loopscope.models.load import load_model
     from loopscope.models.tokenizer import load_tokenizer
-    from loopscope.models.wrap import wrap
+    from loopscope.models.wrapped import wrap
     from loopscope.path import Outcome, classify, predict
     from loopscope.readout import (
         affine_path,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from loopscope.models.load import ModelCard, card_of, load_model
     from loopscope.models.protocol import AffineHead, Context, LoopedModel
     from loopscope.models.tokenizer import Tokenizer, load_tokenizer
-    from loopscope.models.wrap import wrap
+    from loopscope.models.wrapped import wrap
 
 __all__ = [
     "AffineHead",
@@ -45,7 +45,7 @@ _HOMES = {
     "card_of": "load",
     "load_model": "load",
     "load_tokenizer": "tokenizer",
-    "wrap": "wrap",
+    "wrap": "wrapped",
 }
 
 

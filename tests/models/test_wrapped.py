@@ -15,7 +15,7 @@ from loopscope.models.batch import Batch
 from loopscope.models.identity import model_identity
 from loopscope.models.protocol import AffineHead, Context, LoopedModel
 from loopscope.models.walk import Walk
-from loopscope.models.wrap import wrap
+from loopscope.models.wrapped import wrap
 from loopscope.readout import nonlinear_path_from_states
 
 WIDTH, VOCABULARY = 6, 11
@@ -199,3 +199,10 @@ def test_a_mistake_is_one_line(change: dict[str, Any], message: str) -> None:
     given: dict[str, Callable[..., Any]] = {"embed": used["words"], "step": used["turn"], "readout": used["out"]}
     with pytest.raises(LoopscopeError, match=message):
         wrap(**{**given, **change})
+
+
+def test_the_function_stays_a_function_when_its_module_is_imported() -> None:
+    import loopscope as ls
+
+    assert ls.wrap is wrap
+    assert ls.wrap is wrap, "a submodule of the same name would have taken its place"
