@@ -1,30 +1,34 @@
-"""The loops alone, nothing read: Ouro-1.4B against a bare stack of the same matrices, and Huginn-0125; random weights.
+"""The loops alone, nothing read: Ouro, Nanbeige and Parcae against a bare stack of the same matrices, and Huginn.
 
-Ouro runs 5 loops in BF16 at 16 × 256 tokens. The bare stack is one function over the same fused matrices, written for
-speed in eager torch: no modules, norms fused with their weights, one rounding fewer in the rotation. loopscope runs
+Weights are random, sizes the published ones: at 16 × 256 tokens in BF16, Ouro-1.4B runs 5 loops, Nanbeige4.2-3B 2 and
+every size of Parcae 8. The bare stack is one function over the same fused matrices (`bare_stacks`). loopscope runs
 twice, with its Triton kernels where the device takes them and with plain torch operations alone; both agree with the
-bare stack to BF16 rounding. Huginn runs 20 steps in BF16, then a float32 readout of the last position of every row,
-and the coda at all positions to compare with. On a CPU both have the sizes of a test.
+bare stack to BF16 rounding. Huginn-0125 runs 20 steps, then a float32 readout of the last position of every row, and
+the coda at all positions to compare with. On a CPU all have the sizes of a test.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from loopscope.bench.bare_stacks import BareNanbeige, BareOuro, BareParcae
 from loopscope.bench.clock import MIB, Call, extra_on_gpu
-from loopscope.bench.row import Reference, Row, Setting
+from loopscope.bench.row import Goal, Reference, Row, Setting
 from loopscope.bench.sizes import OURO_SHAPE
 from loopscope.kernels.choice import implementation, takes_kernel
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.families.huginn import Huginn, HuginnConfig
+from loopscope.models.families.nanbeige import Nanbeige, NanbeigeConfig
 from loopscope.models.families.ouro import Ouro, OuroConfig
+from loopscope.models.families.parcae import Parcae, ParcaeConfig
 from loopscope.models.layers.attention import counted_surroundings
+from loopscope.models.registry import find_published
 from loopscope.models.walk import Walk
 
 HUGINN = {
@@ -41,27 +45,58 @@ HUGINN = {
 }
 TINY_OURO = OURO_SHAPE | {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
 TINY_OURO |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32}
+TINY_NANBEIGE = {"vocab_size": 512, "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2}
+TINY_NANBEIGE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+TINY_PARCAE = {"n_embd": 128, "recurrent_embedding_dimension": 128, "intermediate_size": 256, "vocab_size": 512}
+TINY_PARCAE |= {"recurrent_intermediation_embedding_dimension": 256, "padded_vocab_size": 512}
+TINY_PARCAE |= {"num_attention_heads": 4, "num_key_value_heads": 4}
 TINY_HUGINN = HUGINN | {"vocab_size": 512, "n_embd": 96, "n_heads": 4, "head_dim": 24, "intermediate_size": 128}
 LOOPS, STEPS = 5, 20
+PARCAE = ("parcae-140m", "parcae-370m", "parcae-770m", "parcae-1.3b")
 BARE = "a bare eager stack of the same matrices"
 PLAIN = "loopscope with plain torch operations"
+LEAST = 0.9
+"""Of the bare stack's speed."""
 
 
 def rows(setting: Setting) -> list[Row]:
-    """Ouro's loops, Huginn's steps, and Huginn's readout."""
-    return [_ouro(setting), *_huginn(setting)]
-
-
-def _ouro(setting: Setting) -> Row:
+    """The loops of each family, and Huginn's readout."""
     small = setting.quick or not setting.on_gpu
-    model = _build(Ouro, OuroConfig.from_json(TINY_OURO if small else OURO_SHAPE), setting.device)
-    assert isinstance(model, Ouro)
+    ouro = _build(Ouro, OuroConfig.from_json(TINY_OURO if small else OURO_SHAPE), setting.device)
+    found = [_raced(setting, "loops", "Ouro" if small else "Ouro-1.4B", ouro, BareOuro, LOOPS)]
+    del ouro
+    config = published("nanbeige4.2-3b") | (TINY_NANBEIGE if small else {})
+    nanbeige = _build(Nanbeige, NanbeigeConfig.from_json(config), setting.device)
+    name = "Nanbeige" if small else "Nanbeige4.2-3B"
+    found.append(_raced(setting, "loops:nanbeige", name, nanbeige, BareNanbeige, nanbeige.trained_depth))
+    del nanbeige
+    for size in PARCAE[:1] if small else PARCAE:
+        config = published(size) | (TINY_PARCAE if small else {})
+        parcae = _build(Parcae, ParcaeConfig.from_json(config), setting.device)
+        name = "Parcae" if small else size.capitalize()
+        row_name = "loops:parcae" if small else f"loops:{size}"
+        found.append(_raced(setting, row_name, name, parcae, BareParcae, parcae.trained_depth))
+        del parcae
+    return [*found, *_huginn(setting)]
+
+
+def published(name: str) -> dict[str, Any]:
+    """The configuration of a published model."""
+    entry = find_published(name)
+    assert entry is not None
+    return dict(entry.config)
+
+
+def _raced(
+    setting: Setting, row: str, title: str, model: LoopedModule, bare_class: Callable[..., Any], loops: int
+) -> Row:
+    small = setting.quick or not setting.on_gpu
     ids = _ids(model, small)
-    context = model.embed(Batch.of(ids))
-    bare = BareStack(model, ids.shape[1])
+    context = model.embed(Batch(ids, torch.ones_like(ids), source_rows=list(range(len(ids)))))
+    bare = bare_class(model, context)
 
     def looped() -> Tensor:
-        return Walk(model, context).to(LOOPS).state
+        return Walk(model, context).to(loops).state
 
     def plain() -> Tensor:
         with implementation("reference"):
@@ -69,7 +104,7 @@ def _ouro(setting: Setting) -> Row:
 
     def bare_loops() -> Tensor:
         state = context.state
-        for _ in range(LOOPS):
+        for _ in range(loops):
             state = bare.step(state)
         return state
 
@@ -77,64 +112,22 @@ def _ouro(setting: Setting) -> Row:
     raced = setting.clock.race(calls, setting.sizes.repeats, warm_ups=2)
     figures = {
         "relative_difference_one_loop": _relative(Walk(model, context).advance(), bare.step(context.state)),
-        f"relative_difference_{LOOPS}_loops": _relative(looped(), bare_loops()),
+        f"relative_difference_{loops}_loops": _relative(looped(), bare_loops()),
         "kernels": float(takes_kernel(context.state)),
-        "ms_per_1000_tokens_per_loop": raced["ours"].value * 1e6 / (LOOPS * ids.numel()),
+        "ms_per_1000_tokens_per_loop": raced["ours"].value * 1e6 / (loops * ids.numel()),
     }
-    what = f"{LOOPS} loops of Ouro{'' if small else '-1.4B'} in BF16, random weights"
-    size = {"tokens": ids.numel(), "rows": ids.shape[0], "loops": LOOPS}
+    size = {"tokens": ids.numel(), "rows": ids.shape[0], "loops": loops}
     references = tuple(Reference(name, raced[name]) for name in (BARE, PLAIN))
-    return Row("loops", what, size, "s", raced["ours"], references, figures=figures)
-
-
-class BareStack:
-    """Ouro's loop as one function over the model's own fused matrices."""
-
-    def __init__(self, model: Ouro, width: int) -> None:
-        config = model.config
-        self.heads, self.head_width, self.eps = config.heads, config.head_width, config.norm_eps
-        self.inner, self.shape = config.inner_size, (config.hidden_size,)
-        self.final = model.model.norm.weight
-        layers: Any = model.model.layers
-        self.layers = [
-            (
-                layer.input_layernorm.weight,
-                layer.self_attn.joined[0],
-                layer.self_attn.o_proj.weight,
-                layer.input_layernorm_2.weight,
-                layer.post_attention_layernorm.weight,
-                layer.mlp.joined[0],
-                layer.mlp.down_proj.weight,
-                layer.post_attention_layernorm_2.weight,
-            )
-            for layer in layers
-        ]
-        tables = config.rotary.tables(torch.arange(width, device=model.device)[None], model.dtype)
-        half = self.head_width // 2
-        self.cos, self.sin = tables.cos[..., :half].contiguous(), tables.sin[..., :half].contiguous()
-
-    def step(self, x: Tensor) -> Tensor:
-        """One loop."""
-        rows, width, _ = x.shape
-        heads, half = self.heads, self.head_width // 2
-        for norm_in, qkv, out, norm_out, norm_mlp, gate_up, down, norm_down in self.layers:
-            y = functional.linear(functional.rms_norm(x, self.shape, norm_in, self.eps), qkv)
-            y = y.view(rows, width, 3 * heads, self.head_width)
-            qk, v = y[:, :, : 2 * heads], y[:, :, 2 * heads :]
-            first, second = qk[..., :half], qk[..., half:]
-            turned = torch.empty(rows, width, 2 * heads, self.head_width, dtype=x.dtype, device=x.device)
-            torch.mul(first, self.cos, out=turned[..., :half])
-            turned[..., :half].addcmul_(second, self.sin, value=-1)
-            torch.mul(second, self.cos, out=turned[..., half:])
-            turned[..., half:].addcmul_(first, self.sin)
-            q, k = turned[:, :, :heads].transpose(1, 2), turned[:, :, heads:].transpose(1, 2)
-            mixed = functional.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True)
-            mixed = functional.linear(mixed.transpose(1, 2).reshape(rows, width, -1), out)
-            x = x + functional.rms_norm(mixed, self.shape, norm_out, self.eps)
-            y = functional.linear(functional.rms_norm(x, self.shape, norm_mlp, self.eps), gate_up)
-            y = functional.silu(y[..., : self.inner]).mul_(y[..., self.inner :])
-            x = x + functional.rms_norm(functional.linear(y, down), self.shape, norm_down, self.eps)
-        return functional.rms_norm(x, self.shape, self.final, self.eps)
+    goal = Goal(
+        f"at least {LEAST} of the speed of {BARE}",
+        LEAST,
+        at_most=False,
+        measured=references[0].ratio(raced["ours"]),
+        against=BARE,
+        judged=not small,
+    )
+    what = f"{loops} loops of {title} in BF16, random weights"
+    return Row(row, what, size, "s", raced["ours"], references, (goal,), figures=figures)
 
 
 def _huginn(setting: Setting) -> list[Row]:

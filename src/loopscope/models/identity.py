@@ -231,7 +231,7 @@ def _counts(value: object) -> bool:
 
 def _module_contents(module: nn.Module) -> list[tuple[str, object]]:
     derived = {"_casts", "_kept"} if isinstance(module, LoopedModule) else set()
-    derived |= {"joined"} if isinstance(module, Fusing) else set()
+    derived |= {"joined", "kept"} if isinstance(module, Fusing) else set()
     registered = {"_parameters", "_buffers", "_modules"}
     return [
         *module.named_parameters(recurse=False),

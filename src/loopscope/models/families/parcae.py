@@ -92,6 +92,7 @@ class ParcaeConfig(RecurrentDepthConfig):
             ("recurrent_embedding_dimension", hidden),
             ("num_key_value_heads", heads),
             ("recurrent_num_attention_heads", heads),
+            ("head_dim", hidden // heads),
         ]:
             fields.only(key, value)
         if hidden < GATE_CHANNELS:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from loopscope.kernels.choice import Implementation, takes_kernel
 from loopscope.models.layers.attention import Queries, Surroundings, attend
 from loopscope.models.layers.blocks import Block, Branch, RMSNorm, WeightlessNorm
 from loopscope.models.layers.linear import Fusing, Linear, is_trained, join_linears, linear
@@ -69,6 +70,10 @@ class ParcaeAttention(Fusing):
         return projected
 
     def _turned(self, x_BSHP: Tensor, tables: RotaryTables, plain: bool) -> Tensor:
+        if not plain and takes_kernel(x_BSHP) and x_BSHP.stride(-1) == 1:
+            from loopscope.models.layers.kernels import rotate_in_place
+
+            return rotate_in_place(x_BSHP, tables.cos, tables.sin, None, interleaved=True, norm_eps=self.norm.eps)
         normed: Tensor = self.norm(rotate_own(x_BSHP, tables), plain)
         return normed
 
@@ -86,8 +91,17 @@ class SquaredReluFeedForward(nn.Module):
 
     def forward(self, x_BSD: Tensor, plain: bool) -> Tensor:
         """[B, S, D] → [B, S, D]."""
-        result: Tensor = self.proj(torch.relu(self.fc(x_BSD)).square() * 0.5)
+        result: Tensor = self.proj(half_squared_relu(self.fc(x_BSD), plain))
         return result
+
+
+def half_squared_relu(x: Tensor, plain: bool, impl: Implementation | None = None) -> Tensor:
+    """½ relu(x)²."""
+    if not plain and takes_kernel(x, impl):
+        from loopscope.models.layers.kernels import half_squared_relu as kernel
+
+        return kernel(x)
+    return torch.relu(x).square() * 0.5
 
 
 class ParcaeBlock(Block):
@@ -105,8 +119,10 @@ class ParcaeBlock(Block):
         return Branch(self.attn, self.norm_1), Branch(self.mlp, self.norm_2)
 
 
-class Decay(nn.Module):
-    """a · s + δ · (B e): what the core reads of the state and of the embedded input."""
+class Decay(Fusing):
+    """a · s + δ · (B e): what the core reads of the state and of the embedded input; `kept` is a."""
+
+    kept: Tensor | None = None
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -114,8 +130,16 @@ class Decay(nn.Module):
         self.dt_bias = nn.Parameter(torch.zeros(width))
         self.B = nn.Parameter(torch.zeros(width, width))
 
+    def fuse(self) -> None:
+        """Works the decay out once."""
+        self.kept = self._decay().detach()
+
     def decay(self) -> Tensor:
-        """A, [D]."""
+        """The decay a, [D]."""
+        trained = torch.is_grad_enabled() and self.A_log.requires_grad
+        return self._decay() if self.kept is None or trained else self.kept
+
+    def _decay(self) -> Tensor:
         return torch.exp(-self._step() * torch.exp(_wide(self.A_log))).to(self.A_log.dtype)
 
     def injection(self, embedded: Tensor) -> Tensor:

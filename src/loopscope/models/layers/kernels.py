@@ -1,9 +1,10 @@
 """The layers' Triton kernels, each one pass over the rows; `blocks` and `rope` have the plain code and its roundings.
 
-    rms_norm         y = round(x / sqrt(mean(x²) + eps)) · weight
-    add_branch       s = x + branch_norm(branch),   x' = sum_norm(s),   next = next_norm(x');   each norm may be absent
-    gated_silu       silu(gate) · up, straight from the product that holds both side by side
-    rotate_in_place  queries and keys rotated by their positions where they are in memory
+    rms_norm           y = round(x / sqrt(mean(x²) + eps)) · weight
+    add_branch         s = x + branch_norm(branch),   x' = sum_norm(s),   next = next_norm(x'); a norm may be absent
+    gated_silu         silu(gate) · up, straight from the product that holds both side by side
+    half_squared_relu  ½ relu(x)²
+    rotate_in_place    queries and keys rotated by their positions where they are in memory, then normed if asked
 
 Norms are taken in float32 but for the rounding, which is to the weight's dtype. A program of `rotate_in_place` takes
 some heads of one position: with tables of the state's own dtype every product is rounded to it before it is added;
@@ -159,13 +160,42 @@ def _gated_silu(both: Value, out: Value, width: Value, BLOCK: constexpr) -> None
     tl.store(out + row * width + columns, (active * up).to(out.dtype.element_ty), mask=inside)
 
 
+_ENTRIES = 1024
+
+
+def half_squared_relu(x: Tensor) -> Tensor:
+    """½ relu(x)² of every entry."""
+    given = x.contiguous()
+    out = torch.empty_like(given)
+    launch(_half_squared_relu, (-(-given.numel() // _ENTRIES),), x, given, out, given.numel(), BLOCK=_ENTRIES)
+    return out
+
+
+@jit
+def _half_squared_relu(x: Value, out: Value, count: Value, BLOCK: constexpr) -> None:
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    kept = tl.maximum(tl.load(x + place, mask=inside, other=0.0).to(tl.float32), 0.0)
+    squared = (kept * kept).to(out.dtype.element_ty).to(tl.float32)
+    tl.store(out + place, (0.5 * squared).to(out.dtype.element_ty), mask=inside)
+
+
 _HEADS = 32
 
 
 def rotate_in_place(
-    x_BSHP: Tensor, cos_BS1P: Tensor, sin_BS1P: Tensor, bias_HP: Tensor | None, *, interleaved: bool
+    x_BSHP: Tensor,
+    cos_BS1P: Tensor,
+    sin_BS1P: Tensor,
+    bias_HP: Tensor | None,
+    *,
+    interleaved: bool,
+    norm_eps: float | None = None,
 ) -> Tensor:
-    """`x` itself, with `bias` added and turned; entries of a head must be neighbours in memory."""
+    """`x` itself, with `bias` added and turned; entries of a head must be neighbours in memory.
+
+    With `norm_eps` every turned head is divided by its root mean square.
+    """
     rows, width, heads, head_width = x_BSHP.shape
     pairs = head_width // 2
     block = min(_HEADS, power_of_two(heads))
@@ -185,9 +215,11 @@ def rotate_in_place(
         x_BSHP.stride(2),
         cos_BS1P.stride(0) if cos_BS1P.shape[0] > 1 else 0,
         cos_BS1P.stride(1),
+        norm_eps or 0.0,
         BIAS=bias_HP is not None,
         INTERLEAVED=interleaved,
         ROUNDED=cos_BS1P.dtype == x_BSHP.dtype,
+        NORM=norm_eps is not None,
         HEADS=block,
         PAIRS=power_of_two(pairs),
     )
@@ -208,9 +240,11 @@ def _rotate(
     head_stride: Value,
     table_row_stride: Value,
     table_position_stride: Value,
+    eps: Value,
     BIAS: constexpr,
     INTERLEAVED: constexpr,
     ROUNDED: constexpr,
+    NORM: constexpr,
     HEADS: constexpr,
     PAIRS: constexpr,
 ) -> None:
@@ -238,5 +272,12 @@ def _rotate(
     if ROUNDED:
         ac, bs = ac.to(dtype).to(tl.float32), bs.to(dtype).to(tl.float32)
         bc, a_s = bc.to(dtype).to(tl.float32), a_s.to(dtype).to(tl.float32)
-    tl.store(base + first, (ac - bs).to(dtype), mask=inside)
-    tl.store(base + second, (bc + a_s).to(dtype), mask=inside)
+    one, two = (ac - bs).to(dtype), (bc + a_s).to(dtype)
+    if NORM:
+        # Beyond the pairs of a head all is zero.
+        wide_one, wide_two = one.to(tl.float32), two.to(tl.float32)
+        mean = tl.sum(wide_one * wide_one + wide_two * wide_two, axis=1) / (2 * pairs)
+        scale = tl.rsqrt(mean + eps)[:, None]
+        one, two = (wide_one * scale).to(dtype), (wide_two * scale).to(dtype)
+    tl.store(base + first, one, mask=inside)
+    tl.store(base + second, two, mask=inside)
