@@ -22,14 +22,18 @@ from loopscope.api import measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.replay import replay
 from loopscope.models import Batch, load_model, load_tokenizer
-from loopscope.models.walk import Walk
+from loopscope.models.protocol import Context
+from loopscope.models.walk import Walk, read
 from loopscope.report import write_report
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import Example, encode_row
 from loopscope.tasks.load import load_task
 
 GOLDEN = Path(__file__).resolve().parents[1] / "models" / "golden"
-CASES = ["nanbeige", "nanbeige-skip", "hrm_text", "hrm_text:attention=causal,L_cycles=2", "loopus"]
+CASES = [
+    *("nanbeige", "nanbeige-skip", "hrm_text", "hrm_text:attention=causal,L_cycles=2", "loopus", "parcae"),
+    *("loopformer:schedule=1/2+1/4+1/8+1/8", "tmlt"),
+]
 SOLUTIONS = [
     {"prompt": "2 plus 2 is\n", "solution": "4, of course."},
     {"prompt": "Three times three\n", "solution": "makes nine."},
@@ -46,11 +50,12 @@ T = 1
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints with a tokenizer of bytes, and both tasks as files."""
     folder = tmp_path_factory.mktemp("families")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    # Parcae's vocabulary has 192 entries: what ASCII can say.
+    alphabet = [*map(chr, range(ord("!"), ord("~") + 1)), "Ġ", "Ċ"]
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    for name in ("nanbeige", "nanbeige-skip", "hrm_text", "loopus"):
+    for name in ("nanbeige", "nanbeige-skip", "hrm_text", "loopus", "parcae", "loopformer", "tmlt"):
         shutil.copytree(GOLDEN / name.partition("-")[0], folder / name)
         tokenizer.save(str(folder / name / "tokenizer.json"))
     for name, change in (("nanbeige-skip", {"skip_loop_final_norm": True}), ("loopus", {"q_threshold": 0.6})):
@@ -96,15 +101,19 @@ class Alone:
         tokenizer, loaded = load_tokenizer(spec), load_task(str(task))
         self.examples = [encode_row(tokenizer, row, loaded.encoding) for row in loaded.rows]
 
-    def ends(self, example: Example, depth: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """H and H⁺ of every sequence."""
+    def ends(self, example: Example, depth: int) -> list[tuple[torch.Tensor, torch.Tensor, Context]]:
+        """H and H⁺ of every sequence, with its context."""
         found = []
         for sequence in example.sequences:
-            batch = Batch.from_rows([sequence.token_ids], prompt_lengths=[sequence.positions[0] + 1])
+            batch = Batch.from_rows(
+                [sequence.token_ids],
+                source_rows=[example.source_row],
+                prompt_lengths=[sequence.positions[0] + 1],
+            )
             with torch.no_grad():
                 walk = Walk.of(self.model, batch).to(depth)
                 before = walk.state
-                found.append((before, walk.advance()))
+                found.append((before, walk.advance(), walk.context))
         return found
 
     def coefficients(self, example: Example, depth: int) -> tuple[float, float, float]:
@@ -113,8 +122,9 @@ class Alone:
 
         def utility(scale: torch.Tensor) -> torch.Tensor:
             scores = []
-            for sequence, (before, after) in zip(example.sequences, ends, strict=True):
-                logits = self.model.readout(before + scale * (after - before), dtype=torch.float64)[0]
+            for sequence, (before, after, context) in zip(example.sequences, ends, strict=True):
+                state = before + scale * (after - before)
+                logits = read(self.model, state, None, torch.float64, context)[0]
                 at = torch.log_softmax(logits[list(sequence.positions)], -1)
                 scores.append(at[range(len(sequence.targets)), list(sequence.targets)].mean())
             stacked = torch.stack(scores)
@@ -206,8 +216,55 @@ def test_a_choice_identifies_the_run(place: Path, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("case", "choice", "other"),
+    [("loopformer", ":budget=4", ":schedule=1/2+1/2"), ("parcae", "", ":initial_state=official")],
+)
+def test_steps_and_first_states_identify_the_run(
+    case: str, choice: str, other: str, place: Path, tmp_path: Path
+) -> None:
+    def run(chosen: str) -> StoredRun:
+        task = str(place / "solutions.jsonl")
+        return measure(f"{place}/{case}{chosen}", [task], output=tmp_path / "run", transitions=[1], level="quick")
+
+    assert run(choice).manifest.model.name == case + choice
+    with pytest.raises(LoopscopeError, match=r"model.spec was '.*', is now"):
+        run(other)
+
+
+@pytest.mark.parametrize(
+    ("case", "deepest", "clock"),
+    [("loopformer", 9, 8), ("loopformer:budget=2", 3, 2), ("tmlt", 9, 8), ("loopformer", 8, None), ("parcae", 9, None)],
+)
+def test_steps_beyond_the_trained_time_are_said(
+    case: str, deepest: int, clock: int | None, place: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    run = measure(
+        f"{place}/{case}",
+        [str(place / "solutions.jsonl")],
+        output=tmp_path / "run",
+        transitions=[1],
+        depths=[deepest],
+        level="quick",
+        limit=1,
+        notify=said.append,
+    )
+    lines = [line for line in said if "trained" in line]
+    assert lines == (
+        [
+            f"{case}: steps know their time and were trained for {clock}; those up to depth {deepest} leave "
+            "the trained range"
+        ]
+        if clock
+        else []
+    )
+    logged = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
+    assert [event["message"] for event in logged if event["event"] == "notice"] == lines
+
+
 def test_what_options_share_runs_once(place: Path, measured: Callable[..., StoredRun], tmp_path: Path) -> None:
-    for case in ("nanbeige", "loopus", "hrm_text:attention=causal,L_cycles=2"):
+    for case in ("nanbeige", "loopus", "hrm_text:attention=causal,L_cycles=2", "parcae", "tmlt"):
         shared = measure(
             f"{place}/{case}",
             [str(place / "options.jsonl")],
@@ -254,7 +311,7 @@ def server() -> Iterator[Callable[..., tuple[int, int]]]:
     process.stdout.close()
 
 
-@pytest.mark.parametrize("case", ["nanbeige", "hrm_text", "loopus"])
+@pytest.mark.parametrize("case", ["nanbeige", "hrm_text", "loopus", "parcae", "loopformer:budget=4", "tmlt"])
 def test_killed_and_resumed(
     case: str,
     place: Path,
