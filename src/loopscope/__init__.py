@@ -20,6 +20,7 @@ from loopscope.errors import LoopscopeError
 
 if TYPE_CHECKING:
     from loopscope.api import measure
+    from loopscope.measuring.lm_eval_scores import lm_eval_scores
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
     from loopscope.models.load import load_model
     from loopscope.models.tokenizer import load_tokenizer
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("measure",),
+    "measuring.lm_eval_scores": ("lm_eval_scores",),
     "models": (
         *("AffineHead", "Batch", "Context", "InitialState", "LoopedModel", "LoopedModule"),
         *("load_model", "load_tokenizer", "wrap"),
@@ -65,6 +67,7 @@ __all__ = [
     "affine_path",
     "affine_path_from_states",
     "classify",
+    "lm_eval_scores",
     "load_model",
     "load_task",
     "load_tokenizer",

@@ -13,6 +13,8 @@ import hashlib
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -44,8 +46,55 @@ def lm_eval_name(spec: str) -> str:
     return PREFIX + (Path(name).stem if name.endswith((".yaml", ".yml")) else name)
 
 
+@dataclass(frozen=True)
+class Requests:
+    """A task of lm-evaluation-harness with its requests built.
+
+    Attributes:
+        task: that program's own object; `task.instances` are the requests.
+        kind: "solution" or "options".
+        total: documents of the split.
+        chosen: their numbers, where some were chosen by number.
+    """
+
+    task: Any
+    kind: Kind
+    total: int
+    chosen: tuple[int, ...] | None
+
+    @classmethod
+    def of(
+        cls,
+        spec: str,
+        selection: Selection,
+        num_fewshot: int | None,
+        seed: int,
+        chat: Chat | None,
+        *,
+        forced: bool = False,
+    ) -> Requests:
+        """The requests of the chosen documents; `forced` takes a number of examples that the task itself refuses."""
+        task = find_task(spec.removeprefix(PREFIX))
+        kind = KINDS.get(str(task.OUTPUT_TYPE))
+        if kind is None:
+            raise LoopscopeError(
+                f"{spec} has the output type {task.OUTPUT_TYPE}: loopscope reads those of {' and '.join(KINDS)}"
+            )
+        if forced:
+            task.set_config(key="num_fewshot", value=num_fewshot)
+        else:
+            _set_fewshot(task, spec, num_fewshot)
+        task.set_fewshot_seed(seed=seed)
+        with _told(spec):
+            total = len(task.eval_docs)
+        selection.check(total, spec)
+        chosen = None if selection.ids is None else tuple(sorted(selection.ids)[: selection.limit])
+        _build(task, spec, chosen, selection.limit, chat)
+        return cls(task, kind, total, chosen)
+
+
 def load_requests(spec: str, selection: Selection, num_fewshot: int | None, seed: int, chat: Chat | None) -> LoadedTask:
-    """The chosen documents of a task, as requests.
+    """The chosen documents of a task, as rows.
 
     Args:
         spec: "lm_eval:NAME".
@@ -54,21 +103,11 @@ def load_requests(spec: str, selection: Selection, num_fewshot: int | None, seed
         seed: what they are drawn from.
         chat: the chat template, where the requests are to be conversations.
     """
-    task = find_task(spec.removeprefix(PREFIX))
-    kind = KINDS.get(str(task.OUTPUT_TYPE))
-    if kind is None:
-        raise LoopscopeError(
-            f"{spec} has the output type {task.OUTPUT_TYPE}: loopscope reads those of {' and '.join(KINDS)}"
-        )
-    _set_fewshot(task, spec, num_fewshot, seed)
-    with _told(spec):
-        total = len(task.eval_docs)
-    selection.check(total, spec)
-    chosen = sorted(selection.ids)[: selection.limit] if selection.ids is not None else None
-    _build(task, spec, chosen, selection.limit, chat)
+    requests = Requests.of(spec, selection, num_fewshot, seed, chat)
+    task = requests.task
     split = str(task.config.test_split or task.config.validation_split or "test")
     with _told(spec):
-        rows = tuple(_rows(task, kind, split, chosen))
+        rows = tuple(_rows(requests, split))
     digest = hashlib.sha256()
     for row in rows:
         check_size(sum(len(row.context) + len(text) for text in row.texts), f"{spec}, question {row.id}")
@@ -77,17 +116,25 @@ def load_requests(spec: str, selection: Selection, num_fewshot: int | None, seed
     return LoadedTask(
         name=lm_eval_name(spec),
         spec=spec,
-        kind=kind,
+        kind=requests.kind,
         split=split,
         subset=None,
         source=f"lm_eval {version('lm_eval')}",
-        source_rows=total,
+        source_rows=requests.total,
         data_hash=digest.hexdigest(),
         template=spec,
         template_hash=hashlib.sha256(canonical(wording)).hexdigest(),
         encoding="harness",
         rows=rows,
     )
+
+
+@cache
+def _manager(defaults: bool) -> Any:
+    """Its index of tasks; that of all its own reads thousands of files."""
+    from lm_eval.tasks import TaskManager  # type: ignore[import-untyped]
+
+    return TaskManager(include_defaults=defaults)
 
 
 def find_task(name: str) -> Any:
@@ -98,14 +145,14 @@ def find_task(name: str) -> Any:
     """
     try:
         with _quiet():
-            from lm_eval.tasks import TaskManager  # type: ignore[import-untyped]
+            import lm_eval.tasks  # type: ignore[import-untyped]  # noqa: F401
     except ImportError as error:
         raise LoopscopeError(f"{PREFIX}{name} needs lm-evaluation-harness: pip install 'loopscope[lm-eval]'") from error
     is_file = name.endswith((".yaml", ".yml"))
     if is_file and not os.path.isfile(name):
         raise LoopscopeError(f"{PREFIX}{name}: the file {name} does not exist; check the path")
     with _told(PREFIX + name):
-        manager = TaskManager(include_defaults=not is_file)
+        manager = _manager(not is_file)
     if not is_file and name not in manager.all_subtasks:
         if name in manager.all_tasks:
             raise LoopscopeError(f"{PREFIX}{name} is a group of tasks: name its tasks one by one")
@@ -119,7 +166,7 @@ def find_task(name: str) -> Any:
     return next(iter(tasks.values()))
 
 
-def _set_fewshot(task: Any, spec: str, num_fewshot: int | None, seed: int) -> None:
+def _set_fewshot(task: Any, spec: str, num_fewshot: int | None) -> None:
     """As that program's own command does: a task that says 0 itself keeps it."""
     own = task.get_config("num_fewshot")
     if num_fewshot is not None and num_fewshot != own:
@@ -130,7 +177,6 @@ def _set_fewshot(task: Any, spec: str, num_fewshot: int | None, seed: int) -> No
         task.set_config(key="num_fewshot", value=num_fewshot)
     elif own is None:
         task.set_config(key="num_fewshot", value=0)
-    task.set_fewshot_seed(seed=seed)
 
 
 def _build(task: Any, spec: str, chosen: Sequence[int] | None, limit: int | None, chat: Chat | None) -> None:
@@ -147,14 +193,15 @@ def _build(task: Any, spec: str, chosen: Sequence[int] | None, limit: int | None
     with _told(spec):
         task.build_all_requests(
             limit=limit if chosen is None else None,
-            samples=chosen,
+            samples=None if chosen is None else list(chosen),
             apply_chat_template=chat is not None,
             fewshot_as_multiturn=chat is not None,
             chat_template=render if chat is not None else None,
         )
 
 
-def _rows(task: Any, kind: Kind, split: str, chosen: Sequence[int] | None) -> Iterator[Row]:
+def _rows(built: Requests, split: str) -> Iterator[Row]:
+    task, chosen = built.task, built.chosen
     for place, group in groupby(task.instances, key=lambda instance: instance.doc_id):
         requests = list(group)
         number = place if chosen is None else chosen[place]
@@ -162,7 +209,7 @@ def _rows(task: Any, kind: Kind, split: str, chosen: Sequence[int] | None) -> It
         pairs = [request.args for request in requests]
         if any(len(pair) != 2 or not all(isinstance(text, str) for text in pair) for pair in pairs):
             raise LoopscopeError(f"question {name} is not made of texts alone")
-        if kind == "solution":
+        if built.kind == "solution":
             ((context, continuation),) = pairs
             yield Row(name, number, context, (continuation,))
             continue
