@@ -6,12 +6,13 @@ import calls
 import checkpoints
 import data_files
 import flags
+import given_tasks
 import readouts
 import run_directories
 import templates
 
 CASES = tuple(
     case
-    for module in (flags, data_files, templates, checkpoints, run_directories, calls, readouts)
+    for module in (flags, data_files, templates, checkpoints, run_directories, calls, given_tasks, readouts)
     for case in module.cases()
 )

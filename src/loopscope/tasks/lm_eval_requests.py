@@ -143,14 +143,16 @@ def find_task(name: str) -> Any:
     Raises:
         LoopscopeError: it is not installed, has no such task, or cannot have its data.
     """
+    if not name:
+        raise LoopscopeError(f"{PREFIX} names no task after its colon; write e.g. {PREFIX}arc_easy")
+    is_file = name.endswith((".yaml", ".yml"))
+    if is_file and not os.path.isfile(name):
+        raise LoopscopeError(f"{PREFIX}{name}: the file {name} does not exist; check the path")
     try:
         with _quiet():
             import lm_eval.tasks  # type: ignore[import-untyped]  # noqa: F401
     except ImportError as error:
         raise LoopscopeError(f"{PREFIX}{name} needs lm-evaluation-harness: pip install 'loopscope[lm-eval]'") from error
-    is_file = name.endswith((".yaml", ".yml"))
-    if is_file and not os.path.isfile(name):
-        raise LoopscopeError(f"{PREFIX}{name}: the file {name} does not exist; check the path")
     with _told(PREFIX + name):
         manager = _manager(not is_file)
     if not is_file and name not in manager.all_subtasks:
