@@ -42,6 +42,8 @@ ONLY_READ = {
     r"--engine ray": "starts a cluster; tests/measuring/test_ray_engine.py measures with it",
     r"loopscope demo": "takes a minute; tests/cli/test_demo.py runs it",
     r"loopscope bench": "takes minutes; tests/bench runs it at small sizes",
+    r"loopscope convert": "needs the hub; tests/models/checkpoint/test_convert.py converts from one",
+    r"--model \./parcae-140m": "needs what convert would have written",
     r"loopscope train-toy": "takes minutes and a GPU; tests/toys trains for seconds",
 }
 OTHER_PROGRAMS = {
