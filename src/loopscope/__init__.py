@@ -21,6 +21,7 @@ from loopscope.errors import LoopscopeError
 if TYPE_CHECKING:
     from loopscope.api import measure
     from loopscope.measuring.lm_eval_scores import lm_eval_scores
+    from loopscope.measuring.model_check import check
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
     from loopscope.models.load import load_model
     from loopscope.models.tokenizer import load_tokenizer
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api": ("measure",),
     "measuring.lm_eval_scores": ("lm_eval_scores",),
+    "measuring.model_check": ("check",),
     "models": (
         *("AffineHead", "Batch", "Context", "InitialState", "LoopedModel", "LoopedModule"),
         *("load_model", "load_tokenizer", "wrap"),
@@ -66,6 +68,7 @@ __all__ = [
     "__version__",
     "affine_path",
     "affine_path_from_states",
+    "check",
     "classify",
     "lm_eval_scores",
     "load_model",

@@ -6,6 +6,7 @@ from loopscope.cli.app import app
 
 SURFACE = {
     "bench": "--data-dir --device --output --quick --rows --tokenizer",
+    "check": "--device --dtype --model-args model",
     "compare": "--format --name runs",
     "convert": "folder source",
     "demo": "--output --progress --questions",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loopscope.cli.check import check
 from loopscope.cli.demo import demo
 from loopscope.cli.listing import models, tasks
 from loopscope.cli.measure import measure
@@ -29,7 +30,22 @@ from loopscope.errors import LoopscopeError, command_line_words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (demo, measure, tables, figures, compare, report, models, tasks, studies, convert, bench, train_toy, verify)
+COMMANDS = (
+    demo,
+    check,
+    measure,
+    tables,
+    figures,
+    compare,
+    report,
+    models,
+    tasks,
+    studies,
+    convert,
+    bench,
+    train_toy,
+    verify,
+)
 """In the order of `loopscope --help`."""
 
 # Newer typer carries its own copy of click, older typer uses the package: both agree on typer.BadParameter's ancestors.

@@ -21,10 +21,12 @@ import torch
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.depth_pass import PendingTrip, Tables, Trip
 from loopscope.measuring.layout import Question, example_columns, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.model_check import checked
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, facts_of
 from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.transfer import stacked
+from loopscope.models.load import card_of
 from loopscope.models.protocol import LoopedModel
 from loopscope.readout.checks import is_out_of_memory
 from loopscope.store.run_directory import WorkUnit
@@ -203,6 +205,8 @@ class LocalEngine:
         self.model = request.model.load()
         settings = request.settings.on(self.model.device.type)
         self._facts = facts_of(self.model)
+        if card_of(self.model).is_own:
+            checked(self.model).require()
         self._worker = Worker(self.model, settings)
         self.tokenizer = request.model.load_tokenizer(self.model)
         self._encoder = QuestionEncoder(

@@ -1,0 +1,247 @@
+"""Models that are wrong in one way each: the check names it, `measure` refuses it; right ones pass."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import loopscope as ls
+from loopscope.errors import LoopscopeError
+from loopscope.measuring.model_check import ModelCheck
+from loopscope.models.protocol import BodyAndHead
+
+WIDTH, VOCABULARY = 8, 512
+
+
+class Good(ls.LoopedModule):
+    """Causal averages, a step embedding, a softcapped readout with values from the context."""
+
+    name = "mine"
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.hidden_size, self.vocabulary_size, self.trained_depth = WIDTH, VOCABULARY, 3
+        self.tokenizer = "toy-ouro"
+        self.words, self.values = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(VOCABULARY, WIDTH)
+        self.times, self.turn = nn.Embedding(16, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, VOCABULARY)
+
+    def embed(self, batch: ls.Batch) -> ls.Context:
+        state = self.words(batch.input_ids)
+        return ls.Context(state, batch, rowwise={"value": self.values(batch.input_ids)})
+
+    def mixed(self, state: Tensor) -> Tensor:
+        counts = torch.arange(1, state.shape[1] + 1, dtype=state.dtype)[:, None]
+        return state.cumsum(1) / counts
+
+    def step(self, state: Tensor, context: ls.Context, *, depth: int) -> Tensor:
+        return state + torch.tanh(self.turn(self.mixed(state)) + self.times.weight[depth])
+
+    def hidden(self, state: Tensor, positions: Tensor | None, context: ls.Context) -> Tensor:
+        state = torch.relu(state).square() + context.rowwise["value"].to(state.dtype)
+        return state if positions is None else state[positions[:, 0], positions[:, 1]]
+
+    def readout(
+        self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None, *, context: ls.Context
+    ) -> Tensor:
+        dtype = dtype or self.dtype
+        hidden = self.hidden(state.to(dtype), positions, context)
+        logits = functional.linear(hidden, self.out.weight.to(dtype), self.out.bias.to(dtype))
+        return 5.0 * torch.tanh(logits / 5.0)
+
+
+class WrongSize(Good):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden_size = 2 * WIDTH
+
+
+class NotFinite(Good):
+    def step(self, state: Tensor, context: ls.Context) -> Tensor:  # type: ignore[override]
+        return state / (state - state)
+
+
+class Random(Good):
+    def step(self, state: Tensor, context: ls.Context) -> Tensor:  # type: ignore[override]
+        return functional.dropout(state, 0.5, training=True)
+
+
+class Counter(Good):
+    """Counts its steps on self, from 0 for each batch."""
+
+    def embed(self, batch: ls.Batch) -> ls.Context:
+        self.calls = 0
+        return super().embed(batch)
+
+    def step(self, state: Tensor, context: ls.Context) -> Tensor:  # type: ignore[override]
+        self.calls += 1
+        return super().step(state, context, depth=self.calls)
+
+
+class Stashed(Good):
+    """Keeps what embed saw for the readout."""
+
+    def embed(self, batch: ls.Batch) -> ls.Context:
+        context = super().embed(batch)
+        self.value = context.rowwise["value"]
+        return context
+
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: Any = None) -> Tensor:  # type: ignore[override]
+        context = ls.Context(state, None, rowwise={"value": self.value})  # type: ignore[arg-type]
+        return super().readout(state, positions, dtype, context=context)
+
+
+class AcrossRows(Good):
+    def mixed(self, state: Tensor) -> Tensor:
+        return super().mixed(state) - state.mean(0, keepdim=True)
+
+
+class FromTheRight(Good):
+    """Positions counted from the end of the padded row."""
+
+    def embed(self, batch: ls.Batch) -> ls.Context:
+        context = super().embed(batch)
+        places = self.times.weight[torch.arange(context.state.shape[1]).flip(0)]
+        return ls.Context(context.state + places, batch, rowwise=context.rowwise)
+
+
+class BothWays(Good):
+    def step(self, state: Tensor, context: ls.Context) -> Tensor:  # type: ignore[override]
+        valid = context.batch.attention_mask[..., None].to(state.dtype)
+        mean = (state * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True)
+        return state + torch.tanh(self.turn(mean))
+
+
+class AllPositions(Good):
+    def hidden(self, state: Tensor, positions: Tensor | None, context: ls.Context) -> Tensor:
+        return super().hidden(state, None, context)
+
+
+class Float32(Good):
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: Any = None, *, context: Any) -> Tensor:
+        return super().readout(state.float(), positions, torch.float32, context=context)
+
+
+class RoundedFloat64(Good):
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: Any = None, *, context: Any) -> Tensor:
+        return super().readout(state.float(), positions, torch.float32, context=context).to(dtype or torch.float32)
+
+
+class WrongHead(Good):
+    """An affine head on a softcapped model."""
+
+    @property
+    def head(self) -> ls.AffineHead:
+        return ls.AffineHead(self.out.weight, self.out.bias)
+
+
+class WrongHalves(Good):
+    def body_and_head(self, dtype: torch.dtype | None = None, *, context: ls.Context) -> BodyAndHead:
+        out = self.in_dtype(self.out, dtype)
+        return BodyAndHead(lambda state, positions: self.hidden(state, positions, context), out, VOCABULARY)
+
+
+class WrongSharing(Good):
+    shares_context = True
+
+
+class StraightThrough(Good):
+    """Rounds, and says that it does not when it is differentiated."""
+
+    def hidden(self, state: Tensor, positions: Tensor | None, context: ls.Context) -> Tensor:
+        hidden = super().hidden(state, positions, context)
+        plain = getattr(hidden, "coefficients", hidden)
+        return hidden if plain is not hidden else hidden + 0.3 * torch.sin(40.0 * hidden).detach()
+
+
+class Failing(Good):
+    def step(self, state: Tensor, context: ls.Context, *, depth: int) -> Tensor:
+        raise KeyError("no block 7")
+
+
+BROKEN = [
+    ("shapes", WrongSize, "hidden_size"),
+    ("finite", NotFinite, "depth 1: not finite"),
+    ("repeatable", Random, "two walks over the same batch differ by"),
+    ("no hidden state", Counter, "two steps from the same state differ by"),
+    ("no hidden state", Stashed, ""),
+    ("rows", AcrossRows, "states of some rows alone differ by"),
+    ("padding", FromTheRight, "states with and without padding differ by"),
+    ("causal", BothWays, "states before a changed token differ by"),
+    ("positions", AllPositions, r"gives \[3, 6, 512\], not \[13, 512\]"),
+    ("float64", Float32, "readout\\(dtype=torch.float64\\) gives torch.float32"),
+    ("float64", RoundedFloat64, "rounds to fewer digits"),
+    ("head", WrongHead, "differs from the head's affine map by"),
+    ("body and head", WrongHalves, "differ from readout by"),
+    ("shared context", WrongSharing, "states of sequences that share a row differ by"),
+    ("derivatives", StraightThrough, "do not agree with"),
+    ("runs", Failing, "KeyError: 'no block 7'"),
+]
+QUICK = [case for case in BROKEN if case[0] not in ("shared context", "derivatives")]
+
+
+def failed(found: ModelCheck) -> list[str]:
+    return [verdict.check for verdict in found.verdicts if verdict.passed is False]
+
+
+def test_a_good_model_passes() -> None:
+    found = ls.check(Good())
+    assert found.passed, str(found)
+    by_name = {verdict.check: verdict.passed for verdict in found.verdicts}
+    assert [name for name, passed in by_name.items() if passed is None] == ["head", "body and head", "shared context"]
+    assert by_name["derivatives"] is True
+
+
+@pytest.mark.parametrize("name", ["toy-ouro", "toy-huginn"])
+def test_ours_pass(name: str) -> None:
+    found = ls.check(name)
+    assert found.passed, str(found)
+
+
+@pytest.mark.parametrize(("check", "kind", "message"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
+def test_what_is_wrong_is_found(check: str, kind: type[Good], message: str) -> None:
+    found = ls.check(kind())
+    assert not found.passed
+    assert check in failed(found), str(found)
+    (verdict,) = [verdict for verdict in found.verdicts if verdict.check == check]
+    assert re.search(message, verdict.found), verdict.found
+    assert verdict.remedy
+
+
+@pytest.mark.parametrize(("check", "kind", "message"), QUICK, ids=lambda value: getattr(value, "__name__", None))
+def test_measure_refuses_it(check: str, kind: type[Good], message: str, tmp_path: Path) -> None:
+    with pytest.raises(LoopscopeError, match="mine fails the check") as caught:
+        ls.measure(kind(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, device="cpu")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_good_model_is_measured(tmp_path: Path) -> None:
+    run = ls.measure(Good(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, level="quick")
+    assert run.finished
+
+
+def test_it_is_shown() -> None:
+    found = ls.check(WrongHead())
+    assert str(found).startswith("mine: 1 of 13 checks failed\n")
+    assert "remedy:     leave `head` out" in str(found)
+    shown = found._repr_html_()
+    assert "failed" in shown
+    assert "<script" not in shown
+    frame = found.to_polars()
+    assert frame.filter(verdict="failed")["check"].to_list() == ["head"]
+    assert ls.check(Good(), dtype="float64").passed
+
+
+def test_the_object_is_left_as_it_was() -> None:
+    model = Good()
+    ls.check(model)
+    assert model.training
+    assert all(weight.requires_grad for weight in model.parameters())
