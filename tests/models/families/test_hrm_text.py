@@ -217,6 +217,12 @@ def test_layers_are_counted_from_the_tensors(golden_variant, fields):
     assert load_model(golden_variant("hrm_text", **fields)).config.layers == 2
 
 
+def test_a_file_that_a_newer_library_saved_again(reference, distance, golden_variant):
+    positions = {"rope_theta": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    folder = golden_variant("hrm_text", num_hidden_layers=16, num_layers_per_stack=2, **positions)
+    assert distance(load_model(f"{folder}:attention=causal"), reference("hrm_text", "plain")) < 1
+
+
 def test_stacks_of_different_heights_are_refused(golden_variant):
     def without(tensors):
         return {name: value for name, value in tensors.items() if "L_module.layers.1." not in name}

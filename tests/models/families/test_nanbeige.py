@@ -116,6 +116,18 @@ def test_scaled_positions_are_refused(golden_variant, scaling):
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_scaling": {"rope_theta": 70000000}},
+        {"rope_scaling": {"rope_type": "default"}},
+        {"rope_theta": ..., "rope_scaling": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 7e7}},
+    ],
+)
+def test_a_file_that_a_newer_library_saved_again(reference, distance, golden_variant, fields):
+    assert distance(load_model(golden_variant("nanbeige", **fields)), reference("nanbeige", "plain")) < 1
+
+
+@pytest.mark.parametrize(
     ("fields", "depth"),
     [({"num_loops": 5}, 5), ({"loop_loss_weights": [0.5, 0.5]}, 3), ({"loop_loss_weights": [1.0], "num_loops": 7}, 2)],
 )
