@@ -19,7 +19,7 @@ from loopscope._version import __version__
 from loopscope.errors import LoopscopeError
 
 if TYPE_CHECKING:
-    from loopscope.api import measure
+    from loopscope.api import certify, measure
     from loopscope.measuring.lm_eval_scores import lm_eval_scores
     from loopscope.measuring.model_check import check
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from loopscope.tasks import Task, load_task
 
 _HOMES = {
-    "api": ("measure",),
+    "api": ("certify", "measure"),
     "measuring.lm_eval_scores": ("lm_eval_scores",),
     "measuring.model_check": ("check",),
     "models": (
@@ -68,6 +68,7 @@ __all__ = [
     "__version__",
     "affine_path",
     "affine_path_from_states",
+    "certify",
     "check",
     "classify",
     "lm_eval_scores",

@@ -1,4 +1,4 @@
-"""What a user calls: `measure` a model on tasks; the `Run` that comes of it has the paper's tables and figures."""
+"""What a user calls: `measure` a model on tasks, `certify` a run; a `Run` has the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.models.user_models import model_arguments
 from loopscope.run import Run
 from loopscope.store.column_types import Level
+from loopscope.store.run import StoredRun
 from loopscope.tasks.own_task import Task
 from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT
 
@@ -49,6 +50,7 @@ def measure(
     level: Level | str = Level.GRID,
     tokens: bool = False,
     paths: bool = False,
+    certify: bool = False,
     limit: int | str | Mapping[str, int] | None = None,
     ids: Numbers | Mapping[str, Numbers] | None = None,
     template: Text | None = None,
@@ -91,6 +93,8 @@ def measure(
         level: "quick", "grid" or "full"; see `loopscope.store.Level`.
         tokens: store a row for every reference token.
         paths: store the nodes of the FP64 analysis.
+        certify: enclose U, A, Q, ΔU, gains and bounds of every update, so that no rounding can overturn a verdict;
+            affine readouts only, and about the readout of the states as they are.
         limit: the most rows of each task, or of some tasks by name.
         ids: these source rows of each task only, or of some tasks by name.
         template: a template file instead of the tasks' own.
@@ -141,6 +145,7 @@ def measure(
         level,
         tokens=switch("tokens", tokens),
         paths=switch("paths", paths),
+        certify=switch("certify", certify),
         batch=BatchPolicy.parse(batch_size),
         unit_size=whole("unit_size", unit_size, 1, MOST_QUESTIONS),
         readout_dtype=choice("readout_dtype", _named(readout_dtype), READOUT_DTYPES),
@@ -187,6 +192,45 @@ def _tokenizer(given: Any) -> Any:
     from loopscope.models.tokenizer import from_object
 
     return from_object(given)
+
+
+def certify(
+    run: StoredRun | Text,
+    *,
+    data_dir: Text | None = None,
+    device: str | None = None,
+    model: Text | None = None,
+    progress_style: Style = "none",
+    notify: Notify | None = None,
+) -> Run:
+    """Certify the updates of a run that was measured without `certify=True`, and return it with its certificates.
+
+    Its states are computed again from the same weights and data; the certificates lie in the run's folder `certified`.
+
+    Args:
+        run: the run, or its directory.
+        data_dir: where the benchmarks are; left out, where they were.
+        device: where to measure; left out, where the run was measured.
+        model: where the model is; left out, where it was.
+        progress_style: "auto", "bar", "plain" or "none".
+        notify: called with one line for whatever a user should know.
+
+    Raises:
+        LoopscopeError: one line for whatever is wrong; what was certified before stays.
+    """
+    from loopscope.measuring.certified_run import certify_run
+
+    choice("progress_style", progress_style, STYLES)
+    opened = run if isinstance(run, StoredRun) else StoredRun(run)
+    certify_run(
+        opened,
+        data_dir=optional_text("data_dir", data_dir),
+        device=optional_text("device", device),
+        model=optional_text("model", model),
+        progress_style=progress_style,
+        notify=notify,
+    )
+    return Run(opened.path)
 
 
 def _named(given: Any) -> Any:

@@ -6,15 +6,16 @@ from loopscope.cli.app import app
 
 SURFACE = {
     "bench": "--data-dir --device --output --quick --rows --tokenizer",
+    "certify": "--data-dir --device --model --progress run",
     "check": "--device --dtype --model-args model",
     "compare": "--format --name runs",
     "convert": "folder source",
     "demo": "--output --progress --questions",
     "figures": "--format --name --output runs",
-    "measure": "--address --apply-chat-template --batch-size --config --data-dir --depths --device --dtype --engine "
-    "--exit-threshold --fewshot-seed --fewshot-split --ids --level --limit --long --model --model-args --num-fewshot "
-    "--output --paths --progress --random-weights --readout-dtype --revision --seed --share-context --tasks --template "
-    "--tokenizer --tokens --transitions --unit-size --workers",
+    "measure": "--address --apply-chat-template --batch-size --certify --config --data-dir --depths --device --dtype "
+    "--engine --exit-threshold --fewshot-seed --fewshot-split --ids --level --limit --long --model --model-args "
+    "--num-fewshot --output --paths --progress --random-weights --readout-dtype --revision --seed --share-context "
+    "--tasks --template --tokenizer --tokens --transitions --unit-size --workers",
     "models": "--json",
     "report": "--output runs",
     "studies": "",

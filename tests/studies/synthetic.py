@@ -135,6 +135,7 @@ def manifest(tasks: list[Task], **changes: Any) -> Manifest:
         "seeds": {},
         "batch": BatchInfo(policy="paper", size=2),
         "unit_size": max(len(task) for task in tasks),
+        "settings": {"certify": True} if model["affine_readout"] else {},
     }
     return Manifest(**{**fields, **changes})
 
@@ -381,12 +382,42 @@ def stored_paths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
     return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def certificates(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    """Enclosures of width 2e-12 around the made-up numbers; the last outcome of every update is left open."""
+    parts = []
+    for transition, whole in sorted(task.paths.items()):
+        paths = Paths(whole.A[rows], whole.Q[rows], whole.R[rows])
+        gain, quarter = paths.value(1.0), paths.value(0.25)
+        outcome, still_open = classify(paths.A, gain), rows == len(task) - 1
+        known = {
+            "utility": -np.ones(len(rows)), "slope": paths.A, "quadratic": paths.Q, "prediction": paths.A + paths.Q,
+            "gain": gain, "quarter_gain": quarter, "predicted_gain": paths.value(predicted_scale(paths.A, paths.Q)),
+            "kl": np.abs(paths.A - gain), "C": np.abs(paths.R),
+        }  # fmt: skip
+        columns: dict[str, Any] = {**identity(task, rows), "transition": np.full(len(rows), transition)}
+        for name, values in known.items():
+            columns |= {f"{name}_low": values - 1e-12, f"{name}_high": values + 1e-12}
+        failed = (outcome == 3) & ~still_open
+        columns |= {
+            "outcome": np.ma.masked_array(outcome, mask=still_open),
+            "prediction_sign": np.sign(paths.A + paths.Q).astype(np.int8),
+            "recovered": np.ma.masked_array(quarter > 0, mask=~failed),
+            "arithmetic": np.where(still_open, "open", "fp64").tolist(),
+            "predicted_scale": predicted_scale(paths.A, paths.Q),
+            "safe_scale": np.ma.masked_array(np.full(len(rows), 0.5), mask=paths.A <= 0),
+            "regret_high": np.abs(paths.R),
+        }
+        parts.append(columns)
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 MAKERS = {
     "examples": examples,
     "questions": questions,
     "depths": depths,
     "tokens": tokens,
     "paths": stored_paths,
+    "certificates": certificates,
 }
 
 

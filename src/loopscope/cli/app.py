@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loopscope.cli.certify import certify
 from loopscope.cli.check import check
 from loopscope.cli.demo import demo
 from loopscope.cli.listing import models, tasks
@@ -45,6 +46,7 @@ COMMANDS = (
     bench,
     train_toy,
     verify,
+    certify,
 )
 """In the order of `loopscope --help`."""
 

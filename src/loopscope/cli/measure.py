@@ -21,6 +21,7 @@ def measure(
     level: Annotated[str, flag("--level", "How much to compute: quick, grid or full.")] = "grid",
     tokens: Annotated[bool, flag("--tokens", "Store a row for every reference token.")] = False,
     paths: Annotated[bool, flag("--paths", "Store the 257 nodes of the FP64 analysis (level full).")] = False,
+    certify: Annotated[bool, flag("--certify", "Enclose every update's numbers, rounding included (affine).")] = False,
     limit: Annotated[str, flag("--limit", "At most so many questions: 100, or gsm8k=100,piqa=50.")] = "",
     ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,

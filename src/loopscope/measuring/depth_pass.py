@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.certificates import certificate_columns
 from loopscope.measuring.fp64 import analyse
 from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
 from loopscope.measuring.progress import stage
@@ -237,6 +238,9 @@ class Trip:
         if settings.tokens:
             with stage("tokens", h_RSD.device):
                 tables["tokens"] = token_columns(paths.tokens, layout, settings)
+        if settings.certify:
+            identity = {name: questions[name] for name in ("row", "example_id")}
+            tables["certificates"] = {**identity, **certificate_columns(update)}
         if settings.level is Level.FULL:
             del paths
             analysis = analyse(update)

@@ -359,6 +359,7 @@ def build_manifest(
             "long": settings.long,
             # Only where it was chosen: a run from before there was a choice then still replays.
             **({"share_context": True} if settings.share_context else {}),
+            **({"certify": True} if settings.certify else {}),
             **prompting.chosen(),
             **({"model_args": dict(facts.args)} if facts.args else {}),
         },

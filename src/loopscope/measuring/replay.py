@@ -131,7 +131,7 @@ def _flat(column: Column, values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     return flat
 
 
-_CIRCUMSTANCES = (
+CIRCUMSTANCES = (
     "loopscope_version",
     "code_sha256",
     "device",
@@ -219,7 +219,7 @@ class Sources:
         found = differences(run.manifest, rebuilt)
         held = run.manifest.model.weights
         unknown = ("model.weights.",) if not held else ("model.weights.value ",) if not _has_values(held) else ()
-        refused = [entry for entry in found if not entry.field.startswith(_CIRCUMSTANCES + unknown)]
+        refused = [entry for entry in found if not entry.field.startswith(CIRCUMSTANCES + unknown)]
         return cls(request, model, facts, tokenizer, prepared, found, refused)
 
     def check(self) -> None:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.certificates import require_affine
 from loopscope.measuring.plan import (
     ModelFacts,
     PlannedTask,
@@ -65,8 +66,12 @@ def run_request(
     progress_style: Style = "none",
     command_line: Sequence[str] = (),
     notify: Notify | None = None,
+    check: Callable[[Manifest], None] | None = None,
 ) -> Path:
-    """Measure what a request asks for into a run directory, or go on where it stopped; returns the directory."""
+    """Measure what a request asks for into a run directory, or go on where it stopped; returns the directory.
+
+    `check` may refuse what would be measured, before anything is written.
+    """
     notify = notify or _ignore
     as_chat = request.data.prompting.apply_chat_template
     if not as_chat:
@@ -80,6 +85,8 @@ def run_request(
         prepared = prepare(request, loaded, facts, chosen.tokenizer, command_line)
         if request.settings.share_context and not any(task.kind == "options" for task in loaded):
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
+        if check is not None:
+            check(prepared.manifest)
         with open_or_create(output, prepared.manifest) as writer:
             writer.log("call", engine=engine, workers=workers, **request.as_event())
             if leaving := facts.leaving_clock(request.settings.deepest):
@@ -117,6 +124,9 @@ def prepare(
     """Choose the rows that fit and say what identifies the run."""
     settings = request.settings.on(facts.device_type)
     check_sharing(settings, facts)
+    if settings.certify:
+        remedy = f"leave out {setting('certify', True)}"
+        require_affine(facts.info.name, remedy, is_affine=facts.info.affine_readout)
     if tokenizer is not None:
         tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
     for task in loaded:

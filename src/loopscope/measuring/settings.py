@@ -267,6 +267,7 @@ class Settings:
         exit_threshold: threshold of the exit gate; None takes the checkpoint's own.
         long: what happens to sequences longer than the model allows.
         share_context: whether what the options of a question have in common runs once.
+        certify: whether every update gets enclosures and verdicts that no rounding can overturn.
     """
 
     transitions: tuple[int, ...]
@@ -281,6 +282,7 @@ class Settings:
     exit_threshold: float | None = None
     long: LongPolicy = "error"
     share_context: bool = False
+    certify: bool = False
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -291,6 +293,10 @@ class Settings:
             )
         if self.paths and self.level is not Level.FULL:
             raise LoopscopeError(f"{setting('paths', True)} stores the FP64 analysis: add {setting('level', 'full')}")
+        if self.certify and not self.transitions:
+            raise LoopscopeError(
+                f"{setting('certify', True)} certifies updates: name some with {setting('transitions')}"
+            )
         if self.batch.name == "paper" and self.unit_size % 2:
             raise LoopscopeError(
                 f"{setting('batch_size', 'paper')} pairs questions in source order:"

@@ -83,6 +83,13 @@ class EvaluationSet:
             return None
         return np.stack([updates.grid_gain for updates in self.updates])
 
+    def certified(self) -> NDArray[np.uint8] | None:
+        """How each outcome stands: 0 open, 1 certified, 2 certified to be another one, [T, N]; None without."""
+        frames = [Records([self.run]).certificates(updates.condition) for updates in self.updates]
+        if all(frame is None for frame in frames):
+            return None
+        return np.stack([_standing(updates, frame) for updates, frame in zip(self.updates, frames, strict=True)])
+
     def tokens(self, transition: int) -> pl.DataFrame:
         """The token rows of one transition, by question, option and token."""
         rows = self.run.tokens.filter(of_set(self.condition), pl.col("transition") == transition)
@@ -92,6 +99,15 @@ class EvaluationSet:
         """The stored FP64 paths of one transition, by question."""
         rows = self.run.paths.filter(of_set(self.condition), pl.col("transition") == transition)
         return rows.select("row", "alpha", "gain").collect().sort("row")
+
+
+def _standing(updates: Updates, certificates: pl.DataFrame | None) -> NDArray[np.uint8]:
+    found = np.zeros(len(updates), np.uint8)
+    if certificates is not None:
+        own = updates.frame.select("row").join(certificates.select("row", "outcome"), on="row", how="left")
+        codes = own["outcome"].cast(pl.Int64).fill_null(-1).to_numpy()
+        found[codes >= 0] = np.where(codes == updates.outcome, 1, 2)[codes >= 0]
+    return found
 
 
 def sets_of(run: StoredRun) -> list[EvaluationSet]:
@@ -116,6 +132,9 @@ def index(data: EvaluationSet) -> str:
     """The packed index of one evaluation set."""
     arrays: dict[str, Any] = {name: data.stacked(column) for name, column in NUMBERS.items()}
     arrays["outcome"] = np.stack([updates.outcome for updates in data.updates]).astype(np.uint8)
+    certified = data.certified()
+    if certified is not None:
+        arrays["certified"] = certified
     grid = data.grid()
     if grid is not None:
         arrays["optimum"] = np.asarray(grid_optimum(GRID_SCALES, grid).alpha, dtype=np.float32)

@@ -16,6 +16,7 @@ from loopscope.report.evaluation_set import EvaluationSet
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.studies.result import Row, TableResult
+from loopscope.studies.tables.certificates import CertificateRow
 from loopscope.studies.tables.depth_coverage import running_best
 from loopscope.studies.tables.interventions import ContractionRow
 from loopscope.studies.tables.mechanism import MechanismRow
@@ -85,6 +86,10 @@ class Overview:
             share = self.bootstrap.estimate({"share": Mean(updates.layout_sensitive)})["share"]
             said = sentences.of_layout(sensitive, condition.n, condition.layout_margin)
             facts.append(_fact("Layout-sensitive outcomes", share, said))
+        certified = self._row("certificates", updates)
+        if isinstance(certified, CertificateRow) and certified.share is not None:
+            share = Estimate(certified.share, certified.updates)
+            facts.append(_fact("Certified outcomes", share, sentences.of_certificates(certified)))
         return {
             "transition": condition.transition,
             "update": condition.update,

@@ -99,6 +99,7 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
             f"path analysis in {dtypes.analysis}, rounded interventions in {dtypes.interventions}"
         ),
     )
+    yield "Certificates", _certificates(manifest)
     size = (
         f"{batch.size} examples" if batch.size else f"{batch.token_budget} padded tokens" if batch.token_budget else ""
     )
@@ -115,6 +116,14 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "Measured by", f"loopscope {manifest.loopscope_version}, code SHA-256 {manifest.code_sha256}"
     yield "Command", " ".join(manifest.command_line)
     yield "Manifest", f"SHA-256 {manifest.digest}"
+
+
+def _certificates(manifest: Manifest) -> str:
+    if not manifest.model.affine_readout:
+        return "none: only affine readouts are certified"
+    if manifest.settings.get("certify"):
+        return "of every update, about the readout of the stored states; marked ✓ where they decide the outcome"
+    return "not measured; `loopscope certify` adds them, and marks ✓ outcomes that they decide"
 
 
 def _weights(manifest: Manifest) -> str:

@@ -4,6 +4,7 @@ import math
 
 from loopscope.path import Outcome
 from loopscope.stats import Estimate
+from loopscope.studies.tables.certificates import CertificateRow
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -92,6 +93,12 @@ def of_layout(sensitive: int, updates: int, margin: float) -> str:
     """
     within = f"the {number(margin)} nats that another batch layout may move them"
     return f"{sensitive} of {updates} updates are nearer to zero than {within}."
+
+
+def of_certificates(row: CertificateRow) -> str:
+    """How many outcomes no rounding of the readout can overturn, and how many are recorded otherwise."""
+    said = f"No rounding of the readout can overturn {row.certified} of {row.updates} outcomes."
+    return said + (f" {row.contradicted} of them are recorded otherwise." if row.contradicted else "")
 
 
 def clearly(estimate: Estimate) -> int:

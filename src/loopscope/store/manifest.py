@@ -149,7 +149,8 @@ class Manifest(_Frozen):
 
     def tables(self) -> tuple[Table, ...]:
         """The tables that this run writes."""
-        left_out = {name for name, wanted in (("tokens", self.tokens), ("paths", self.paths)) if not wanted}
+        chosen = {"tokens": self.tokens, "paths": self.paths, "certificates": self.settings.get("certify")}
+        left_out = {name for name, wanted in chosen.items() if not wanted}
         return tuple(table for name, table in TABLES.items() if name not in left_out)
 
     def units(self) -> tuple[WorkUnit, ...]:

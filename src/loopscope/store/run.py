@@ -121,6 +121,35 @@ class StoredRun:
         """The `paths` table, scanned lazily; only in a run measured with path samples."""
         return self.scan("paths")
 
+    @cached_property
+    def certificates(self) -> "pl.DataFrame | None":
+        """The `certificates` table of this run, or of `loopscope certify` beside it; None where there is neither."""
+        source = self.certified_run
+        return None if source is None else source.read("certificates")
+
+    @cached_property
+    def certified_run(self) -> "StoredRun | None":
+        """Where the certificates are: this run, the one in its folder `certified`, or nowhere.
+
+        Raises:
+            LoopscopeError: those beside it are about other weights, questions or updates.
+        """
+        if self.manifest.settings.get("certify"):
+            return self
+        if not (self.layout.certified / self.layout.manifest.name).exists():
+            return None
+        found = StoredRun(self.layout.certified)
+        own, other = (
+            (run.model.weights, run.seeds, run.tasks, run.transitions, run.dtypes.states)
+            for run in (self.manifest, found.manifest)
+        )
+        if own != other:
+            raise LoopscopeError(
+                f"{found.path} holds certificates of other weights, questions or updates: remove it and run"
+                " `loopscope certify` again"
+            )
+        return found
+
     def shards(self, table: str) -> list[Path]:
         """The shards of a table that count, in unit order; their bytes are those that were committed.
 
@@ -206,7 +235,7 @@ class StoredRun:
         if not isinstance(table, str) or table not in TABLES:
             raise LoopscopeError(f"there is no table {table!r}: choose from {', '.join(TABLES)}")
         if TABLES[table] not in self.manifest.tables():
-            raise LoopscopeError(f"{self.path} was measured without {table}: measure again with {setting(table, True)}")
+            raise LoopscopeError(f"{self.path} was measured without {table}: measure again with {_asking_for(table)}")
         return TABLES[table]
 
     def __repr__(self) -> str:
@@ -214,6 +243,10 @@ class StoredRun:
         done = f"{len(self.unit_records)} of {len(self.units)} units"
         damaged = f", {len(self._broken)} damaged" if self._broken else ""
         return f"<Run {self.path}: {self.manifest.model.name} on {tasks}, level {self.manifest.level}, {done}{damaged}>"
+
+
+def _asking_for(table: str) -> str:
+    return setting({"certificates": "certify"}.get(table, table), True)
 
 
 def _read_seal(layout: RunLayout) -> bytes | None:

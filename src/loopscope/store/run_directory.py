@@ -30,6 +30,11 @@ class RunLayout:
         return self.path / "manifest.json"
 
     @property
+    def certified(self) -> Path:
+        """Certificates that were made after the run: a run of its own."""
+        return self.path / "certified"
+
+    @property
     def complete(self) -> Path:
         """The seal of a finished run."""
         return self.path / "complete.json"

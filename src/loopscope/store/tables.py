@@ -1,9 +1,10 @@
-"""The five tables of a run directory, column by column, and the version of this schema.
+"""The six tables of a run directory, column by column, and the version of this schema.
 
 `examples` holds the texts, so that a run can be read without its data set; `questions` one update of one example
 (Sections 3 and 4 of the paper; the `fp64_` columns: Appendices E.5 and E.9); `depths` the reference utility at every
 requested depth (Appendix E.1); `tokens` the quantities of each reference token alone (E.8); `paths` φ and three
-derivatives at the 257 nodes of the FP64 analysis (E.5). docs/run-directory.md lists them.
+derivatives at the 257 nodes of the FP64 analysis (E.5); `certificates` enclosures and verdicts that include rounding.
+docs/run-directory.md lists them.
 """
 
 from loopscope.path.grids import CURVATURE_SCALES, DIFFERENCE_SPACINGS, GRID, PATH_NODES
@@ -295,5 +296,54 @@ PATHS = Table(
 )
 
 
-TABLES: dict[str, Table] = {table.name: table for table in (EXAMPLES, QUESTIONS, DEPTHS, TOKENS, PATHS)}
-"""Every table by name; `tokens` and `paths` are written only when a run asks for them."""
+def _ends(name: str, unit: str, meaning: str) -> tuple[Column, Column]:
+    return (
+        Column(f"{name}_low", ColumnType.FLOAT64, unit, f"{meaning}: no more than the true value", nullable=True),
+        Column(f"{name}_high", ColumnType.FLOAT64, unit, f"{meaning}: no less than the true value", nullable=True),
+    )
+
+
+def _certified(name: str, unit: str, meaning: str) -> Column:
+    return Column(name, ColumnType.FLOAT64, unit, meaning, nullable=True)
+
+
+CERTIFICATES = Table(
+    name="certificates",
+    per="example and transition",
+    key=("row", "transition"),
+    columns=(
+        *IDENTITY,
+        TRANSITION,
+        Column("outcome", ColumnType.INT8, "code", "certified class of the update; null if open", nullable=True),
+        Column("prediction_sign", ColumnType.INT8, "", "certified sign of A + Q; null if open", nullable=True),
+        Column(
+            "recovered",
+            ColumnType.BOOL,
+            "",
+            "certified sign of φ(1/4) > 0 of a certified finite-step failure; null elsewhere or if open",
+            nullable=True,
+        ),
+        Column(
+            "arithmetic", ColumnType.STRING, "", "what decided: `fp64`, `balls` (Arb), or `open`: not all is decided"
+        ),
+        *_ends("utility", "nats", "U(H)"),
+        *_ends("slope", "nats", "A"),
+        *_ends("quadratic", "nats", "Q"),
+        *_ends("prediction", "nats", "A + Q"),
+        *_ends("gain", "nats", "ΔU"),
+        *_ends("quarter_gain", "nats", "φ(1/4) of the exact H + D/4"),
+        Column("predicted_scale", ColumnType.FLOAT64, "scale", "α̂ from the middles of A and Q, an exact float64"),
+        *_ends("predicted_gain", "nats", "φ at exactly that α̂"),
+        *_ends("kl", "nats", "KL(p(0)‖p(1)), mean over tokens, then over options"),
+        _certified("L_D", "nats", "−φ'' is at most this on [0, 1]"),
+        _certified("safe_scale", "scale", "every 0 < α up to this has a gain; null unless A > 0 is certain"),
+        _certified("safe_gain_low", "nats", "the gain at `safe_scale` is at least this"),
+        *_ends("C", "nats", "C(1), the curvature deviation"),
+        _certified("residual_high", "nats", "|φ' − q'| is at most this on [0, 1]"),
+        _certified("regret_high", "nats", "φ(α*) − φ(α̂) is at most this"),
+    ),
+)
+
+
+TABLES: dict[str, Table] = {table.name: table for table in (EXAMPLES, QUESTIONS, DEPTHS, TOKENS, PATHS, CERTIFICATES)}
+"""Every table by name; `tokens`, `paths` and `certificates` are written only when a run asks for them."""

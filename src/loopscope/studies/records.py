@@ -207,6 +207,16 @@ class Records:
                     return row["alpha"][0].to_numpy(), row["gain"][0].to_numpy()
         return None
 
+    def certificates(self, condition: Condition) -> pl.DataFrame | None:
+        """The certificates of a condition's updates, where its run has some."""
+        for run in self.runs:
+            if folder_name(run) == condition.run and run.certificates is not None:
+                rows = run.certificates.filter(of_set(condition), pl.col("transition") == condition.transition)
+                # A `Run` names outcomes in the order of their codes.
+                rows = rows.sort("row").with_columns(pl.col("outcome").to_physical().cast(pl.Int8))
+                return rows if rows.height else None
+        return None
+
     def inputs(self) -> list[dict[str, object]]:
         """What the numbers come from: each run's manifest digest and the hash of every shard."""
         return [
@@ -219,8 +229,16 @@ class Records:
                     for shard in record.shards
                 },
             }
-            for run in self.runs
+            for run in self._sources()
         ]
+
+    def _sources(self) -> Iterator[StoredRun]:
+        """The runs, and after each the certificates that were made beside it."""
+        for run in self.runs:
+            yield run
+            if run.certified_run not in (None, run):
+                assert run.certified_run is not None
+                yield run.certified_run
 
 
 def of_set(condition: Condition) -> pl.Expr:

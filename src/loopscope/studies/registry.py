@@ -117,6 +117,7 @@ TABLES: dict[str, Study] = {
         _table("scale-bounds", "tab:cloud-bound-comparison", "full", "global, integrated and signed scale bounds"),
         _table("integrated-bounds", "tab:integrated-bound-distribution", "full", "distribution of integrated bounds"),
         _table("optimum-refinement", "tab:bound-reference-refinement", "full", "errors that a signed bound misses"),
+        _table("certificates", "tab:certificates", "--certify", "verdicts that no rounding can overturn"),
         _table("derivative-checks", "app:exp-protocol", "grid", "derivatives computed in two ways"),
     )
 }

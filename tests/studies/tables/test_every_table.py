@@ -61,7 +61,7 @@ def test_latex_lines_have_equally_many_cells(awkward, name):
 @pytest.mark.parametrize("name", TABLES)
 def test_lower_levels_fill_what_they_can_and_say_what_is_missing(records, synthetic, name, level):
     task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.5])})
-    result = TABLES[name].table(records(task, level=level), QUICK)
+    result = TABLES[name].table(records(task, level=level, settings={}), QUICK)
     order = ["quick", "grid", "full"]
     needs = TABLES[name].needs
     if needs in order and order.index(needs) <= order.index(level) and name != "transitions":

@@ -24,6 +24,7 @@ async function loadRecords() {
   page.total = page.sets.reduce((sum, set) => sum + set.questions * set.transitions.length, 0);
   for (const name of ["slope", "gain", "quadratic", "scale", "before", "optimum"]) page[name] = new Float32Array(page.total);
   page.outcome = new Uint8Array(page.total);
+  page.certified = new Uint8Array(page.total);
   page.setOf = new Uint16Array(page.total);
   page.transition = new Int32Array(page.total);
   page.row = new Uint32Array(page.total);
@@ -32,6 +33,7 @@ async function loadRecords() {
     const set = page.sets[at];
     Object.assign(set, { base, ids: pack.ids, snippets: pack.snippets, difficulty: pack.difficulty });
     for (const name of ["slope", "gain", "quadratic", "scale", "before", "outcome"]) page[name].set(pack[name], base);
+    if (pack.certified) page.certified.set(pack.certified, base);
     if (pack.optimum) page.optimum.set(pack.optimum, base);
     else page.optimum.fill(NaN, base, base + set.questions * set.transitions.length);
     for (const transition of set.transitions) {

@@ -63,6 +63,15 @@ export function announce(text) {
   byId("announcer").textContent = visible(text);
 }
 
+const CERTIFIED = [null, ["✓", "Certified: no rounding of the readout can overturn this outcome."], ["≠", "Certified to be another outcome than the recorded one."]];
+
+/** A small mark behind an outcome: certified, certified otherwise, or nothing. */
+export function certified(standing) {
+  if (!CERTIFIED[standing]) return null;
+  const [mark, title] = CERTIFIED[standing];
+  return h("span", { class: "certified", title, role: "img", "aria-label": title }, mark);
+}
+
 export const swatch = (outcome) => h("span", { class: `swatch outcome-${outcome}`, "aria-hidden": "true" });
 
 // Text from benchmarks and checkpoints is shown as text. Characters that would reorder, hide or break a line unseen

@@ -1,6 +1,6 @@
 // The view of all questions: plot and table of the same updates, under one filter that lives in the address.
 
-import { h, replace, swatch } from "./dom.js";
+import { certified, h, replace, swatch } from "./dom.js";
 import { plural, scale, signed } from "./numbers.js";
 import { note, page, recordAddress, recordsReady, searchable, update } from "./data.js";
 import { NO_FILTER, filterBar, filterFromAddress, filterValues, matching, sorted } from "./filters.js";
@@ -129,7 +129,7 @@ class Table {
       { onmouseenter: point, onfocusin: point },
       h("td", {}, h("a", { href: recordAddress(record) }, set.snippets[page.row[record]] || set.ids[page.row[record]]), where && h("span", { class: "soft small" }, where)),
       h("td", { class: "number" }, update(page.transition[record])),
-      h("td", {}, h("span", { class: "kind-cell" }, swatch(outcome), SHORT[outcome])),
+      h("td", {}, h("span", { class: "kind-cell" }, swatch(outcome), SHORT[outcome], certified(page.certified[record]))),
       h("td", { class: "numeric" }, signed(page.slope[record])),
       h("td", { class: "numeric" }, signed(page.gain[record])),
       h("td", { class: "numeric" }, scale(page.scale[record])),

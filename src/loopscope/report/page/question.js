@@ -1,6 +1,6 @@
 // One update of one question: its words, its path, its depths.
 
-import { h, prose, replace, swatch } from "./dom.js";
+import { certified, h, prose, replace, swatch } from "./dom.js";
 import { number, scale, signed } from "./numbers.js";
 import { OUTCOMES, address, detailsOf, note, page, questionAddress, recordAddress, recordAt, recordsReady, textOf, update } from "./data.js";
 import { depthPlots } from "./depth_plot.js";
@@ -38,7 +38,7 @@ export async function showQuestion(main, params) {
       "div",
       { class: "question-head" },
       h("h1", {}, `${set.title} · ${set.ids[row]}`),
-      h("p", { class: "verdict" }, verdict(record, details)),
+      h("p", { class: "verdict" }, verdict(record, details), " ", certified(page.certified[record])),
       updateChips(set, row, transition),
       otherRuns(set, row),
     ),

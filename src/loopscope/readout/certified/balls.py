@@ -1,0 +1,195 @@
+r"""The second stage, for what float64 leaves open: the same in Arb's balls, from exact logits (python-flint).
+
+**Exact logits.** A row of numbers is cut into slices: the first is the row rounded to multiples of 2^{e−β} with 2^e
+above its largest entry, the next one what is left, rounded to multiples of 2^{e−2β}, and so on. Every slice is an
+integer of at most β bits times a power of two. With 2β + ⌈log₂ D⌉ ≤ 53 the product of two slices over D columns is a
+sum of integers below 2⁵³ at every step: float64 computes it exactly, in any order, with or without fused multiply-add.
+A logit is the sum of some ten such products, an exact sum in Arb. BF16 and FP32 rows end after a few slices; what is
+left of a row after `_SLICES` enters as a radius, Σ|rest| max|W|.
+
+**Balls.** Arb's arithmetic and functions enclose by construction; `BITS` bits are far beyond what float64 stores. The
+formulas are those of `tokens` and `joint`. Where an update moves no logit against the reference's, expm1 0 = 0 and
+log1p 0 = 0 are exact there as well, and the gain is exactly zero.
+
+One question at a time, `MOST_LOGITS` logits at most: an entry costs some ten microseconds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BITS = 200
+"""Precision of the balls."""
+MOST_LOGITS = 1 << 24
+"""Logits of one question, reference tokens times vocabulary, up to which it is computed in balls."""
+_SLICES = 6
+EXTRA = "pip install 'loopscope[certify]'"
+
+
+class Ends(NamedTuple):
+    """An enclosure as two float64 numbers."""
+
+    low: float
+    high: float
+
+
+class BallCertificate(NamedTuple):
+    """One question's quantities."""
+
+    utility: Ends
+    slope: Ends
+    quadratic: Ends
+    gain: Ends
+    quarter_gain: Ends
+    predicted_gain: Ends
+    kl: Ends
+    prediction: Ends
+
+
+def are_installed() -> bool:
+    """Whether python-flint is there."""
+    return importlib.util.find_spec("flint") is not None
+
+
+def enclose_in_balls(
+    h_tD: Tensor,
+    h_plus_tD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_t: Tensor,
+    counts: Sequence[int],
+    correct: int | None,
+    scales: tuple[float, float],
+) -> BallCertificate:
+    """One question: its tokens sequence by sequence (`counts`), the right option if it has some, 1/4 and α̂."""
+    import flint
+
+    with flint.ctx.workprec(BITS):
+        tokens = _tokens(h_tD, h_plus_tD, weight_VD, bias_V, targets_t, (*scales, 1.0))
+        found, place = [], 0
+        for count in counts:
+            found.append([sum(values) / count for values in zip(*tokens[place : place + count], strict=True)])
+            place += count
+        kl = sum(sequence[1] - sequence[5] for sequence in found) / len(found)
+        own = found[0] if correct is None else _joint(found, correct)
+        utility, slope, curvature, quarter, predicted, gain = own
+        half = curvature / 2
+        balls = (utility, slope, half, gain, quarter, predicted, kl, slope + half)
+        return BallCertificate(*map(_ends, balls))
+
+
+def _tokens(
+    h_tD: Tensor,
+    h_plus_tD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_t: Tensor,
+    scales: Sequence[float],
+) -> list[list[Any]]:
+    """Log probability, φ', φ'' and φ at three scales of each token."""
+    from flint import arb
+
+    starts, ends = (exact_products(state, weight_VD) for state in (h_tD, h_plus_tD))
+    bias = None if bias_V is None else bias_V.double().cpu().tolist()
+    found = []
+    for token, y in enumerate(targets_t.tolist()):
+        z0, z1 = _logits(starts, token, bias), _logits(ends, token, bias)
+        y0, shift = z0[y], z1[y] - z0[y]
+        mass = first = second = arb(0)
+        grown = [arb(0) for _ in scales]
+        for a, (start, end) in enumerate(zip(z0, z1, strict=True)):
+            if a == y:
+                continue
+            t, w = (end - start) - shift, (start - y0).exp()
+            mass, first, second = mass + w, first + w * t, second + w * t * t
+            grown = [total + w * (t * scale).expm1() for total, scale in zip(grown, scales, strict=True)]
+        whole = mass + 1
+        mean = first / whole
+        gains = [-(total / whole).log1p() for total in grown]
+        found.append([-mass.log1p(), -mean, mean * mean - second / whole, *gains])
+    return found
+
+
+def _joint(options: list[list[Any]], right: int) -> list[Any]:
+    """The joint utility of options, as in `joint`."""
+    weights = [(option[0] - options[right][0]).exp() for option in options]
+    whole = sum(weights)
+    pi = [weight / whole for weight in weights]
+    best = options[right]
+    others = [k for k in range(len(options)) if k != right]
+    slope = sum((pi[k] * (best[1] - options[k][1]) for k in others), whole * 0)
+    bent = sum((pi[k] * (best[2] - options[k][2]) for k in others), whole * 0)
+    pairs = [(j, k) for k in range(len(options)) for j in range(k)]
+    variance = sum((pi[j] * pi[k] * (options[j][1] - options[k][1]) ** 2 for j, k in pairs), whole * 0)
+    gains = [
+        -sum((pi[k] * (options[k][place] - best[place]).expm1() for k in others), whole * 0).log1p()
+        for place in (3, 4, 5)
+    ]
+    return [-sum((weights[k] for k in others), whole * 0).log1p(), slope, bent - variance, *gains]
+
+
+class Products(NamedTuple):
+    """A Wᵀ as a sum of exact float64 matrices, and what is left of it at most, row by row."""
+
+    parts: list[np.ndarray[Any, np.dtype[np.float64]]]
+    rest_t: list[float]
+
+
+def exact_products(a_tD: Tensor, weight_VD: Tensor) -> Products:
+    """The product of two stored matrices without rounding."""
+    a_tD, weight_VD = a_tD.detach().double(), weight_VD.detach().double()
+    bits = (53 - math.ceil(math.log2(max(2, a_tD.shape[1])))) // 2
+    rows, row_rest_t = _slices(a_tD, bits)
+    columns, column_rest_V = _slices(weight_VD, bits)
+    parts = [(row @ column.T).cpu().numpy() for row in rows for column in columns]
+    largest = float(weight_VD.abs().max())
+    rest_t = row_rest_t * largest + a_tD.abs().sum(1) * float(column_rest_V.max())
+    # More than the rounding of these few operations on numbers of one sign.
+    return Products(parts, [x * (1.0 + 2.0**-20) for x in rest_t.tolist()])
+
+
+def _slices(a_tD: Tensor, bits: int) -> tuple[list[Tensor], Tensor]:
+    """Slices of `bits` bits that add up to the rows, and Σ|rest| of each row."""
+    largest_t1 = a_tD.abs().amax(1, keepdim=True)
+    _, exponent_t1 = torch.frexp(largest_t1)
+    found, rest = [], a_tD
+    for number in range(1, _SLICES + 1):
+        # Powers of two scale exactly; far below the smallest normal number a row keeps its rest as a radius.
+        power_t1 = exponent_t1 - number * bits
+        unit_t1 = torch.ldexp(torch.ones_like(largest_t1), power_t1.clamp(min=-1000))
+        piece = torch.round(rest / unit_t1) * unit_t1
+        found.append(piece)
+        rest = rest - piece
+        if not bool(rest.any()):
+            break
+    return found, rest.abs().sum(1)
+
+
+def _logits(products: Products, token: int, bias: list[float] | None) -> list[Any]:
+    from flint import arb
+
+    rest = products.rest_t[token]
+    radius = arb(0, rest) if rest else arb(0)
+    rows = [part[token].tolist() for part in products.parts]
+    found = []
+    for entry, numbers in enumerate(zip(*rows, strict=True)):
+        total = arb(numbers[0]) + radius
+        for number in numbers[1:]:
+            if number:
+                total = total + number
+        found.append(total if bias is None else total + bias[entry])
+    return found
+
+
+def _ends(ball: Any) -> Ends:
+    """The ball between two float64 numbers; exactly zero stays so."""
+    if ball.is_zero():
+        return Ends(0.0, 0.0)
+    return Ends(math.nextafter(float(ball.lower()), -math.inf), math.nextafter(float(ball.upper()), math.inf))

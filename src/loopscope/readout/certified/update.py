@@ -1,0 +1,184 @@
+"""Enclosures of everything that is certified of an update: from states and head to one interval per question.
+
+Tokens → mean over each sequence → the question itself, or the joint utility of its options. What a question's own
+scale α̂ is, follows from the middle of the enclosures of A and Q; it is a float64 number, and the gain at exactly that
+number is enclosed.
+
+KL(p(0)‖p(1)) of a token is A − ΔU (Prop. linear-endpoint), an identity between exact numbers; the mean of −φ'' over the
+update, weighted with 1 − α, is the same number and stays accurate where the update is small. The meet of both is taken.
+
+Shapes: N reference tokens, R sequences, B questions, D hidden width, L cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from loopscope.readout.certified.bounds import CertifiedBounds, PathEnclosure, certified_bounds
+from loopscope.readout.certified.cells import cell_bounds
+from loopscope.readout.certified.intervals import Interval, mean_of_segments, require_arithmetic, total
+from loopscope.readout.certified.joint import Options, over_cells
+from loopscope.readout.certified.sums import Head, RelativeLogits, power_sums, relative_logits
+from loopscope.readout.certified.tokens import Moments, gains, log_p_at, moments
+from loopscope.readout.options import OptionGroups
+
+CELLS = 16
+"""Cells of [0, 1] on which derivatives are bounded; a power of two, so that the nodes are exact."""
+QUARTER = 0.25
+_COLUMNS = 8  # arrays as large as the logits that gains at three scales take at a time
+ChooseScale = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class States:
+    """Where the reference tokens of some questions are predicted, before and after an update.
+
+    Attributes:
+        before_ND: H.
+        after_ND: H⁺.
+        targets_N: the reference tokens.
+        tokens_R: how many of them each sequence has, one sequence after the other.
+        options: the options of each question; None where each sequence is a reference solution of its own.
+        sequences_B: sequences of each question.
+    """
+
+    before_ND: Tensor
+    after_ND: Tensor
+    targets_N: Tensor
+    tokens_R: Tensor
+    options: OptionGroups | None
+    sequences_B: Tensor
+
+
+@dataclass(frozen=True)
+class UpdateEnclosures:
+    """One interval per question, [B] each.
+
+    Attributes:
+        utility: U(H).
+        slope: A.
+        quadratic: Q.
+        prediction: A + Q.
+        gain: ΔU.
+        quarter_gain: φ(1/4).
+        scale: α̂, a float64 number.
+        predicted_gain: φ at exactly that number.
+        kl: KL(p(0)‖p(1)), averaged over tokens, then over options.
+        bounds: the paper's bounds.
+    """
+
+    utility: Interval
+    slope: Interval
+    quadratic: Interval
+    prediction: Interval
+    gain: Interval
+    quarter_gain: Interval
+    scale: Tensor
+    predicted_gain: Interval
+    kl: Interval
+    bounds: CertifiedBounds
+
+
+def enclose_update(
+    states: States, head: Head, choose: ChooseScale, entries: int, cells: int = CELLS
+) -> UpdateEnclosures:
+    """Everything about an update; `choose` makes α̂ of A and Q, `entries` float64 numbers fit at a time."""
+    require_arithmetic(str(states.before_ND.device))
+    logits = relative_logits(states.before_ND, states.after_ND, head, states.targets_N)
+    nodes = _node_moments(logits, cells, entries)
+    log_p, mean, variance = (mean_of_segments(x, states.tokens_R) for x in (nodes.log_p, nodes.mean, nodes.variance))
+    bounded = cell_bounds(nodes, logits.spread_t, lambda parts: mean_of_segments(parts, states.tokens_R))
+    own = PathEnclosure(-mean, -variance, -bounded.curvature, bounded.third)
+    options = None if states.options is None else Options(states.options)
+    path = own if options is None else _joint_path(options, log_p, own)
+    slope, quadratic = path.slopes[:, 0], path.curvatures[:, 0].times(0.5)
+    scale_B = choose(_middle(slope), _middle(quadratic))
+    question_R = torch.repeat_interleave(torch.arange(len(scale_B), device=scale_B.device), states.sequences_B)
+    scale_N = scale_B[torch.repeat_interleave(question_R, states.tokens_R)]
+    gains_R3 = mean_of_segments(_gains(logits, nodes, scale_N, entries), states.tokens_R)
+    kl = mean_of_segments(_divergence(own, gains_R3[:, 2]), states.sequences_B)
+    if options is None:
+        utility, gains_B3 = log_p[:, 0], gains_R3
+    else:
+        scores = options.gathered(log_p[:, 0])
+        utility = options.utility(scores)
+        pi = options.probabilities(scores)
+        gains_B3 = options.gain(pi.unsqueeze(2), options.gathered(gains_R3))
+    return UpdateEnclosures(
+        utility,
+        slope,
+        quadratic,
+        slope + quadratic,
+        gains_B3[:, 2],
+        gains_B3[:, 0],
+        scale_B,
+        gains_B3[:, 1],
+        kl,
+        certified_bounds(path, slope, quadratic, scale_B),
+    )
+
+
+def _middle(interval: Interval) -> Tensor:
+    """The middle of an enclosure, 0 where nothing is known."""
+    return torch.nan_to_num(0.5 * (interval.low + interval.high), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _node_moments(logits: RelativeLogits, cells: int, entries: int) -> Moments:
+    tokens, blocks, block = logits.t_tBb.shape
+    nodes_K = torch.arange(cells + 1, dtype=torch.float64, device=logits.t_tBb.device) / cells
+    found = []
+    for rows in _chunks(tokens, entries // (blocks * block * (cells + 1))):
+        some = logits.some(rows)
+        found.append(moments(some, power_sums(some, nodes_K.expand(some.t_tBb.shape[0], -1))))
+    return Moments(*(_joined([getattr(part, name) for part in found]) for name in Moments.__dataclass_fields__))
+
+
+def _gains(logits: RelativeLogits, nodes: Moments, scale_N: Tensor, entries: int) -> Interval:
+    """φ of each token at 1/4, α̂ and 1, [N, 3]."""
+    tokens, blocks, block = logits.t_tBb.shape
+    cells = nodes.log_p.low.shape[1] - 1
+    found = []
+    for rows in _chunks(tokens, entries // (blocks * block * _COLUMNS)):
+        some, own_n = logits.some(rows), scale_N[rows]
+        known = nodes.log_p[rows]
+        scales = torch.stack([torch.full_like(own_n, QUARTER), own_n, torch.ones_like(own_n)], 1)
+        ends = [known[:, int(QUARTER * cells)], log_p_at(some, own_n.unsqueeze(1))[:, 0], known[:, cells]]
+        end = Interval(torch.stack([x.low for x in ends], 1), torch.stack([x.high for x in ends], 1))
+        found.append(gains(some, scales, known[:, 0], end))
+    return _joined(found)
+
+
+def _divergence(path: PathEnclosure, gain: Interval) -> Interval:
+    """KL(p(0)‖p(1)) of each sequence: A − ΔU, and ∫(1 − α)(−φ'')dα cell by cell."""
+    count = path.third.shape[1]
+    share = (1.0 - (torch.arange(count, dtype=torch.float64, device=gain.low.device) + 0.5) / count) / count
+    weights = Interval.point(share.expand_as(path.third))
+    return (path.slopes[:, 0] - gain).clamped(0.0).meet(total(-path.cells * weights, 1).clamped(0.0))
+
+
+def _joint_path(options: Options, log_p: Interval, own: PathEnclosure) -> PathEnclosure:
+    h = 1.0 / own.third.shape[1]
+    scores, slopes, curvatures = (options.gathered(x) for x in (log_p, own.slopes, own.curvatures))
+    pi = options.probabilities(scores)
+    cell_scores, cell_slopes = over_cells(scores, slopes, h)
+    cell_pi = options.probabilities(cell_scores)
+    cells = options.curvature(cell_pi, cell_slopes, options.gathered(own.cells))
+    return PathEnclosure(
+        options.slope(pi, slopes),
+        options.curvature(pi, slopes, curvatures),
+        cells,
+        torch.full_like(cells.low, torch.inf),
+    )
+
+
+def _chunks(tokens: int, size: int) -> list[slice]:
+    step = max(1, size)
+    return [slice(start, start + step) for start in range(0, tokens, step)]
+
+
+def _joined(parts: list[Interval]) -> Interval:
+    return Interval(torch.cat([part.low for part in parts]), torch.cat([part.high for part in parts]))

@@ -1,0 +1,77 @@
+"""Enclosures of random and adversarial updates hold the truth; the same check finds a bound that is wrong."""
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from flint import arb
+
+from loopscope.measuring.update import predicted_scale
+from loopscope.readout.certified import sums
+from loopscope.readout.certified.intervals import Interval
+from loopscope.readout.certified.sums import Head
+from loopscope.readout.certified.update import States, UpdateEnclosures, enclose_update
+
+FEW = 400
+ALL = 10_000
+
+
+def enclosures(given: Any) -> UpdateEnclosures:
+    one = torch.ones(1, dtype=torch.int64)
+    states = States(given.before_1D, given.after_1D, torch.tensor([given.target]), one, None, one)
+    return enclose_update(states, Head.of(given.weight_VD, given.bias_V), predicted_scale, 1 << 21)
+
+
+def violations(paths: ModuleType, numbers: range) -> Iterator[str]:
+    """Every quantity of every case whose truth is not inside its enclosure."""
+    for number in numbers:
+        given = paths.case(number)
+        enclosed = enclosures(given)
+        ends = {name: (float(x.low), float(x.high)) for name, x in vars(enclosed).items() if isinstance(x, Interval)}
+
+        def true(truth: Any, scale: float = float(enclosed.scale)) -> dict[str, arb]:
+            slope, curvature = truth.derivatives()
+            gain = truth.gain(1.0)
+            return {
+                "utility": truth.log_p(),
+                "slope": slope,
+                "quadratic": curvature / 2,
+                "prediction": slope + curvature / 2,
+                "gain": gain,
+                "quarter_gain": truth.gain(0.25),
+                "predicted_gain": truth.gain(scale),
+                "kl": slope - gain,
+            }
+
+        yield from (f"case {number}, {line}" for line in paths.violations(given, true, ends))
+
+
+def test_arb_lies_inside_every_enclosure(paths: ModuleType):
+    assert list(violations(paths, range(FEW))) == []
+
+
+@pytest.mark.slow
+def test_arb_lies_inside_every_enclosure_of_all_the_cases(paths: ModuleType):
+    assert list(violations(paths, range(FEW, ALL))) == []
+
+
+@pytest.mark.parametrize("wrong", ["gamma", "weight_error", "relative_logits"])
+def test_a_wrong_bound_is_caught(paths: ModuleType, wrong: str, monkeypatch: pytest.MonkeyPatch):
+    right = getattr(sums, wrong)
+
+    def without_logits_error(*given: object) -> sums.RelativeLogits:
+        logits = right(*given)
+        logits.s_error_t.zero_()
+        logits.t_error_t.zero_()
+        return logits
+
+    replacements = {
+        "gamma": lambda roundings: 0.0,
+        "weight_error": lambda logits, alpha: torch.zeros_like(right(logits, alpha)),
+        "relative_logits": without_logits_error,
+    }
+    for module in ("sums", "tokens", "update"):
+        monkeypatch.setattr(f"loopscope.readout.certified.{module}.{wrong}", replacements[wrong], raising=False)
+    assert next(violations(paths, range(60)), None) is not None
