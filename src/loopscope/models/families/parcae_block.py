@@ -60,8 +60,8 @@ class ParcaeAttention(Fusing):
             qk, v = self._turned(qkv[:, :, : 2 * self.heads], around.rotary, around.plain), qkv[:, :, 2 * self.heads :]
             q, k = qk[:, :, : self.heads], qk[:, :, self.heads :]
         if self.ve_gate is not None:
-            gate = 2 * torch.sigmoid(self.ve_gate(x_BSD[..., :GATE_CHANNELS]))
-            v = v + gate[..., None] * self._heads(around.token_values[self.number])
+            gate = _sigmoid(self.ve_gate(x_BSD[..., :GATE_CHANNELS]))
+            v = v + (2 * gate)[..., None] * self._heads(around.token_values[self.number])
         if queries is None:
             mixed = attend(q, k, v, around, slot)
         else:
@@ -79,6 +79,13 @@ class ParcaeAttention(Fusing):
 
     def _heads(self, flat: Tensor) -> Tensor:
         return flat.reshape(flat.shape[0], flat.shape[1], -1, self.norm.width)
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    if type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled():
+        # What is left over from whole vectors is computed otherwise there: the last bit would depend on the batch.
+        return torch.sigmoid(x.double()).to(x.dtype)
+    return torch.sigmoid(x)
 
 
 class SquaredReluFeedForward(nn.Module):
