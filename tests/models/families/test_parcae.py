@@ -244,6 +244,7 @@ def test_the_readout_needs_the_tokens(model):
     assert (chosen - torch.stack([everything[1, 2], everything[0, 0]])).abs().max() < 1e-12
 
 
+@torch.no_grad()
 def test_padding_and_company_do_not_change_a_row(model):
     rows, sources = [[1, 2, 3, 4, 5], [6, 7]], [8, 2]
     walk = Walk.of(model, Batch.from_rows(rows, source_rows=sources)).to(4)
