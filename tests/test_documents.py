@@ -44,6 +44,8 @@ ONLY_READ = {
     r"loopscope bench": "takes minutes; tests/bench runs it at small sizes",
     r"loopscope convert": "needs the hub; tests/models/checkpoint/test_convert.py converts from one",
     r"--model \./parcae-140m": "needs what convert would have written",
+    r"--apply-chat-template": "the embedded models have no chat template; tests/tasks/test_prompting.py",
+    r"lm_eval:": "needs that program's data; tests/tasks/test_lm_eval_requests.py",
     r"loopscope train-toy": "takes minutes and a GPU; tests/toys trains for seconds",
 }
 OTHER_PROGRAMS = {
