@@ -1,6 +1,6 @@
 """The numbers of docs/performance.md: `python docs/figures/performance.py [--write]`.
 
-Reads what `loopscope bench --output` wrote to benchmarks/bench_h200.json and benchmarks/bench_cpu.json and prints the
+Reads what `loopscope bench --output` wrote to bench_h200.json, bench_cpu.json and loops_h200.json and prints the
 Markdown of every table, each under the name of its markers; `--write` puts them between those markers. A machine
 without a file has no numbers on the page.
 """
@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from loopscope.bench.loop_speed import BARE, PLAIN
 from loopscope.bench.row import beside
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parent / "performance.md"
 BENCHMARKS = FOLDER.parents[1] / "benchmarks"
 MACHINES = {"h200": "bench_h200.json", "cpu": "bench_cpu.json"}
+LOOPS = "loops_h200.json"
 NOTHING = "Nothing on record yet."
 
 Row = dict[str, Any]
@@ -114,9 +116,28 @@ def what_table(rows: Sequence[Row]) -> str:
     return grid(("row", "what", "size"), lines)
 
 
+def loops_table(rows: Sequence[Row]) -> str:
+    """The loops that have a bare stack beside them, in milliseconds per 1000 tokens and loop."""
+    lines = []
+    for row in rows:
+        each = {reference["name"]: reference for reference in row["references"]}
+        if BARE not in each:
+            continue
+        scale = 1e6 / (row["size"]["loops"] * row["size"]["tokens"])
+        own, bare, plain = (found["value"] * scale for found in (row["measured"], each[BARE], each[PLAIN]))
+        goal = row["goals"][0]
+        met = "yes" if goal["met"] else "**no**"
+        name = row["what"].partition(" in ")[0]
+        lines.append((name, f"{own:.3g}", f"{bare:.3g}", f"{plain:.3g}", f"{goal['measured']:.2f}", met))
+    return grid(("what", "loopscope", "bare stack", "loopscope, no kernels", "speed beside it", "at least 0.9"), lines)
+
+
 def tables() -> dict[str, str]:
     """Every table of the page by the name of its markers."""
     made = {}
+    loops = json.loads((BENCHMARKS / LOOPS).read_text(encoding="utf-8")) if (BENCHMARKS / LOOPS).exists() else None
+    made["loops h200"] = NOTHING if loops is None else loops_table(loops["rows"])
+    made["loops machine"] = NOTHING if loops is None else machine_line(loops)
     for name, report in reports().items():
         for kind, build in (("what", what_table), ("goals", goals_table), ("times", times_table)):
             made[f"{kind} {name}"] = NOTHING if report is None else build(report["rows"])

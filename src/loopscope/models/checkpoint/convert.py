@@ -64,7 +64,7 @@ def convert(source: str | Path, folder: str | Path, *, offline: bool | None = No
         new = Path(made) / target.name
         new.mkdir()
         left_out = _write_weights(files, new)
-        for name in (CONFIG, TOKENIZER, *TOKENIZER_EXTRAS):
+        for name in (CONFIG, TOKENIZER, "tokenizer.model", *TOKENIZER_EXTRAS):
             place = held if name == CONFIG or tokenizer is None else tokenizer
             if (place / name).is_file():
                 shutil.copyfile(place / name, new / name)
