@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import loopscope as ls
+from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.replay import replay
 from loopscope.run import Run
@@ -196,6 +197,29 @@ def test_a_run_of_an_object_is_verified_with_it(gridded: Run, whole: Run, small_
     (finding,) = replay(gridded, model=small_gpt.build(seed=1))
     assert finding.message.startswith("not the sources of the run: model.weights.tensors was ")
     assert verify(whole).ok
+
+
+def test_the_command_line_names_code(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT.read_text())
+    monkeypatch.chdir(tmp_path)
+    call = ["measure", "--model", "mine.py:build", "--tasks", task, "--transitions", "1", "--device", "cpu"]
+    call += ["--level", "quick", "--output", str(tmp_path / "run")]
+    assert exit_code([*call, "--model-args", "softcap=9.5,seed=3"]) == 0
+    run = Run(tmp_path / "run")
+    assert (run.manifest.model.spec, run.manifest.settings["model_args"]) == (
+        "mine.py:build",
+        {"softcap": 9.5, "seed": 3},
+    )
+    capsys.readouterr()
+    assert exit_code([*call, "--model-args", "softcap=9.5,seed=4"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "settings.model_args" in said or "model.weights.tensors" in said
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert exit_code(["verify", str(run.path)]) == 0, capsys.readouterr()
+    assert exit_code(["check", f"{tmp_path / 'mine.py'}:build", "--model-args", "seed=3"]) == 0
+    assert "none failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ T, VOCABULARY, WIDTH = 2, 512, 12
 
 
 class Skip(LoopedModule):
-    """A step with an embedding of its depth and a carry; a readout that attends and reads values from the context."""
+    """A step with an embedding of its depth and a carry; a readout with ReLU², values of the context, a softcap."""
 
     name = "skip"
     shares_context = True
@@ -61,7 +61,7 @@ class Skip(LoopedModule):
         state, value = state.to(dtype), context.rowwise["value"].to(dtype)
         past = torch.ones(state.shape[1], state.shape[1], dtype=dtype).tril()
         past = past / past.sum(1, keepdim=True)
-        hidden = state + torch.tanh(past @ self.coda.to(dtype)(state * value)) + value
+        hidden = state + torch.relu(past @ self.coda.to(dtype)(state * value)).square() + value
         logits = functional.linear(select(hidden, positions), self.out.weight.to(dtype), self.out.bias.to(dtype))
         return 5.0 * torch.tanh(logits / 5.0)
 

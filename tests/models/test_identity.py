@@ -172,6 +172,20 @@ def test_class_is_named_and_code_without_source_is_known_by_name():
     assert model_identity(one) != model_identity(other)
 
 
+@pytest.mark.parametrize("body", ["x + 2", "x in {'a', 'b'}", "(lambda y: y + 1)(x)"])
+def test_code_without_source_is_known_by_what_it_was_translated_to(body):
+    def made(text):
+        return model_identity(classes(f"class One:\n    def step(self, x):\n        return {text}")["One"]())
+
+    assert made(body) == made(body)
+    assert made(body) != made("x + 1")
+
+
+def test_constants_are_in_an_order_that_stays():
+    many = frozenset(map(str, range(100)))
+    assert module._constant(many) == sorted(map(repr, many))
+
+
 def test_code_of_inner_modules_counts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     found = []

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.plan import ModelFacts, PlannedTask, Request
 from loopscope.measuring.ray_guard import RayGuard, guarded
 from loopscope.measuring.worker import FindTask, LocalEngine, MeasuredBatch, Step
-from loopscope.models.identity import model_identity
+from loopscope.models.identity import model_identity, own_modules
 from loopscope.models.in_memory import is_factory
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.run_directory import WorkUnit
@@ -86,7 +87,7 @@ class RayEngine:
             raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install 'loopscope[ray]'") from error
         self._ray: Any = ray
         self._request = request
-        _require_portable(request)
+        self._travelling = _made_portable(request, ray.cloudpickle)
         self._sent: Any = None
         self._idle: list[Any] = []
         self._dead = False
@@ -167,6 +168,9 @@ class RayEngine:
             for worker in self._idle:
                 self._ray.kill(worker)
         self._idle.clear()
+        for module in self._travelling:
+            self._ray.cloudpickle.unregister_pickle_by_value(module)
+        self._travelling.clear()
         if self._started:
             self._ray.shutdown()
         if self._guard is not None:
@@ -207,23 +211,32 @@ class RayEngine:
             raise error.cause if isinstance(error.cause, LoopscopeError) else error from None
 
 
-def _require_portable(request: Request) -> None:
-    """Refuse a model in memory that other processes cannot have."""
+def _made_portable(request: Request, cloudpickle: Any) -> list[ModuleType]:
+    """The modules of the user's own whose code travels with a model in memory: a worker may not find them.
+
+    Raises:
+        LoopscopeError: other processes cannot have the model.
+    """
     given = request.model.given
     if given is None:
-        return
+        return []
     remedy = f"give its maker by name, {setting('model', 'mine.py:build')}"
     if not is_factory(given) and torch.device(request.model.device).type != "cpu":
         raise LoopscopeError(f"{request.model.spec} is on {request.model.device}, which no worker has: {remedy}")
-    from ray import cloudpickle
-
+    known = cloudpickle.list_registry_pickle_by_value()
+    modules = [module for module in own_modules(given) if module.__name__ not in known]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
     try:
-        cloudpickle.dumps(given)  # type: ignore[no-untyped-call]
+        cloudpickle.dumps(given)
     except Exception as error:  # whatever an object's own code raises
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
         reason = " ".join(str(error).split()) or type(error).__name__
         raise LoopscopeError(
             f"{request.model.spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): {remedy}"
         ) from error
+    return modules
 
 
 def _rows_of(unit: WorkUnit, planned: PlannedTask) -> list[Row]:

@@ -136,6 +136,8 @@ def generate(
         impl: "cached", "reference", or "auto": cached where the model can.
     """
     depth = model.trained_depth if depth is None else depth
+    if depth is None:
+        raise LoopscopeError(f"{model.name} does not say for how many loops it was trained: give depth=")
     if depth < 0 or max_new_tokens < 1:
         raise LoopscopeError(f"depth {depth} and max_new_tokens {max_new_tokens} must be at least 0 and 1")
     stops = set(getattr(model, "eos_ids", ()) if eos_ids is None else eos_ids)

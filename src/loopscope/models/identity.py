@@ -252,8 +252,8 @@ def _attributes(value: object) -> list[tuple[str, object]]:
     return sorted(kept, key=lambda item: item[0])
 
 
-def _code_sha256(model: object) -> str:
-    """The source of the model's classes and their bases, and of its functions, without torch's and loopscope's own."""
+def _code(model: object) -> dict[str, Any]:
+    """The model's classes and their bases, and its functions, by name, without torch's and loopscope's own."""
     objects = [model, *(model.modules() if isinstance(model, nn.Module) else ())]
     own: dict[str, Any] = {
         f"{kind.__module__}.{kind.__qualname__}": kind
@@ -264,7 +264,17 @@ def _code_sha256(model: object) -> str:
     for name, function in _walk(model, lambda value: isinstance(value, FunctionType)):
         if not _is_known(function) and id(function) not in methods:
             own[f"function {name}"] = function
-    digest = hashlib.sha256()
+    return own
+
+
+def own_modules(model: object) -> list[ModuleType]:
+    """The modules of the user's own that the model's code is in."""
+    names = {code.__module__ for code in _code(model).values() if _is_own(code)} - {"__main__", None}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
+
+
+def _code_sha256(model: object) -> str:
+    own, digest = _code(model), hashlib.sha256()
     for name in sorted(own):
         digest.update(json.dumps([name, _source(own[name])]).encode())
     return digest.hexdigest()
@@ -292,5 +302,12 @@ def _source(code: type | FunctionType) -> Any:
 
 
 def _translated(code: CodeType) -> list[Any]:
-    constants = [_translated(held) if isinstance(held, CodeType) else repr(held) for held in code.co_consts]
+    constants = [_constant(held) for held in code.co_consts]
     return [code.co_code.hex(), list(code.co_names), list(code.co_varnames), constants]
+
+
+def _constant(held: object) -> Any:
+    """A constant, in an order that does not change from process to process."""
+    if isinstance(held, CodeType):
+        return _translated(held)
+    return sorted(map(repr, held)) if isinstance(held, frozenset) else repr(held)
