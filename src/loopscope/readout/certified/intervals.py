@@ -211,7 +211,9 @@ def require_arithmetic(device: str) -> None:
     """Refuse an arithmetic on which nothing here can rely: another rounding mode, or subnormals taken as zero."""
     one, half = (torch.tensor(x, dtype=torch.float64, device=device) for x in (1.0, UNIT))
     to_nearest = [float(one + half), float(one + 1.5 * half), float(-one - half)] == [1.0, 1.0 + 2 * UNIT, -1.0]
-    keeps = [float(one * SMALLEST), float((one * 2.0**-600) * 2.0**-450)] == [SMALLEST, 2.0**-1050]
+    # As bits: where subnormals are dropped, a comparison drops them, too.
+    small = torch.stack([one * SMALLEST, (one * 2.0**-600) * 2.0**-450])
+    keeps = small.view(torch.int64).tolist() == [1, 1 << (1074 - 1050)]
     if not (to_nearest and keeps):
         raise LoopscopeError(
             f"float64 on {device} does not round to nearest or drops subnormals: no certificates there"
