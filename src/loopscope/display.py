@@ -21,6 +21,10 @@ SOFT = "opacity:.7;font-size:.92em"
 """What is said beside: notes, captions, units."""
 
 
+LONGEST_LINE = 48
+"""Characters of a cell that is never broken into lines."""
+
+
 class Markup(str):
     """Text that is HTML already and was escaped where it was made."""
 
@@ -61,15 +65,13 @@ def html_table(
         words: which columns hold words, which are set left; all by default. Numbers are set right.
         above: rows of spanning heads, as `Markup`.
     """
-    sides = [
-        f"text-align:{'left' if word else 'right'};white-space:nowrap;padding:.15em .6em"
-        for word in words or [True] * len(heads)
-    ]
-    head = element("tr", *(element("th", head, style=side) for head, side in zip(heads, sides, strict=True)))
-    body = (
-        element("tr", *(element("td", cell, style=side) for cell, side in zip(line, sides, strict=True)))
-        for line in lines
-    )
+    sides = [f"text-align:{'left' if word else 'right'}" for word in words or [True] * len(heads)]
+
+    def row(name: str, cells: Sequence[Any]) -> Markup:
+        styled = (f"{side};padding:.15em .6em{_wrapping(cell)}" for cell, side in zip(cells, sides, strict=True))
+        return element("tr", *(element(name, cell, style=style) for cell, style in zip(cells, styled, strict=True)))
+
+    head, body = row("th", heads), (row("td", line) for line in lines)
     table = element(
         "table",
         element("thead", above, head),
@@ -77,6 +79,10 @@ def html_table(
         style="font-size:.92em;border-collapse:collapse",
     )
     return element("div", table, style="overflow-x:auto;margin:.4em 0")
+
+
+def _wrapping(cell: Any) -> str:
+    return "" if not isinstance(cell, Markup) and len(str(cell)) > LONGEST_LINE else ";white-space:nowrap"
 
 
 def swatch(outcome: Outcome) -> Markup:

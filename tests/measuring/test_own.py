@@ -24,8 +24,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "your-own-model.md"
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The documentation's model as an installed package with a tokenizer."""
-    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[0]
-    code = code.replace("vocabulary=256", "vocabulary=512")
+    (code,) = re.findall(r"```python\n(# my_looped.py\n.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     code += f"\n\ndef tokenizer_folder():\n    return {str(EMBEDDED / 'toy-ouro')!r}\n"
     (tmp_path / "my_looped.py").write_text(code)
     info = tmp_path / "my_looped-1.0.dist-info"
