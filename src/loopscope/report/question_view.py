@@ -179,9 +179,14 @@ class QuestionView:
                 f"φ(α), α from 0 to 1: {drawn} (from {signed(float(gains.min()))} to {signed(float(gains.max()))})",
                 "",
                 prompt if len(prompt) <= SHOWN else prompt[:SHOWN] + "…",
-                *(f"[{index}] {text}" for index, text in enumerate(self.texts)),
+                *(f"{self._mark(index)} {text}" for index, text in enumerate(self.texts)),
             ]
         )
+
+    def _mark(self, index: int) -> str:
+        if self.example["options"] is None:
+            return "reference:"
+        return "right option:" if index == self.example["correct_option"] else "option:"
 
     def _repr_html_(self) -> str:
         from loopscope.report.question_html import as_html
