@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loopscope.frames import to_pandas, with_outcome_names
 from loopscope.store.run import StoredRun
@@ -90,6 +90,7 @@ class Run(StoredRun):
         replay: bool = False,
         model: ModelSpec | None = None,
         data_dir: str | os.PathLike[str] | None = None,
+        tokenizer: Any = None,
         device: str | None = None,
     ) -> Verification:
         """Check the directory again: hashes, counts, schema, coverage, identity and the seal.
@@ -98,17 +99,19 @@ class Run(StoredRun):
             replay: also measure a sample again, as `loopscope verify` does; so it is where a model is given.
             model: the model, if it has moved; a run of a model in memory needs the object.
             data_dir: where the benchmarks are, if they have moved.
+            tokenizer: the tokenizer, where the run was given one as an object.
             device: where to measure; left out, where the run was measured.
         """
         from functools import partial
 
         from loopscope.store.verification import verify
 
-        if not replay and model is None:
+        if not replay and model is None and tokenizer is None:
             return verify(self)
         from loopscope.measuring.replay import replay as measure_again
 
-        return verify(self, partial(measure_again, data_dir=data_dir, model=model, device=device))
+        sources = {"data_dir": data_dir, "model": model, "tokenizer": tokenizer, "device": device}
+        return verify(self, partial(measure_again, **sources))
 
     @property
     def ways_taken(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import pytest
 import sentencepiece
 import torch
 from tokenizers import Tokenizer as Backend
+from tokenizers import models
 
 import loopscope as ls
 from loopscope.cli.verify import verify
@@ -31,7 +32,7 @@ CHOICES = [
     {"prompt": "2 plus 2 is", "options": ["4", "5", "12"], "answer": 0},
     {"prompt": "3 plus 5 is", "options": ["7", "8"], "answer": 1},
 ]
-QUICK: dict[str, Any] = {"transitions": [1], "level": "quick", "device": "cpu"}
+QUICK: dict[str, Any] = {"transitions": [1], "level": "quick", "device": "cpu", "progress_style": "none"}
 
 
 def encode(texts: list[str]) -> list[list[int]]:
@@ -141,6 +142,7 @@ def test_a_task_of_ids_needs_no_tokenizer_and_texts_do(tmp_path: Path, checkpoin
     findings = replay(texts)
     assert "tokenizer=" in findings[0].message
     assert replay(texts, tokenizer=given) == []
+    assert texts.verify(tokenizer=given).ok
     verify(str(texts.path), tokenizer=str(Path(checkpoint("ouro")) / "tokenizer.json"), replay=False)
 
 
@@ -169,14 +171,36 @@ def test_sentencepiece_through_a_whole_run(tmp_path: Path, checkpoint: Callable[
     assert shown == reference
 
 
-def test_a_model_that_brings_its_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from loopscope.measuring.plan import ModelRequest
+def test_where_a_model_object_takes_its_tokenizer_from(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
+    """From `tokenizer=`, from the task's ids, from itself; and the error says so where there is none."""
+    model: Any = load_model(checkpoint("ouro"), device="cpu")
+    texts = ls.Task.from_rows(ROWS, name="mine")
+    own = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
+    with pytest.raises(ls.LoopscopeError, match=r"give tokenizer=, or tasks of token ids .*, or set model\.tokenizer"):
+        ls.measure(model, texts, output=tmp_path / "none", **QUICK)
+    from_ids = ls.measure(model, id_task(), output=tmp_path / "ids", **QUICK)
+    assert from_ids.manifest.tokenizer_sha256 is None
+    given = ls.measure(model, texts, output=tmp_path / "given", tokenizer=own, **QUICK)
+    model.tokenizer = own
+    itself = ls.measure(model, texts, output=tmp_path / "itself", **QUICK)
+    assert numbers(itself).equals(numbers(given))
+    assert numbers(itself).equals(numbers(from_ids))
+    assert itself.manifest.tokenizer_sha256 == given.manifest.tokenizer_sha256 is not None
+    assert itself.verify(model=model).ok
+    assert from_ids.verify(model=model).ok
+    words = Backend(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    other = ls.measure(model, texts, output=tmp_path / "other", tokenizer=words, **QUICK)
+    assert other.manifest.tokenizer_sha256 == load_tokenizer(words).sha256, "tokenizer= comes before the model's own"
 
-    model = load_model("toy-ouro", device="cpu")
-    model.tokenizer = Backend.from_file(str(Path(load_tokenizer("toy-ouro").source)))  # type: ignore[assignment]
-    found = ModelRequest("no such model").load_tokenizer(model)
-    assert found is not None
-    assert found.encode("2 plus 2") == load_tokenizer("toy-ouro").encode("2 plus 2")
+
+def test_a_data_set_by_itself(tmp_path: Path) -> None:
+    run = ls.measure("toy-ouro", datasets.Dataset.from_list(ROWS), output=tmp_path / "run", **QUICK)
+    assert run.manifest.tasks[0].name == "dataset"
+    parts = datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS), train=datasets.Dataset.from_list(ROWS))
+    with pytest.raises(ls.LoopscopeError, match="the splits test, train: choose one of them with split="):
+        ls.measure("toy-ouro", [parts], output=tmp_path / "parts", **QUICK)
+    loaded = ls.load_task(ls.Task.from_dataset(parts, split="test"), num_fewshot=1)
+    assert loaded.rows[0].context.count("Problem:") == 2
 
 
 @pytest.mark.slow
