@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
     from loopscope.models.load import load_model
     from loopscope.models.tokenizer import load_tokenizer
+    from loopscope.models.transformers_loop import loop_layers
+    from loopscope.models.walk import Walk
     from loopscope.models.wrapped import wrap
     from loopscope.path import Outcome, classify, predict
     from loopscope.readout import (
@@ -43,7 +45,7 @@ _HOMES = {
     "measuring.model_check": ("check",),
     "models": (
         *("AffineHead", "Batch", "Context", "InitialState", "LoopedModel", "LoopedModule"),
-        *("load_model", "load_tokenizer", "wrap"),
+        *("Walk", "load_model", "load_tokenizer", "loop_layers", "wrap"),
     ),
     "path": ("Outcome", "classify", "predict"),
     "readout": (
@@ -65,6 +67,7 @@ __all__ = [
     "Outcome",
     "Run",
     "Task",
+    "Walk",
     "__version__",
     "affine_path",
     "affine_path_from_states",
@@ -75,6 +78,7 @@ __all__ = [
     "load_model",
     "load_task",
     "load_tokenizer",
+    "loop_layers",
     "measure",
     "nonlinear_path",
     "nonlinear_path_from_states",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from loopscope.models.load import ModelCard, card_of, load_model
     from loopscope.models.protocol import AffineHead, Context, LoopedModel
     from loopscope.models.tokenizer import Tokenizer, load_tokenizer
+    from loopscope.models.transformers_loop import loop_layers
+    from loopscope.models.walk import Walk
     from loopscope.models.wrapped import wrap
 
 __all__ = [
@@ -27,9 +29,11 @@ __all__ = [
     "LoopedModule",
     "ModelCard",
     "Tokenizer",
+    "Walk",
     "card_of",
     "load_model",
     "load_tokenizer",
+    "loop_layers",
     "wrap",
 ]
 
@@ -42,9 +46,11 @@ _HOMES = {
     "LoopedModule": "base",
     "ModelCard": "load",
     "Tokenizer": "tokenizer",
+    "Walk": "walk",
     "card_of": "load",
     "load_model": "load",
     "load_tokenizer": "tokenizer",
+    "loop_layers": "transformers_loop",
     "wrap": "wrapped",
 }
 

@@ -36,7 +36,12 @@ class Derivation:
     def choose(self, taylor: Callable[[], Tensor], nested: Callable[[], Tensor]) -> Tensor:
         """The derivatives by the way asked for, or by the one that can."""
         if self.impl == "nested":
-            return self._taking("nested", nested)
+            try:
+                return self._taking("nested", nested)
+            except (NotImplementedError, RuntimeError) as error:
+                if is_out_of_memory(error):
+                    raise
+                raise LoopscopeError(f"nested forward mode cannot differentiate the readout: {_said(error)}") from error
         if self.impl == "taylor":
             return self._taking("taylor", taylor)
         try:

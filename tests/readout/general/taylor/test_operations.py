@@ -215,6 +215,7 @@ PRODUCTS = {
     "bmm": lambda x: torch.bmm(x, K.mT * 2.0),
     "mv": lambda x: torch.mv(x[0], x[1, 1]) + torch.dot(x[0, 0], x[1, 1]),
     "addmm": lambda x: torch.addmm(ones(3, 6), x[0] * x[0], W, beta=0.5, alpha=2.0),
+    "by-name": lambda x: torch.baddbmm(input=x @ x.mT, batch1=x, batch2=K.mT) + torch.matmul(input=x, other=x.mT),
     "addmv": lambda x: torch.addmv(x[0, :, 0], x[1], x[0, 0]),
     "baddbmm": lambda x: torch.baddbmm(x @ x.mT, x, K.mT, beta=0.5, alpha=2.0) + torch.baddbmm(x @ K.mT, K, K.mT),
     "addbmm": lambda x: torch.addbmm(x[0, :, :3], x, x.mT) + torch.addr(x[0, :, :3], x[0, 0, :3], K[0, 0, :3]),

@@ -289,6 +289,7 @@ def _method(name: str) -> Callable[..., Any]:
 def _call(name: str, func: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What an operation does to a series: its rule, its rule in place, or the error that names it."""
     kwargs = dict(kwargs)
+    args = _positional(args, kwargs)
     if kwargs.pop("inplace", False):
         name += "_"
     target, target_name = kwargs.pop("out", None), name
@@ -308,6 +309,15 @@ def _call(name: str, func: Callable[..., Any] | None, args: tuple[Any, ...], kwa
         target.coefficients = result.coefficients
         return target
     return _in_place(target, result)
+
+
+def _positional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """With the first operands, where they were given by name."""
+    for count, names in enumerate((("input", "tensor", "tensors"), ("other",))):
+        given = [name for name in names if name in kwargs]
+        if len(args) == count and given:
+            args = (*args, kwargs.pop(given[0]))
+    return args
 
 
 def _in_place(target: Series, result: Any) -> Series:

@@ -54,9 +54,21 @@ def matmul(a: Any, b: Any) -> Series:
     return Series(out)
 
 
-@implements("addmm", "addmv", "baddbmm")
+@implements("addmv")
+def addmv(input: Any, mat: Any, vec: Any, *, beta: float = 1, alpha: float = 1) -> Series:
+    """beta·input + alpha·mat @ vec."""
+    return addmm(input, mat, vec, beta=beta, alpha=alpha)
+
+
+@implements("baddbmm")
+def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Series:
+    """beta·input + alpha·batch1 @ batch2, of many matrices."""
+    return addmm(input, batch1, batch2, beta=beta, alpha=alpha)
+
+
+@implements("addmm")
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Series:
-    """beta·input + alpha·mat1 @ mat2, also of a vector or of many matrices."""
+    """beta·input + alpha·mat1 @ mat2."""
     product = matmul(mat1, mat2) if isinstance(mat1, Series) or isinstance(mat2, Series) else mat1 @ mat2
     return add(product * alpha, input * beta)
 

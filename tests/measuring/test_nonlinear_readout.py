@@ -1,0 +1,188 @@
+"""A readout with ReLU², value embeddings from the context and a softcap, after steps that know their depth:
+A, Q and φ''' of a run against three backward passes in FP64; and readouts that Taylor mode does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import loopscope as ls
+from loopscope.errors import LoopscopeError
+from loopscope.readout.hessian_vector import differentiable_attention
+
+VOCABULARY, WIDTH, CAP, T = 40, 12, 15.0, 2
+PROMPTS, SOLUTIONS = [[3, 9, 27, 1], [5, 25], [7, 11, 13, 17, 19]], [[3, 9], [6, 7, 8], [1]]
+
+
+class Modded(ls.LoopedModule):
+    """A step with an embedding of its depth; a coda with ReLU² and value embeddings; capped logits."""
+
+    name = "modded"
+
+    def __init__(self, activation: Callable[[Tensor], Tensor] = lambda x: torch.relu(x).square()) -> None:
+        super().__init__()
+        self.hidden_size, self.vocabulary_size, self.trained_depth = WIDTH, VOCABULARY, 4
+        self.activation = activation
+        self.tokens, self.values = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(VOCABULARY, WIDTH)
+        self.times = nn.Embedding(8, WIDTH)
+        self.mix, self.up = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.down, self.out = nn.Linear(3 * WIDTH, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+        g = torch.Generator().manual_seed(3)
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=0.4, generator=g)
+        self.double()
+
+    def embed(self, batch: ls.Batch) -> ls.Context:
+        state = self.tokens(batch.input_ids)
+        return ls.Context(state, batch, rowwise={"values": self.values(batch.input_ids)})
+
+    def step(self, state: Tensor, context: ls.Context, *, depth: int) -> Tensor:
+        seen = state.cumsum(1) / torch.arange(1, state.shape[1] + 1).unsqueeze(-1)
+        return state + torch.tanh(self.mix(seen + self.times.weight[depth]))
+
+    def readout(self, state: Tensor, positions: Any = None, dtype: Any = None, *, context: ls.Context) -> Tensor:
+        seen = state.cumsum(1) / torch.arange(1, state.shape[1] + 1).unsqueeze(-1)
+        x = state + 0.5 * seen * torch.sigmoid(context.rowwise["values"])
+        x = x + self.down(self.activation(self.up(x)))
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+        if positions is not None:
+            x = x[positions[:, 0], positions[:, 1]]
+        return CAP * torch.tanh(self.out(x) / CAP)
+
+
+def utility(model: Modded, state: Tensor, context: ls.Context, question: int) -> Tensor:
+    """U of one question, by itself and unpadded."""
+    solution = torch.tensor(SOLUTIONS[question])
+    logits = model.readout(state, context=context)[0, len(PROMPTS[question]) - 1 : -1]
+    return torch.log_softmax(logits, -1).gather(1, solution.unsqueeze(1)).mean()
+
+
+def three_backward_passes(model: Modded, question: int, alpha: float) -> list[float]:
+    """φ', φ'', φ''' at a scale of the update from depth T to T + 1."""
+    walk = ls.Walk.of(model, ls.Batch.from_rows([PROMPTS[question] + SOLUTIONS[question]])).to(T)
+    before = walk.state.detach()
+    displacement = walk.advance().detach() - before
+    tau = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    found = []
+    with differentiable_attention():
+        value = utility(model, before + tau * displacement, walk.context, question)
+        for _ in range(3):
+            (value,) = torch.autograd.grad(value, tau, create_graph=True)
+            found.append(float(value.detach()))
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> ls.Run:
+    output = tmp_path_factory.mktemp("modded") / "run"
+    task = ls.Task.from_ids(PROMPTS, SOLUTIONS)
+    options: dict[str, Any] = {"transitions": [T], "level": "full", "paths": True, "readout_dtype": "float64"}
+    return ls.measure(Modded(), task, output=output, progress_style="none", **options)
+
+
+def test_slope_curvature_and_third_derivative_are_those_of_three_backward_passes(run: ls.Run) -> None:
+    model = Modded()
+    assert run.ways_taken == ("general",)
+    records = run.records.sort("row")
+    paths = run.paths.collect().sort("row")
+    for question in range(len(PROMPTS)):
+        first, second, _ = three_backward_passes(model, question, 0.0)
+        for prefix in ("", "fp64_"):
+            assert records[f"{prefix}slope"][question] == pytest.approx(first, rel=1e-10, abs=1e-10)
+            assert records[f"{prefix}quadratic"][question] == pytest.approx(second / 2, rel=1e-10, abs=1e-10)
+        third_at = np.array(paths["third"][question])
+        nodes = np.linspace(0.0, 1.0, third_at.size)
+        for place in (0, third_at.size // 2, third_at.size - 1):
+            expected = three_backward_passes(model, question, float(nodes[place]))[2]
+            assert third_at[place] == pytest.approx(expected, rel=1e-10, abs=1e-10)
+            assert expected != 0.0
+
+
+def test_the_loop_goes_on_from_a_shorter_step(run: ls.Run) -> None:
+    model, alpha = Modded(), 0.4
+    for question in range(len(PROMPTS)):
+        batch = ls.Batch.from_rows([PROMPTS[question] + SOLUTIONS[question]])
+        with torch.no_grad():
+            walk = ls.Walk.of(model, batch).to(T)
+            before, after = walk.state, walk.advance()
+            shorter = walk.changed(before + alpha * (after - before))
+            went_on = shorter.advance()
+            expected = model.step(before + alpha * (after - before), walk.context, depth=T + 1)
+        assert (shorter.depth, walk.depth) == (T + 2, T + 1)
+        assert torch.equal(went_on, expected)
+
+
+def unknown(x: Tensor) -> Tensor:
+    """An operation that Taylor mode has no rule for."""
+    return torch.special.i0(0.3 * x)
+
+
+def test_nested_forward_mode_is_taken_and_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = ls.Task.from_ids(PROMPTS, SOLUTIONS)
+    options: dict[str, Any] = {"transitions": [T], "level": "grid", "unit_size": 1, "scalar_checks": 0}
+    options |= {"readout_dtype": "float64", "progress_style": "none"}
+    lines: list[str] = []
+    run = ls.measure(Modded(unknown), task, output=tmp_path / "run", notify=lines.append, **options)
+    assert [line for line in lines if "nested forward mode" in line] == [
+        "derivatives of the readout by nested forward mode, which is slower: "
+        "Taylor mode has no rule for the torch operation 'special_i0'"
+    ]
+    assert run.ways_taken == ("nested",)
+    model = Modded(unknown)
+    records = run.records.sort("row")
+    for question in range(len(PROMPTS)):
+        first, second, _ = three_backward_passes(model, question, 0.0)
+        assert records["slope"][question] == pytest.approx(first, rel=1e-10)
+        assert records["quadratic"][question] == pytest.approx(second / 2, rel=1e-10)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_neither_way_knows_is_one_line(tmp_path: Path) -> None:
+    task = ls.Task.from_ids(PROMPTS, SOLUTIONS)
+    with pytest.raises(LoopscopeError, match="cannot be differentiated") as caught:
+        ls.measure(
+            Modded(lambda x: nn.functional.hardsigmoid(torch.special.i0(x))),
+            task,
+            output=tmp_path / "run",
+            transitions=[T],
+            progress_style="none",
+        )
+    assert "\n" not in str(caught.value)
+
+
+class Encoder(Modded):
+    """A coda that is one of torch's own encoder layers, whose fused path no mode knows."""
+
+    name = "encoder"
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, batch_first=True).double()
+
+    def readout(self, state: Tensor, positions: Any = None, dtype: Any = None, *, context: ls.Context) -> Tensor:
+        causal = nn.Transformer.generate_square_subsequent_mask(state.shape[1], dtype=torch.float64)
+        x = self.layer(state, src_mask=causal, is_causal=True)
+        return self.out(x if positions is None else x[positions[:, 0], positions[:, 1]])
+
+
+def test_torchs_encoder_layer_is_measured(tmp_path: Path) -> None:
+    task = ls.Task.from_ids(PROMPTS, SOLUTIONS)
+    options: dict[str, Any] = {
+        "transitions": [T],
+        "level": "quick",
+        "readout_dtype": "float64",
+        "progress_style": "none",
+    }
+    run = ls.measure(Encoder(), task, output=tmp_path / "run", **options)
+    assert run.ways_taken == ("general",)
+    model = Encoder().eval()
+    for question, slope in enumerate(run.records.sort("row")["slope"]):
+        assert slope == pytest.approx(three_backward_passes(model, question, 0.0)[0], rel=1e-10)
