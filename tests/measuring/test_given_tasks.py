@@ -169,6 +169,12 @@ def test_sentencepiece_through_a_whole_run(tmp_path: Path, checkpoint: Callable[
     reference = ROWS[1]["solution"]
     shown = "".join(reference[a:b] for a, b in places.select("text_start", "text_end").iter_rows())
     assert shown == reference
+    config = {"bos_token": "<s>", "chat_template": "{{ bos_token }}{{ messages[0].content }}"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ls.LoopscopeError, match="reads <s> of its chat template as plain text"):
+        ls.measure(
+            model, task, output=tmp_path / "chat", tokenizer=f"{prefix}.model", apply_chat_template=True, **QUICK
+        )
 
 
 def test_where_a_model_object_takes_its_tokenizer_from(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:

@@ -48,6 +48,7 @@ def test_tokenizers_object(backend):
         assert backend.truncation is not None, "the user's object is left alone"
     finally:
         backend.no_truncation()
+    assert found.sha256 == ls.load_tokenizer(backend).sha256, "limits are not part of what it is"
     assert [found.encode(text) for text in TEXTS] == [backend.encode(t, add_special_tokens=False).ids for t in TEXTS]
     assert found.prefix_ids == (0,)
     assert found.offsets("the loop") == backend.encode("the loop", add_special_tokens=False).offsets

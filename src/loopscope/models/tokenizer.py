@@ -221,9 +221,10 @@ def from_object(given: Any, name: str = "tokenizer") -> Tokenizer:
         return given
     source = f"the {type(given).__name__} object"
     if isinstance(given, Backend):
-        text = given.to_str()
-        backend = _unlimited(Backend.from_str(text))
-        return _from_backend(backend, source, hashlib.sha256(text.encode()).hexdigest(), lambda role: ())
+        # Without its limits, which a call of transformers may have set since: they are not what it encodes.
+        backend = _unlimited(Backend.from_str(given.to_str()))
+        digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
+        return _from_backend(backend, source, digest, lambda role: ())
     if hasattr(given, "serialized_model_proto"):
         return from_sentencepiece(given, source)
     if hasattr(given, "convert_ids_to_tokens") and hasattr(given, "special_tokens_map"):
