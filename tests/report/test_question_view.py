@@ -6,8 +6,9 @@ from html.parser import HTMLParser
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
-from loopscope import LoopscopeError, Outcome, Run
+from loopscope import LoopscopeError, Outcome, Run, affine_path
 from loopscope.path import GRID
 
 
@@ -121,6 +122,11 @@ def test_words_stay_words(tmp_path, synthetic):
 def test_marks_that_reorder_text_are_spelled(tmp_path, synthetic):
     synthetic.write_run(tmp_path / "run", synthetic.Made([synthetic.Question("safe \u202egnp.exe", ["fine"])] * 2))
     assert "\\u202e" in Parsed(Run(tmp_path / "run").question("riddles-0")._repr_html_()).text
+
+
+def test_a_path_of_ones_own_says_what_it_has():
+    path = affine_path(torch.zeros(1, 3), torch.ones(1, 3), targets=[0])
+    assert repr(path).startswith("<AffinePath of 1 example: .slope")
 
 
 def test_plain_text_is_short_and_tells_it_all(first):

@@ -218,6 +218,10 @@ class UtilityPath(ABC):
     def _initial(self) -> Tensor:
         """U(H) of each example: float64 [N]."""
 
+    def __repr__(self) -> str:
+        several = "1 example" if self.examples == 1 else f"{self.examples} examples"
+        return f"<{type(self).__name__} of {several}: .slope, .Q, .gain, .value(alpha), .derivatives(alpha)>"
+
     def derivatives(self, alpha: Scales, order: int = 3, *, extrapolate: bool = False) -> Derivatives:
         """φ, φ', … up to the given order at one scale or several.
 
