@@ -1,0 +1,16 @@
+"""Every family holds what `ls.check` asks of a user's model: padding, rows, causality, float64, derivatives, sharing."""
+
+from pathlib import Path
+
+import pytest
+
+from loopscope.measuring.model_check import checked
+from loopscope.measuring.probes import FURTHER, QUICK
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.mark.parametrize("family", sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir()))
+def test_a_family_passes_every_check(family, golden_model):
+    found = checked(golden_model(family), (*QUICK, *FURTHER))
+    assert found.passed, str(found)
