@@ -276,8 +276,15 @@ def own_modules(model: object) -> list[ModuleType]:
 def _code_sha256(model: object) -> str:
     own, digest = _code(model), hashlib.sha256()
     for name in sorted(own):
-        digest.update(json.dumps([name, _source(own[name])]).encode())
+        source = _source(own[name]) if _is_own(own[name]) else _installed_source(own[name])
+        digest.update(json.dumps([name, source]).encode())
     return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=4096)
+def _installed_source(code: type | FunctionType) -> Any:
+    """Remembered: the files of installed packages do not change under a process, and finding a class takes long."""
+    return _source(code)
 
 
 def _is_known(code: type | FunctionType) -> bool:

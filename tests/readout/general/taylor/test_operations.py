@@ -107,7 +107,7 @@ TESTS = (
     *("sign", "sgn", "floor", "ceil", "round", "trunc", "fix"),
 )
 PIECEWISE = {
-    "where": lambda x: torch.where(MASK, x * x, 2.0) + torch.where(x > 0.1, K, x) + torch.where(x < 0, x, x**3),
+    "where": lambda x: torch.where(MASK, x * x, 0.1) + torch.where(x > 0.1, K, x) + torch.where(x < 0, x, x**3),
     "comparisons": lambda x: x * x * (x > 0) + x * (x <= K) + x * (x > K) * (x == x) * (x != 3.0) * (x >= -9.0),
     "comparison-names": lambda x: x * x * sum(getattr(torch, name)(x, K).double() for name in COMPARISONS),
     "comparison-tests": lambda x: x * x * sum(getattr(torch, name)(x).double() for name in TESTS),
@@ -135,12 +135,12 @@ PIECEWISE = {
 }
 WRITING = {
     "setitem": lambda x: written(x, lambda y: y.__setitem__((..., slice(1, 3)), x[..., :2] * 3.0)),
-    "setitem-mask": lambda x: written(x, lambda y: y.__setitem__(x > 0, 0.5)),
+    "setitem-mask": lambda x: written(x, lambda y: y.__setitem__(x > 0, 0.1)),
     "setitem-places": lambda x: written(x, lambda y: y.__setitem__((ROWS[:2], slice(None), COLUMNS[:2]), x[0, 0, :3])),
     "setitem-constant": lambda x: written(x, lambda y: y.__setitem__((0, 1), K[0, 1])),
     "fresh": lambda x: _filled(torch.zeros_like(x), x) + _filled(x.new_zeros(2, 3, 4), x * x) + torch.empty_like(x) * 0,
     "fresh-others": lambda x: (
-        torch.full_like(x, 2.0) * x + x.new_full((4,), 3.0) * x * torch.ones_like(x) * x.new_ones(4)
+        torch.full_like(x, 0.1) * x + x.new_full((4,), 3.0) * x * torch.ones_like(x) * x.new_ones(4)
     ),
     "fresh-integers": lambda x: x * torch.ones_like(x, dtype=torch.bool).tril() + 0 * x.new_empty(4),
     "augmented": lambda x: _augmented(x),
@@ -149,16 +149,16 @@ WRITING = {
     "in-place-activation": lambda x: written(x, lambda y: functional.relu(y.sub_(0.3), inplace=True)) * x,
     "in-place-shape": lambda x: (x * x).clone().unsqueeze_(1).transpose_(0, 2).squeeze_(1),
     "copy_": lambda x: written(x, lambda y: y.copy_(x**3)) + written(x, lambda y: y[0].copy_(K[0])),
-    "fill_": lambda x: written(x, lambda y: (y[0].fill_(2.0), y[1, 0].zero_())),
-    "masked_fill": lambda x: (x * x).masked_fill(MASK, 3.0) + written(x, lambda y: y.masked_fill_(x > 0, -1.0)),
+    "fill_": lambda x: written(x, lambda y: (y[0].fill_(0.1), y[1, 0].zero_())),
+    "masked_fill": lambda x: (x * x).masked_fill(MASK, 0.1) + written(x, lambda y: y.masked_fill_(x > 0, -1.0)),
     "masked_scatter": lambda x: (x * x).masked_scatter(MASK.expand(2, 3, 4), x.flatten()),
     "masked_select": lambda x: torch.masked_select(x * x, MASK),
-    "index_fill": lambda x: (x * x).index_fill(2, COLUMNS[:2], 2.0),
+    "index_fill": lambda x: (x * x).index_fill(2, COLUMNS[:2], 0.1),
     "index_add": lambda x: (x * x).index_add(2, COLUMNS, x[..., :3], alpha=2.0) + K.index_add(0, ROWS[:2], x),
     "index_add_": lambda x: written(x, lambda y: y.index_add_(0, ROWS[:2], x**3)),
     "index_copy": lambda x: (x * x).index_copy(2, COLUMNS, x[..., :3]),
     "index_put": lambda x: (x * x).index_put((ROWS[:2],), x) + torch.index_put(x * x, (ROWS,), x[:1], accumulate=True),
-    "scatter": lambda x: (x * x).scatter(1, ORDER, x**3) + x.scatter(1, PLACES[:, :1], 2.0),
+    "scatter": lambda x: (x * x).scatter(1, ORDER, x**3) + x.scatter(1, PLACES[:, :1], 0.1),
     "scatter_add": lambda x: (x * x).scatter_add(1, PLACES, x**3) + K.scatter_add(1, PLACES, x),
     "scatter_reduce": lambda x: (x * x).scatter_reduce(1, PLACES, x**3, "sum") + x.scatter_reduce(1, PLACES, x, "mean"),
     "select_scatter": lambda x: torch.select_scatter(x * x, x[0] ** 3, 0, 1),

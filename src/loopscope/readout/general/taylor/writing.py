@@ -97,7 +97,7 @@ def index_fill(x: Series, dim: int, index: Tensor, value: Any) -> Series:
     """A constant in chosen slices of an axis."""
     if isinstance(value, Series):
         raise unsupported("index_fill", "a value that depends on the state")
-    return _jointly(lambda a, b: a.index_fill(dim, index, b), x, torch.as_tensor(value))
+    return _jointly(lambda a, b: a.index_fill(dim, index, b), x, constant_like(value, x))
 
 
 @implements("index_add")
