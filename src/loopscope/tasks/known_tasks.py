@@ -19,6 +19,7 @@ from loopscope.tasks.arithmetic.task import SIZES, Arithmetic, ArithmeticChoice
 from loopscope.tasks.encoding import GeneratedTask, Kind
 from loopscope.tasks.items import Item
 from loopscope.tasks.source_rows import SourceRow
+from loopscope.tasks.stories.task import Stories
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ def find_benchmark(name: str) -> Benchmark | None:
 _GENERATED: dict[str, tuple[Callable[[], GeneratedTask], str]] = {
     "arithmetic": (Arithmetic, "word problems of two to six operations with worked solutions, made from a seed"),
     "arithmetic-mc": (ArithmeticChoice, "the same problems with four answers, the wrong ones from typical slips"),
+    "stories": (Stories, "documents of four stories, the last three to be continued with, made from a seed"),
 }
 
 

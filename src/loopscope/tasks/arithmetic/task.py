@@ -43,6 +43,22 @@ SIZES = {"train": 100_000, "validation": 2_000, "test": 5_000}
 """How many rows a split has when no limit is given; the generator itself does not end."""
 
 
+def row_numbers(name: str, split: str, limit: int | None, ids: Iterable[str] | None) -> Iterable[int]:
+    """The rows of a generated task that were asked for, by number; what there is none of is refused."""
+    if split not in SPLITS:
+        raise LoopscopeError(f"{name} has no split {split!r}: choose one of {', '.join(SPLITS)}")
+    if ids is None:
+        return range(SIZES[split] if limit is None else limit)
+    prefix = f"{split}-"
+    wanted = []
+    for text in ids:
+        number = text.removeprefix(prefix)
+        if not text.startswith(prefix) or not number.isdecimal() or len(number) > 15:
+            raise LoopscopeError(f"{name} has no row {text!r}: ids of this split look like {prefix}17")
+        wanted.append(int(number))
+    return wanted if limit is None else wanted[:limit]
+
+
 def solution_context(question: str) -> str:
     """What stands before a worked solution."""
     return f"Problem: {question}\nSolution:\n"
@@ -61,20 +77,6 @@ class _Arithmetic:
         """The problem behind row `index`."""
         return problem(split, index, seed=self.seed)
 
-    def _indices(self, name: str, split: str, limit: int | None, ids: Iterable[str] | None) -> Iterable[int]:
-        if split not in SPLITS:
-            raise LoopscopeError(f"{name} has no split {split!r}: choose one of {', '.join(SPLITS)}")
-        if ids is None:
-            return range(SIZES[split] if limit is None else limit)
-        prefix = f"{split}-"
-        wanted = []
-        for text in ids:
-            number = text.removeprefix(prefix)
-            if not text.startswith(prefix) or not number.isdecimal() or len(number) > 15:
-                raise LoopscopeError(f"{name} has no row {text!r}: ids of this split look like {prefix}17")
-            wanted.append(int(number))
-        return wanted if limit is None else wanted[:limit]
-
 
 def _metadata(made: Problem) -> MappingProxyType[str, Scalar]:
     return MappingProxyType(
@@ -91,7 +93,7 @@ class Arithmetic(_Arithmetic):
 
     def rows(self, split: str = "test", limit: int | None = None, ids: Iterable[str] | None = None) -> Iterator[Row]:
         """The problems of a split, with their solutions as the one continuation."""
-        for index in self._indices(self.name, split, limit, ids):
+        for index in row_numbers(self.name, split, limit, ids):
             made = self.problem(split, index)
             yield Row(
                 f"{split}-{index}", index, solution_context(made.question), (made.solution,), None, _metadata(made)
@@ -113,7 +115,7 @@ class ArithmeticChoice(_Arithmetic):
 
     def rows(self, split: str = "test", limit: int | None = None, ids: Iterable[str] | None = None) -> Iterator[Row]:
         """The problems of a split, with four answers; in every four rows each place is right once."""
-        for index in self._indices(self.name, split, limit, ids):
+        for index in row_numbers(self.name, split, limit, ids):
             made = self.problem(split, index)
             places = Chooser(key("arithmetic-mc places", self.seed, split, index // 4)).order(4)
             answer = places[index % 4]

@@ -1,0 +1,1 @@
+"""Documents of several short stories that loopscope writes itself, from a seed."""
