@@ -1,4 +1,4 @@
-"""Every family holds what `ls.check` asks of a user's model: padding, rows, causality, float64, derivatives, sharing."""
+"""Every family holds what `ls.check` asks of a user's model: padding, rows, causality, float64, derivatives."""
 
 from pathlib import Path
 
