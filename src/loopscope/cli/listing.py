@@ -164,6 +164,7 @@ def list_tasks(*, as_json: bool = False, console: Console | None = None) -> None
                 line(f"  {row['name']:<15} {row['summary']} ({', '.join(splits)}; {row['source']})")
     line("Choose a part with NAME:SPLIT, e.g. gsm8k:train256; the first part is meant when none is named.")
     line("A file of your own is named by its path: my.jsonl, or NAME=my.jsonl.gz.")
+    line("A task of an installed lm-evaluation-harness: lm_eval:NAME, e.g. lm_eval:arc_easy, or the path of its YAML.")
 
 
 def task_rows() -> list[dict[str, Any]]:
