@@ -128,6 +128,8 @@ def loops_table(rows: Sequence[Row]) -> str:
         goal = row["goals"][0]
         met = "yes" if goal["met"] else "**no**"
         name = row["what"].partition(" in ")[0]
+        rows_, tokens = row["size"]["rows"], row["size"]["tokens"]
+        name += f", {rows_} × {tokens // rows_}"
         lines.append((name, f"{own:.3g}", f"{bare:.3g}", f"{plain:.3g}", f"{goal['measured']:.2f}", met))
     return grid(("what", "loopscope", "bare stack", "loopscope, no kernels", "speed beside it", "at least 0.9"), lines)
 

@@ -1,10 +1,10 @@
 """The loops alone, nothing read: Ouro, Nanbeige and Parcae against a bare stack of the same matrices, and Huginn.
 
 Weights are random, sizes the published ones: at 16 × 256 tokens in BF16, Ouro-1.4B runs 5 loops, Nanbeige4.2-3B 2 and
-every size of Parcae 8. The bare stack is one function over the same fused matrices (`bare_stacks`). loopscope runs
-twice, with its Triton kernels where the device takes them and with plain torch operations alone; both agree with the
-bare stack to BF16 rounding. Huginn-0125 runs 20 steps, then a float32 readout of the last position of every row, and
-the coda at all positions to compare with. On a CPU all have the sizes of a test.
+every size of Parcae 8, Parcae with larger batches besides. The bare stack is one function over the same fused matrices
+(`bare_stacks`). loopscope runs twice, with its Triton kernels where the device takes them and with plain torch
+operations alone; both agree with the bare stack to BF16 rounding. Huginn-0125 runs 20 steps, then a float32 readout of
+the last position of every row, and the coda at all positions to compare with. On a CPU all have the sizes of a test.
 """
 
 from __future__ import annotations
@@ -52,7 +52,14 @@ TINY_PARCAE |= {"recurrent_intermediation_embedding_dimension": 256, "padded_voc
 TINY_PARCAE |= {"num_attention_heads": 4, "num_key_value_heads": 4}
 TINY_HUGINN = HUGINN | {"vocab_size": 512, "n_embd": 96, "n_heads": 4, "head_dim": 24, "intermediate_size": 128}
 LOOPS, STEPS = 5, 20
-PARCAE = ("parcae-140m", "parcae-370m", "parcae-770m", "parcae-1.3b")
+ROWS, WIDTH = 16, 256
+# The small sizes also with batches large enough that the device, not the launching of its work, decides.
+PARCAE = (
+    ("parcae-140m", (ROWS, 128)),
+    ("parcae-370m", (ROWS, 128)),
+    ("parcae-770m", (ROWS, 64)),
+    ("parcae-1.3b", (ROWS, 64)),
+)
 BARE = "a bare eager stack of the same matrices"
 PLAIN = "loopscope with plain torch operations"
 LEAST = 0.9
@@ -70,12 +77,13 @@ def rows(setting: Setting) -> list[Row]:
     name = "Nanbeige" if small else "Nanbeige4.2-3B"
     found.append(_raced(setting, "loops:nanbeige", name, nanbeige, BareNanbeige, nanbeige.trained_depth))
     del nanbeige
-    for size in PARCAE[:1] if small else PARCAE:
+    for size, counts in PARCAE[:1] if small else PARCAE:
         config = published(size) | (TINY_PARCAE if small else {})
         parcae = _build(Parcae, ParcaeConfig.from_json(config), setting.device)
         name = "Parcae" if small else size.capitalize()
-        row_name = "loops:parcae" if small else f"loops:{size}"
-        found.append(_raced(setting, row_name, name, parcae, BareParcae, parcae.trained_depth))
+        for count in counts[:1] if small else counts:
+            row_name = "loops:parcae" if small else f"loops:{size}" + (f"-{count}-rows" if count != ROWS else "")
+            found.append(_raced(setting, row_name, name, parcae, BareParcae, parcae.trained_depth, count))
         del parcae
     return [*found, *_huginn(setting)]
 
@@ -88,10 +96,16 @@ def published(name: str) -> dict[str, Any]:
 
 
 def _raced(
-    setting: Setting, row: str, title: str, model: LoopedModule, bare_class: Callable[..., Any], loops: int
+    setting: Setting,
+    row: str,
+    title: str,
+    model: LoopedModule,
+    bare_class: Callable[..., Any],
+    loops: int,
+    count: int = ROWS,
 ) -> Row:
     small = setting.quick or not setting.on_gpu
-    ids = _ids(model, small)
+    ids = _ids(model, small, count)
     context = model.embed(Batch(ids, torch.ones_like(ids), source_rows=list(range(len(ids)))))
     bare = bare_class(model, context)
 
@@ -126,7 +140,7 @@ def _raced(
         against=BARE,
         judged=not small,
     )
-    what = f"{loops} loops of {title} in BF16, random weights"
+    what = f"{loops} loops of {title} in BF16, {ids.shape[0]} × {ids.shape[1]} tokens, random weights"
     return Row(row, what, size, "s", raced["ours"], references, (goal,), figures=figures)
 
 
@@ -189,8 +203,8 @@ def _build(model_class: type[LoopedModule], config: Any, device: torch.device) -
     return model
 
 
-def _ids(model: LoopedModule, small: bool) -> Tensor:
-    shape = (2, 16) if small else (16, 256)
+def _ids(model: LoopedModule, small: bool, count: int = ROWS) -> Tensor:
+    shape = (2, 16) if small else (count, WIDTH)
     return torch.randint(0, model.vocabulary_size, shape, generator=torch.Generator().manual_seed(0))
 
 

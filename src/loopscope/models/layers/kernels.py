@@ -181,6 +181,7 @@ def _half_squared_relu(x: Value, out: Value, count: Value, BLOCK: constexpr) -> 
 
 
 _HEADS = 32
+_NORMED_HEADS, _NORMED_WARPS = 4, 1  # a program that norms holds its heads until their sums are there
 
 
 def rotate_in_place(
@@ -198,7 +199,7 @@ def rotate_in_place(
     """
     rows, width, heads, head_width = x_BSHP.shape
     pairs = head_width // 2
-    block = min(_HEADS, power_of_two(heads))
+    block = min(_HEADS if norm_eps is None else _NORMED_HEADS, power_of_two(heads))
     launch(
         _rotate,
         (rows * width, -(-heads // block)),
@@ -220,6 +221,7 @@ def rotate_in_place(
         INTERLEAVED=interleaved,
         ROUNDED=cos_BS1P.dtype == x_BSHP.dtype,
         NORM=norm_eps is not None,
+        warps=4 if norm_eps is None else _NORMED_WARPS,
         HEADS=block,
         PAIRS=power_of_two(pairs),
     )
