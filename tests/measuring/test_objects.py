@@ -137,8 +137,12 @@ def test_every_way_gives_the_same_records(
     run = ls.measure(spec, task, output=tmp_path / "run", tokens=True, model_args="seed=0", **small_gpt.OPTIONS)
     assert _records(run) == _records(gridded)
     assert run.manifest.settings["model_args"] == {"seed": 0}
-    # A function of a file that was never imported by name is not found again without it.
-    found = run.verify(replay=True, model=small_gpt.build if way == "function" else None)
+    # A run directory may come from anybody: it does not start code.
+    named = None if way == "entry point" else spec
+    if named is not None:
+        (finding,) = replay(run)
+        assert "which runs only where you name it" in finding.message or "a model in memory" in finding.message
+    found = run.verify(replay=True, model=named)
     assert found.ok, found.findings
 
 
@@ -193,7 +197,7 @@ def test_an_object_is_left_as_it_was(small_gpt: Any, task: str, tmp_path: Path) 
 def test_a_run_of_an_object_is_verified_with_it(gridded: Run, whole: Run, small_gpt: Any) -> None:
     assert gridded.verify(model=small_gpt.build()).ok
     (finding,) = replay(gridded)
-    assert "was a model in memory: give the model itself" in finding.message
+    assert "it was measured with a model in memory (cells.LoopedGPT): run.verify(model=model)" in finding.message
     (finding,) = replay(gridded, model=small_gpt.build(seed=1))
     assert finding.message.startswith("not the sources of the run: model.weights.tensors was ")
     assert verify(whole).ok
@@ -217,7 +221,10 @@ def test_the_command_line_names_code(task: str, tmp_path: Path, monkeypatch: pyt
     assert "settings.model_args" in said or "model.weights.tensors" in said
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert exit_code(["verify", str(run.path)]) == 0, capsys.readouterr()
+    assert exit_code(["verify", str(run.path)]) == 0
+    assert "which runs only where you name it: --model mine.py:build" in capsys.readouterr().out
+    assert exit_code(["verify", str(run.path), "--model", f"{tmp_path / 'mine.py'}:build"]) == 0
+    assert "a sample measured again" in capsys.readouterr().out
     assert exit_code(["check", f"{tmp_path / 'mine.py'}:build", "--model-args", "seed=3"]) == 0
     assert "none failed" in capsys.readouterr().out
 

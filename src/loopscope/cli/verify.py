@@ -39,9 +39,11 @@ def _print_findings(path: str, sources: dict[str, Any], *, replay: bool) -> None
     Raises:
         LoopscopeError: there are some; it says what mends them.
     """
-    from loopscope.store import verify
+    from loopscope.models.user_models import must_be_named
+    from loopscope.store import StoredRun, verify
 
-    if replay:
+    unnamed = must_be_named(StoredRun(path).manifest.model.spec) if replay and sources["model"] is None else None
+    if replay and unnamed is None:
         from functools import partial
 
         from loopscope.measuring.replay import replay as measure_again
@@ -52,11 +54,15 @@ def _print_findings(path: str, sources: dict[str, Any], *, replay: bool) -> None
     for finding in result.findings:
         print(finding)
     rows = ", ".join(f"{count} {table}" for table, count in result.rows.items())
-    sample = "a sample measured again" if result.replayed else "nothing measured again"
+    sample = "a sample measured again" if result.replayed else f"nothing measured again{_because(unnamed)}"
     state = "sound" if result.ok else f"{len(result.findings)} findings"
     print(f"{path}: {state}; {result.units_checked}/{result.units_planned} units, {rows}; {sample}")
     if not result.ok:
         raise LoopscopeError(f"{path} does not hold what it should; {result.advice}")
+
+
+def _because(unnamed: str | None) -> str:
+    return "" if unnamed is None else f": {unnamed}"
 
 
 def _print_movement(path: str, sources: dict[str, Any]) -> None:

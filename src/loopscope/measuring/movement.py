@@ -22,7 +22,7 @@ from loopscope.measuring.replay import Sources, request_of
 from loopscope.measuring.settings import BatchPolicy, Settings
 from loopscope.measuring.transfer import Columns
 from loopscope.measuring.worker import Measured, Worker
-from loopscope.models.in_memory import ModelSpec
+from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.path import GRID, grid_optimum
 from loopscope.store import TABLES
 from loopscope.store.column_types import Level
@@ -101,7 +101,11 @@ def layout_movement(
     """
     if not run.manifest.transitions:
         raise LoopscopeError(f"{run.path} has no updates to compare: measure it with {setting('transitions')}")
-    sources = Sources.of(run, request_of(run, data_dir, device, model, tokenizer))
+    with borrowed(model):
+        yield from _movements(run, Sources.of(run, request_of(run, data_dir, device, model, tokenizer)))
+
+
+def _movements(run: StoredRun, sources: Sources) -> Iterator[Movement]:
     sources.check()
     given = sources.request.settings
     settings = Settings.of(

@@ -31,6 +31,7 @@ from loopscope.models.choices import split_choices
 from loopscope.models.in_memory import ModelSpec, borrowed, is_factory
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer
+from loopscope.models.user_models import must_be_named
 from loopscope.store.column_types import Column, Table
 from loopscope.store.manifest import Manifest, TaskInfo
 from loopscope.store.resume import Difference, differences
@@ -294,6 +295,9 @@ def request_of(
 ) -> Request:
     """The call that made the run, from its manifest and, for where its sources were, from its log."""
     manifest = run.manifest
+    unnamed = must_be_named(manifest.model.spec) if model is None else None
+    if unnamed is not None:
+        raise LoopscopeError(unnamed)
     called: Mapping[str, Any] = next((e for e in reversed(run.events) if e.get("event") == "call"), {})
     prompting, _ = Prompting.of_manifest(manifest.settings)
     return Request(
@@ -364,9 +368,6 @@ def _found(folder: str | None, spec: str) -> str:
     base, chosen = split_choices(spec)
     if chosen:
         return _found(folder, base) + spec[len(base) :]
-    file, colon, builder = spec.rpartition(":")
-    if file.endswith(".py"):
-        return _found(folder, file) + colon + builder
     name, equals, path = spec.rpartition("=")
     if folder is None or Path(path).is_absolute() or not (Path(folder) / path).exists():
         return spec

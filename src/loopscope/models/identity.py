@@ -35,8 +35,8 @@ MOST_ENTRIES = 1000
 
 # Their versions are in a run's manifest, with the hash of loopscope's own code.
 _KNOWN_CODE = (sys.stdlib_module_names | {"loopscope", "torch", "numpy"}) - {"__main__"}
-_NOT_VALUES = ("training", "prepared", "card", "is_random")
-"""Attributes that say how a model is used, not what it computes."""
+_NOT_VALUES = ("training", "prepared", "card", "is_random", "name_or_path")
+"""Attributes that say how a model is used or where it was, not what it computes."""
 _ELSEWHERE = ("card", "tokenizer")
 """Attributes with a place of their own in a manifest."""
 
