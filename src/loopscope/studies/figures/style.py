@@ -34,7 +34,7 @@ TEXT_WIDTH = 5.5
 """Width of the paper's text block, in inches."""
 COLUMN_WIDTH = 2.7
 """Width of a figure that text flows around."""
-SHOWN_DPI = 110
+SHOWN_DPI = 100
 """Pixels of a notebook per inch; twice as many are drawn for fine displays."""
 LONGEST_NAME = 32
 """Characters of a model or task beside an axis or above a panel."""
