@@ -101,7 +101,7 @@ class GeneralReadout:
 
     def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
-        self._derivation = _DERIVATIONS.setdefault(model, Derivation())
+        self._derivation = _derivation_of(model)
         self._ways: list[set[str]] = []
 
     @property
@@ -216,6 +216,13 @@ class GeneralReadout:
         context = layout.context_of(group.rows)
         with full_precision_products():
             return read(self.model, state_RSD[group.rows], group.positions_n2, self.dtype, context).double()
+
+
+def _derivation_of(model: LoopedModel) -> Derivation:
+    try:
+        return _DERIVATIONS.setdefault(model, Derivation())
+    except TypeError:  # an object that cannot be remembered finds out again
+        return Derivation()
 
 
 class AffineReadout(GeneralReadout):
