@@ -83,8 +83,9 @@ def test_killed_worker_changes_nothing(
     killer = threading.Thread(target=kill_one_in_the_middle, args=(tmp_path / "ray", killed))
     killer.start()
     run = measured(
-        "ouro", "arithmetic", output=tmp_path / "ray", engine="ray", workers=2, notify=said.append, **OPTIONS
-    )
+        "ouro", "arithmetic", output=tmp_path / "ray", engine="ray", workers=2, notify=said.append,
+        progress_style="none", **OPTIONS,
+    )  # fmt: skip
     killer.join()
     assert len(killed) == 1
     assert any("its worker died" in line for line in said)
