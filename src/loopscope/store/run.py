@@ -138,7 +138,7 @@ class StoredRun:
             return self
         if not (self.layout.certified / self.layout.manifest.name).exists():
             return None
-        found = StoredRun(self.layout.certified)
+        found = type(self)(self.layout.certified)
         own, other = (
             (run.model.weights, run.seeds, run.tasks, run.transitions, run.dtypes.states)
             for run in (self.manifest, found.manifest)

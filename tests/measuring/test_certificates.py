@@ -1,0 +1,164 @@
+"""`measure(certify=True)` and `certify(run)`: what is stored, what it must hold, and what is refused."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import loopscope as ls
+from loopscope.errors import LoopscopeError
+from loopscope.measuring import certificates
+from loopscope.readout.certified import balls
+from loopscope.readout.certified.intervals import Interval
+from loopscope.store import StoredRun, verify
+
+ENDS = ("utility", "slope", "quadratic", "prediction", "gain", "quarter_gain", "predicted_gain", "kl", "C")
+TASKS = ["arithmetic", "arithmetic-mc"]
+
+
+def measured(output: Path, **changes: Any) -> ls.Run:
+    given = {"tasks": TASKS, "transitions": "1-7", "level": "full", "limit": 3, "device": "cpu", "certify": True}
+    return ls.measure("toy-ouro", output=output, **given | changes)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> ls.Run:
+    return measured(tmp_path_factory.mktemp("certified") / "run")
+
+
+def test_almost_every_outcome_of_the_embedded_affine_model_is_certified(run: ls.Run):
+    rows = run.table("certificates").rows
+    assert len(rows) == 14
+    assert sum(row.certified for row in rows) >= 0.99 * sum(row.updates for row in rows)
+    assert sum(row.signs for row in rows) >= 0.99 * sum(row.updates for row in rows)
+
+
+def test_enclosures_are_in_order_and_hold_what_float64_says(run: ls.Run):
+    found = StoredRun(run.path).read("certificates")
+    stored = StoredRun(run.path).records.join(found, on=["task", "row", "transition"], suffix="_certified")
+    for name in ENDS:
+        assert (found[f"{name}_low"] <= found[f"{name}_high"]).all(), name
+    for name in ("slope", "quadratic", "gain", "quarter_gain"):
+        # Float64 results may be off by their own rounding, not by more.
+        inside = stored[f"fp64_{name}"].is_between(stored[f"{name}_low"] - 1e-12, stored[f"{name}_high"] + 1e-12)
+        assert inside.all(), name
+    solutions = stored.filter(pl.col("kind") == "solution")
+    assert (solutions["C_low"] <= solutions["fp64_C_upper"] * (1 + 1e-9)).all()
+    assert (solutions["C_high"] >= solutions["fp64_C_lower"] * (1 - 1e-9)).all()
+    assert (solutions["L_D"] >= solutions["fp64_sampled_curvature"] * (1 - 1e-9)).all()
+    regret = stored["fp64_optimum_gain_low"] - stored["predicted_gain_high"]
+    assert (regret <= stored["regret_high"] + 1e-12).all()
+    assert ((stored["safe_scale"] > 0) == (stored["slope_low"] > 0)).drop_nulls().all()
+
+
+def test_a_run_with_certificates_is_sound_and_its_own(run: ls.Run, tmp_path: Path):
+    assert verify(run.path).ok
+    assert run.manifest.settings["certify"] is True
+    with pytest.raises(LoopscopeError, match=r"settings\.certify was True, is now absent"):
+        measured(run.path, certify=False)
+    plain = measured(tmp_path / "plain", certify=False, limit=1, level="quick", tasks=["arithmetic"])
+    assert "certify" not in plain.manifest.settings
+    assert not (plain.path / "certificates").exists()
+    with pytest.raises(LoopscopeError, match="measure again with certify=True"):
+        plain.read("certificates")
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file() and "certified" not in path.parts]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_certificates_can_be_made_beside_a_finished_run(run: ls.Run, tmp_path: Path):
+    plain = measured(tmp_path / "plain", certify=False, level="quick")
+    before = hashes(plain.path)
+    certified = ls.certify(plain.path)
+    assert hashes(plain.path) == before
+    assert certified.certificates is not None
+    assert run.certificates is not None
+    key = ["task", "row", "transition"]
+    assert certified.certificates["outcome"].cast(pl.String).equals(run.certificates["outcome"].cast(pl.String))
+    rest = [name for name in certified.certificates.columns if name not in ("outcome", "model")]
+    ours, theirs = (frame.sort(key).select(rest) for frame in (certified.certificates, run.certificates))
+    assert ours.equals(theirs)
+    assert verify(plain.path / "certified").ok
+    said: list[str] = []
+    ls.certify(certified, notify=said.append)
+    assert any("is finished" in line for line in said)
+
+
+def test_what_cannot_be_certified_is_refused(run: ls.Run, tmp_path: Path):
+    with pytest.raises(
+        LoopscopeError, match=r"toy-huginn is not certified, its readout is not affine: leave out certify"
+    ):
+        ls.measure(
+            "toy-huginn", "arithmetic", output=tmp_path / "no", transitions=2, limit=1, certify=True, device="cpu"
+        )
+    assert not (tmp_path / "no").exists()
+    with pytest.raises(LoopscopeError, match="certify=True certifies updates: name some with transitions="):
+        ls.measure("toy-ouro", "arithmetic", output=tmp_path / "no", depths=2, limit=1, certify=True)
+    with pytest.raises(LoopscopeError, match="it holds its certificates"):
+        ls.certify(run.path)
+    curved = ls.measure(
+        "toy-huginn", "arithmetic", output=tmp_path / "h", transitions=2, limit=1, level="quick", device="cpu"
+    )
+    with pytest.raises(LoopscopeError, match="its readout is not affine"):
+        ls.certify(curved)
+    assert "not certified: its readout is not affine" in " ".join(curved.table("certificates").notes)
+
+
+def widened(right: Any) -> Any:
+    """The enclosures of an update, so wide that every verdict is open."""
+
+    def wrapper(*given: Any) -> Any:
+        found = right(*given)
+        wide = {
+            field.name: Interval(value.low - 1e3, value.high + 1e3)
+            for field in dataclasses.fields(found)
+            if isinstance(value := getattr(found, field.name), Interval)
+        }
+        return dataclasses.replace(found, **wide)
+
+    return wrapper
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_float64_leaves_open_is_decided_in_balls(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    few = {"tasks": [task], "transitions": 3, "level": "quick", "limit": 2}
+    narrow = StoredRun(measured(tmp_path / "narrow", **few).path).read("certificates")
+    monkeypatch.setattr(certificates, "enclose_update", widened(certificates.enclose_update))
+    decided = StoredRun(measured(tmp_path / "balls", **few).path).read("certificates")
+    assert decided["arithmetic"].to_list() == ["balls"] * 2
+    assert decided["outcome"].equals(narrow["outcome"])
+    for name in ENDS[:-1]:
+        assert (decided[f"{name}_low"] >= narrow[f"{name}_low"]).all(), name
+        assert (decided[f"{name}_high"] <= narrow[f"{name}_high"]).all(), name
+    monkeypatch.setattr(balls, "are_installed", lambda: False)
+    left_open = StoredRun(measured(tmp_path / "open", **few).path).read("certificates")
+    assert left_open["arithmetic"].to_list() == ["open"] * 2
+    assert left_open["outcome"].null_count() == 2
+
+
+def test_verdicts_follow_from_the_ends():
+    def ends(**given: tuple[float, float]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        return {name: tuple(np.array([end]) for end in pair) for name, pair in given.items()}  # type: ignore[misc]
+
+    cases = [
+        (((0.1, 0.2), (-1.0, 1.0), (-1.0, 1.0)), (0, None)),
+        (((0.0, 0.0), (-1.0, 1.0), (0.0, 0.0)), (1, None)),
+        (((-0.2, -0.1), (-1.0, 0.0), (-1.0, 1.0)), (2, None)),
+        (((-0.2, -0.1), (0.1, 0.2), (0.1, 0.2)), (3, True)),
+        (((-0.2, -0.1), (0.1, 0.2), (-0.1, 0.0)), (3, False)),
+        (((-0.2, -0.1), (0.1, 0.2), (-0.1, 0.1)), (3, None)),
+        (((-0.2, -0.1), (-0.1, 0.2), (0.1, 0.2)), (None, None)),
+        (((-0.2, 0.1), (0.1, 0.2), (0.1, 0.2)), (None, None)),
+        (((0.0, 0.1), (0.1, 0.2), (0.1, 0.2)), (None, None)),
+    ]
+    for (gain, slope, quarter), (outcome, recovered) in cases:
+        found = certificates.verdicts(ends(gain=gain, slope=slope, quarter_gain=quarter, prediction=(1.0, 2.0)))
+        assert found.outcome.tolist() == [outcome]
+        assert found.recovered.tolist() == [recovered]
+        assert found.prediction_sign.tolist() == [1]
