@@ -10,9 +10,7 @@ import json
 import re
 import sys
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import polars as pl
@@ -25,23 +23,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import loopscope as ls
 from loopscope.models.registry import EMBEDDED
 
-# That program's model class imports these names, and uses none of them for a model that is given to it.
-STAND_INS = {"accelerate": ModuleType("accelerate"), "accelerate.utils": ModuleType("accelerate.utils")}
-for missing in ("Accelerator", "InitProcessGroupKwargs", "find_executable_batch_size", "get_max_memory"):
-    for module in STAND_INS.values():
-        setattr(module, missing, object)
-
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     lm_eval = pytest.importorskip("lm_eval")
-    from lm_eval.tasks import TaskManager
-
-    stands_in = find_spec("accelerate") is None
-    sys.modules |= STAND_INS if stands_in else {}
     from lm_eval.models.huggingface import HFLM
-
-    for name in STAND_INS if stands_in else ():
-        del sys.modules[name]
+    from lm_eval.tasks import TaskManager
 
 CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content | trim }}\n{% endfor %}"
