@@ -14,7 +14,7 @@ from loopscope.readout.certified.intervals import Interval
 from loopscope.readout.certified.sums import Head
 from loopscope.readout.certified.update import States, UpdateEnclosures, enclose_update
 
-FEW = 400
+FEW = 120
 ALL = 10_000
 
 
