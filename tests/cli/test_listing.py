@@ -83,7 +83,7 @@ def printed_tasks(width: int) -> str:
 
 def test_every_task_has_its_line_with_splits_and_source() -> None:
     lines = {line.split()[0]: line for line in printed_tasks(80).splitlines() if line.startswith("  ")}
-    assert {"arithmetic", "arithmetic-mc", *BENCHMARKS} == set(lines)
+    assert {"arithmetic", "arithmetic-mc", "stories", *BENCHMARKS} == set(lines)
     assert "test 1319, train 7473, train256;" in lines["gsm8k"]
     assert "Rowan/hellaswag@218ec52e" in lines["hellaswag"]
 
