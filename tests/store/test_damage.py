@@ -201,7 +201,7 @@ def test_a_frame_that_was_scanned_before_the_damage_is_refused_when_it_is_collec
 
 
 def test_a_lazy_frame_gives_what_polars_gives(copy: Path) -> None:
-    ours, plain = Run(copy).tokens, pl.scan_parquet(copy / "tokens" / "*.parquet")
+    ours, plain = StoredRun(copy).tokens, pl.scan_parquet(copy / "tokens" / "*.parquet")
     assert ours.collect_schema() == plain.collect_schema()
     queries: list[Callable[[pl.LazyFrame], pl.LazyFrame]] = [
         lambda frame: frame,
@@ -219,7 +219,7 @@ def test_a_lazy_frame_gives_what_polars_gives(copy: Path) -> None:
 def test_the_same_command_repairs_what_readers_refuse(
     copy: Path, make_manifest: Make, measure: Measure, undisturbed: Path
 ) -> None:
-    before = Run(undisturbed).records
+    before = StoredRun(undisturbed).records
     for name in ("questions/000002.parquet", "units/000001.json", "manifest.json", "complete.json", "events.jsonl"):
         data = bytearray((copy / name).read_bytes())
         data[len(data) // 2] ^= 1

@@ -18,7 +18,7 @@ import pytest
 import loopscope as ls
 from loopscope.errors import LoopscopeError
 from loopscope.stats import Bootstrap
-from loopscope.store import SCHEMA_VERSION, TABLES, verify
+from loopscope.store import SCHEMA_VERSION, TABLES, StoredRun, verify
 from loopscope.studies import TABLES as STUDIES
 
 duckdb = pytest.importorskip("duckdb")
@@ -51,8 +51,11 @@ def test_it_opens_as_a_finished_run() -> None:
 @pytest.mark.parametrize("table", [table for table in TABLES if table != "certificates"])
 def test_every_table_is_read_as_it_was_written(table: str) -> None:
     plain = pl.concat([pl.read_parquet(shard) for shard in sorted((OLD / table).glob("*.parquet"))])
-    found = ls.Run(OLD).read(table)
+    found = StoredRun(OLD).read(table)
     assert found.equals(plain)
+    if "outcome" in plain.columns:
+        words = ["progressing", "neutral", "directional failure", "finite-step failure"]
+        assert ls.Run(OLD).read(table)["outcome"].to_list() == [words[code] for code in plain["outcome"]]
     assert found.height == sql(f"SELECT count(*) FROM @{table}")[0][0] == ROWS[table]
     assert found.columns == list(TABLES[table].names)
 
