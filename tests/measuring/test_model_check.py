@@ -98,6 +98,22 @@ class Stashed(Good):
         return super().readout(state, positions, dtype, context=context)
 
 
+class InPlace(Good):
+    """Changes the state that it was given."""
+
+    def step(self, state: Tensor, context: ls.Context, *, depth: int) -> Tensor:
+        state += 0.1
+        return super().step(state, context, depth=depth)
+
+
+class ContextInPlace(Good):
+    """Changes what the next readout sees."""
+
+    def hidden(self, state: Tensor, positions: Tensor | None, context: ls.Context) -> Tensor:
+        context.rowwise["value"] += 0.1
+        return super().hidden(state, positions, context)
+
+
 class AcrossRows(Good):
     def mixed(self, state: Tensor) -> Tensor:
         return super().mixed(state) - state.mean(0, keepdim=True)
@@ -134,6 +150,23 @@ class RoundedFloat64(Good):
         return super().readout(state.float(), positions, torch.float32, context=context).to(dtype or torch.float32)
 
 
+class NoGradients(Good):
+    @torch.no_grad()
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: Any = None, *, context: Any) -> Tensor:
+        return super().readout(state, positions, dtype, context=context)
+
+
+class Inference(Good):
+    @torch.inference_mode()
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: Any = None, *, context: Any) -> Tensor:
+        return super().readout(state, positions, dtype, context=context)
+
+
+class Detached(Good):
+    def hidden(self, state: Tensor, positions: Tensor | None, context: ls.Context) -> Tensor:
+        return super().hidden(state.detach(), positions, context)
+
+
 class WrongHead(Good):
     """An affine head on a softcapped model."""
 
@@ -161,6 +194,27 @@ class StraightThrough(Good):
         return hidden if plain is not hidden else hidden + 0.3 * torch.sin(40.0 * hidden).detach()
 
 
+class BareState(Good):
+    def embed(self, batch: ls.Batch) -> Tensor:  # type: ignore[override]
+        return self.words(batch.input_ids)
+
+
+class Unread(ls.LoopedModule):
+    """Has no readout."""
+
+    name, hidden_size, vocabulary_size, trained_depth = "mine", WIDTH, VOCABULARY, 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+
+    def embed(self, batch: ls.Batch) -> ls.Context:
+        return ls.Context(self.words(batch.input_ids), batch)
+
+    def step(self, state: Tensor, context: ls.Context) -> Tensor:  # type: ignore[override]
+        return state
+
+
 class Failing(Good):
     def step(self, state: Tensor, context: ls.Context, *, depth: int) -> Tensor:
         raise KeyError("no block 7")
@@ -172,16 +226,23 @@ BROKEN = [
     ("repeatable", Random, "two walks over the same batch differ by"),
     ("no hidden state", Counter, "two steps from the same state differ by"),
     ("no hidden state", Stashed, ""),
+    ("no hidden state", InPlace, "two steps from the same state differ by"),
+    ("no hidden state", ContextInPlace, "two readouts of the same state differ by"),
     ("rows", AcrossRows, "states of some rows alone differ by"),
     ("padding", FromTheRight, "states with and without padding differ by"),
     ("causal", BothWays, "states before a changed token differ by"),
     ("positions", AllPositions, r"gives \[3, 6, 512\], not \[13, 512\]"),
     ("float64", Float32, "readout\\(dtype=torch.float64\\) gives torch.float32"),
     ("float64", RoundedFloat64, "rounds to fewer digits"),
+    ("gradients", NoGradients, "no way from the logits to the state"),
+    ("gradients", Inference, "no way from the logits to the state"),
+    ("gradients", Detached, "no way from the logits to the state"),
     ("head", WrongHead, "differs from the head's affine map by"),
     ("body and head", WrongHalves, "differ from readout by"),
     ("shared context", WrongSharing, "states of sequences that share a row differ by"),
     ("derivatives", StraightThrough, "do not agree with"),
+    ("runs", BareState, "embed gives a Tensor: it must give loopscope.Context"),
+    ("runs", Unread, "Unread has no readout"),
     ("runs", Failing, "KeyError: 'no block 7'"),
 ]
 QUICK = [case for case in BROKEN if case[0] not in ("shared context", "derivatives")]
@@ -230,7 +291,7 @@ def test_a_good_model_is_measured(tmp_path: Path) -> None:
 
 def test_it_is_shown() -> None:
     found = ls.check(WrongHead())
-    assert str(found).startswith("mine: 1 of 13 checks failed\n")
+    assert str(found).startswith("mine: 1 of 14 checks failed\n")
     assert "remedy:     leave `head` out" in str(found)
     shown = found._repr_html_()
     assert "failed" in shown
@@ -238,6 +299,14 @@ def test_it_is_shown() -> None:
     frame = found.to_polars()
     assert frame.filter(verdict="failed")["check"].to_list() == ["head"]
     assert ls.check(Good(), dtype="float64").passed
+
+
+def test_what_rests_on_a_failed_check_is_not_tried() -> None:
+    """A model that draws at random would fail padding, rows and causality as well, for no fault of theirs."""
+    found = ls.check(Random())
+    assert failed(found) == ["repeatable", "no hidden state"]
+    assert str(found).startswith("mine: 2 of 4 checks failed; 10 others rest on them and were not tried\n")
+    assert ls.check(Good()).untried == 0
 
 
 def test_the_object_is_left_as_it_was() -> None:

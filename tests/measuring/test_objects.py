@@ -243,7 +243,7 @@ def test_the_command_line_names_code(task: str, tmp_path: Path, monkeypatch: pyt
         (f"{SCRIPT}:build", {"seed": torch.zeros(1)}, "holds seed, a Tensor: give numbers, text"),
         (f"{SCRIPT}:Block", None, r"needs width: give it with model_args='width=…'"),
         (torch.nn.Linear(2, 2), None, "loopscope.wrap makes a model of three functions"),
-        (lambda: torch.nn.Linear(2, 2), None, "lacks family, name, hidden_size"),
+        (lambda: torch.nn.Linear(2, 2), None, "lacks family, name, hidden_size.*loopscope.wrap makes"),
         (7, None, "model= takes a name, a model or a function that makes one, not 7"),
     ],
 )

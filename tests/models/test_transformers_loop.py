@@ -196,6 +196,8 @@ def test_what_cannot_be_looped_is_one_line():
         ls.loop_layers(nn.Linear(2, 2), 0, 0)
     with pytest.raises(LoopscopeError, match="AutoModelForCausalLM"):
         ls.loop_layers(model.base_model, 0, 0)
+    with pytest.raises(LoopscopeError, match=r"lacks family.*: loopscope.loop_layers\(model, FIRST, LAST\) loops"):
+        ls.check(model)
     looped = ls.loop_layers(model, 1, 2)
     with pytest.raises(LoopscopeError, match="padding on the right"):
         looped.embed(ls.Batch.from_rows(ROWS, padding="left"))

@@ -63,6 +63,27 @@ def test_a_run_without_records_says_how_to_continue(tmp_path, synthetic):
         tables([str(tmp_path / "begun")])
 
 
+def test_a_run_of_depths_alone_is_not_told_to_go_on(tmp_path, capsys):
+    """It is finished, and the same command again would change nothing."""
+    import loopscope as ls
+    from loopscope.cli.app import exit_code
+    from loopscope.report.write import write_report
+
+    where = str(tmp_path / "depths")
+    given = ["--model", "toy-ouro", "--tasks", "arithmetic", "--limit", "2", "--depths", "1-3", "--device", "cpu"]
+    assert exit_code(["measure", *given, "--output", where]) == 0
+    assert capsys.readouterr().out == f"6 utilities in {where}. Next: loopscope figures {where} --name depth-curves\n"
+    with command_line_words(), pytest.raises(LoopscopeError, match="no update: measure again with --transitions"):
+        tables([where])
+    with pytest.raises(LoopscopeError, match="has no update: measure again with transitions="):
+        write_report([where], tmp_path / "x.html")
+    shown = ls.Run(where)._repr_html_()
+    mean = ls.Run(where).depths.filter(depth=3)["utility"].mean()
+    assert "Mean U" in shown
+    assert f"−{-mean:.3g}"[:5] in shown
+    assert "finite-step" not in shown
+
+
 def test_unknown_formats_are_the_users_mistake(run, tmp_path):
     with pytest.raises(LoopscopeError, match="choose from text"):
         tables([run], format="html")

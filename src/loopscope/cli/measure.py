@@ -67,4 +67,7 @@ def measure(
         progress_style=progress,  # type: ignore[arg-type]
     )
     where = shlex.quote(output)
-    print(f"{run.records.height} updates in {where}. Next: loopscope tables {where} | loopscope report {where}")
+    if run.manifest.transitions:
+        print(f"{run.records.height} updates in {where}. Next: loopscope tables {where} | loopscope report {where}")
+    else:
+        print(f"{run.depths.height} utilities in {where}. Next: loopscope figures {where} --name depth-curves")

@@ -29,7 +29,7 @@ def render_tables(runs: Sequence[str], name: str | None = None, format: str = "t
     records = open_records(list(runs))
     results = [study.table(records) for study in studies]
     if not records.updates:
-        raise LoopscopeError("these runs hold no records yet: the measuring command given again continues them")
+        raise LoopscopeError(records.no_updates())
     if name is not None and not results[0].rows:
         reason = results[0].notes[-1] if results[0].notes else f"nothing in these runs (needs {studies[0].needs})"
         raise LoopscopeError(f"{studies[0].name}: {reason}")

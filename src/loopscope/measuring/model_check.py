@@ -13,7 +13,7 @@ import torch
 
 from loopscope.display import element, html_table
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.probes import FURTHER, QUICK, Probe, Trial, Verdict, tried
+from loopscope.measuring.probes import BASIS, FURTHER, QUICK, Probe, Trial, Verdict, tried
 from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.models.protocol import LoopedModel
 
@@ -30,10 +30,12 @@ class ModelCheck:
     Attributes:
         model: its name.
         verdicts: one for each check, in order.
+        untried: checks that were left out, because they take for granted what failed.
     """
 
     model: str
     verdicts: tuple[Verdict, ...]
+    untried: int = 0
 
     @property
     def passed(self) -> bool:
@@ -70,9 +72,10 @@ class ModelCheck:
 
     def _summary(self) -> str:
         failed = sum(verdict.passed is False for verdict in self.verdicts)
-        return (
-            f"{failed} of {len(self.verdicts)} checks failed" if failed else f"{len(self.verdicts)} checks, none failed"
-        )
+        if not failed:
+            return f"{len(self.verdicts)} checks, none failed"
+        others = f"; {self.untried} others rest on them and were not tried" if self.untried else ""
+        return f"{failed} of {len(self.verdicts)} checks failed{others}"
 
     def _repr_html_(self) -> str:
         colours = {True: None, False: "color:#d55e00;font-weight:bold", None: "opacity:.7"}
@@ -93,9 +96,9 @@ def check(
 ) -> ModelCheck:
     """Try a model on a small batch, in every way that measuring relies on; nothing is stored.
 
-    Head against readout, padding, rows alone and in another order, causality, positions, float64, repeatability, state
-    kept from call to call, options that share a row, and derivatives in Taylor mode against nested forward mode and
-    differences.
+    Head against readout, padding, rows alone and in another order, causality, positions, float64, gradients,
+    repeatability, state kept from call to call, options that share a row, and derivatives in Taylor mode against nested
+    forward mode and differences.
 
     Args:
         model: as in `measure`.
@@ -124,8 +127,11 @@ def checked(model: LoopedModel, probes: tuple[Probe, ...] = QUICK) -> ModelCheck
     except Exception as error:  # whatever the model's own code raises
         said = " ".join(str(error).split())
         told = said if isinstance(error, LoopscopeError) else f"{type(error).__name__}: {said}"
-        verdict = Verdict("runs", False, told, "make embed, step and readout run on Batch.from_rows([[0, 1, 2]])")
-        return ModelCheck(model.name, (verdict,))
-    if first.passed is False:
-        return ModelCheck(model.name, (first,))
-    return ModelCheck(model.name, (first, *(tried(probe, trial) for probe in probes[1:])))
+        remedy = "make embed(batch), step(state, context) and readout(state, positions, dtype) run on three short rows"
+        return ModelCheck(model.name, (Verdict("runs", False, told, remedy),), len(probes))
+    verdicts = [first]
+    if first.passed:
+        verdicts += [tried(probe, trial) for probe in BASIS[1:]]
+    if all(verdict.passed for verdict in verdicts):
+        verdicts += [tried(probe, trial) for probe in probes[len(BASIS) :]]
+    return ModelCheck(model.name, tuple(verdicts), len(probes) - len(verdicts))

@@ -103,7 +103,8 @@ class ModelRequest:
             return None
         own = getattr(model, "tokenizer", None)
         if own is None and self.given is not None:
-            raise LoopscopeError(no_tokenizer(self.spec.removeprefix(OBJECT)))
+            name = getattr(model, "name", None) or self.spec.removeprefix(OBJECT)
+            raise LoopscopeError(no_tokenizer(name))
         return load_tokenizer(self.spec, revision=self.revision) if own is None else load_tokenizer(own)
 
 

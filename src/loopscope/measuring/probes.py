@@ -181,6 +181,7 @@ def no_hidden_state(trial: Trial) -> Verdict:
     walk.advance()
     pairs = {
         "two steps from the same state": (second, first),
+        "two readouts of the same state": (trial.read(walk), trial.read(walk)),
         "states, with another batch in between,": (walk.state, trial.states[-1]),
         "logits, with another batch in between,": (trial.read(walk), trial.logits),
     }
@@ -265,6 +266,19 @@ def float64(trial: Trial) -> Verdict:
     if size == 0.0 or bent > 1e-2 * size:
         return Verdict("float64", False, "the readout rounds to fewer digits than float64 has", remedy)
     return Verdict("float64", True, "a change of 1e-7 in the state is seen as it is")
+
+
+def gradients(trial: Trial) -> Verdict:
+    """Whether autograd finds the way from the logits back to the state."""
+    if trial.model.head is not None:
+        return Verdict("gradients", None, "closed form of an affine head")
+    with torch.enable_grad(), full_precision_products():
+        state = trial.states[-1].clone().requires_grad_(True)
+        logits = read(trial.model, state, trial.places, None, trial.walk.context)
+    if logits.requires_grad:
+        return Verdict("gradients", True, "autograd follows the readout")
+    remedy = "take torch.no_grad, torch.inference_mode, detach(), .data and NumPy out of the readout"
+    return Verdict("gradients", False, "autograd finds no way from the logits to the state", remedy)
 
 
 def head(trial: Trial) -> Verdict:
@@ -361,8 +375,11 @@ def derivatives(trial: Trial) -> Verdict:
 
 
 Probe = Callable[[Trial], Verdict]
+BASIS: tuple[Probe, ...] = (shapes, finite, repeatable, no_hidden_state)
+"""What the others rest on: they compare calls, and would blame padding for what is random."""
 QUICK: tuple[Probe, ...] = (
-    *(shapes, finite, repeatable, no_hidden_state, rows, padding, causal, positions, float64, head, body_and_head),
+    *BASIS,
+    *(rows, padding, causal, positions, float64, gradients, head, body_and_head),
 )
 """Before any pass with a model that is not loopscope's own."""
 FURTHER: tuple[Probe, ...] = (shared_context, derivatives)
@@ -381,10 +398,14 @@ def tried(probe: Probe, trial: Trial) -> Verdict:
         )
 
 
-_NOTHING_KEPT = "keep nothing on self from call to call: ask for `depth` or `carry` in step, `context` in readout"
+_NOTHING_KEPT = (
+    "keep nothing on self from call to call (ask for `depth` or `carry` in step, `context` in readout) and change no "
+    "tensor in place: state = state + x, not state += x"
+)
 _REMEDIES = {
     "no hidden state": _NOTHING_KEPT,
     "rows": "let a readout take some rows of a state; what it needs of a row belongs in Context.rowwise",
     "positions": "give readout the parameters (state, positions=None, dtype=None); loopscope.wrap does it for you",
     "float64": "give readout the parameters (state, positions=None, dtype=None) and compute in `dtype`",
+    "derivatives": "write the readout in plain, smooth torch operations of its state",
 }

@@ -48,11 +48,11 @@ class LoopedModule(nn.Module):
 
     def embed(self, batch: Batch) -> Context:
         """H_0 and what every step needs besides the state."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no embed")
 
     def step(self, state: Tensor, context: Context, *args: Any, **kwargs: Any) -> Any:
         """H_{t+1} from H_t."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no step")
 
     def readout(
         self,
@@ -63,7 +63,7 @@ class LoopedModule(nn.Module):
         **kwargs: Any,
     ) -> Tensor:
         """Logits of a state."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no readout")
 
     @property
     def head(self) -> AffineHead | None:

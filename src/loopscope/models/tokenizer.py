@@ -65,7 +65,10 @@ class Tokenizer:
         if not (folder / TOKENIZER).is_file():
             if (folder / SENTENCEPIECE).is_file():
                 return cls.from_file(folder / SENTENCEPIECE)
-            raise LoopscopeError(f"{folder} has no {TOKENIZER}: download it from the model's own repository")
+            raise LoopscopeError(
+                f"{folder} has no {TOKENIZER}: download it from the model's own repository, or give "
+                f"{setting('tokenizer')}"
+            )
         return cls.from_file(folder / TOKENIZER)
 
     @classmethod

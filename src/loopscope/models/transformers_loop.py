@@ -313,7 +313,7 @@ def _require_causal(model: Any) -> None:
     if not isinstance(model, nn.Module) or not hasattr(model, "config") or head is None:
         raise LoopscopeError(
             f"loop_layers takes a causal language model of transformers (AutoModelForCausalLM.from_pretrained), "
-            f"not a {type(model).__name__} without a head; pip install 'loopscope[transformers]'"
+            f"not a {type(model).__name__}{'' if head is not None else ', which has no language-model head'}"
         )
     if getattr(model.config, "is_encoder_decoder", False):
         raise LoopscopeError(f"{type(model).__name__} is an encoder with a decoder; loop_layers needs a decoder alone")

@@ -221,9 +221,9 @@ def require_model(model: Any, name: str) -> LoopedModel:
     """Refuse what lacks a part of the `LoopedModel` protocol."""
     missing = [attribute for attribute in REQUIRED if not hasattr(model, attribute)]
     if missing:
-        advice = "see the LoopedModel protocol in loopscope.models.protocol"
-        if "step" in missing:
-            advice = "loopscope.wrap makes a model of three functions, loopscope.LoopedModule of a class"
+        advice = "loopscope.wrap makes a model of three functions, loopscope.LoopedModule of a class"
+        if hasattr(model, "get_output_embeddings"):
+            advice = "loopscope.loop_layers(model, FIRST, LAST) loops layers of a model of transformers"
         raise LoopscopeError(f"the model {shown(name)} lacks {', '.join(missing)}: {advice}")
     return model  # type: ignore[no-any-return]
 

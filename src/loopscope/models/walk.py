@@ -64,7 +64,11 @@ class Walk:
     @classmethod
     def of(cls, model: LoopedModel, batch: Batch) -> Walk:
         """The batch at depth 0."""
-        return cls(model, model.embed(batch))
+        context: object = model.embed(batch)
+        if not isinstance(context, Context):
+            made = type(context).__name__
+            raise LoopscopeError(f"{model.name}'s embed gives a {made}: it must give loopscope.Context(state, batch)")
+        return cls(model, context)
 
     def advance(self) -> Tensor:
         """One step; returns the new state."""

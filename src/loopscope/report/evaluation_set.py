@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, setting
 from loopscope.path import grid_optimum
 from loopscope.report.pack import pack
 from loopscope.store import StoredRun
@@ -118,6 +118,8 @@ def sets_of(run: StoredRun) -> list[EvaluationSet]:
         updates = tuple(each for each in measured if each.condition.same_set(condition))
         if updates:
             found.append(EvaluationSet(run, condition, updates))
+    if not run.manifest.transitions:
+        raise LoopscopeError(f"{run.path} has no update: measure again with {setting('transitions')}")
     if not found:
         raise LoopscopeError(f"{run.path} holds no measured question yet: let `loopscope measure` finish a unit first")
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from loopscope.display import OUTCOME_COLOURS, SOFT, Markup, element, html_table, swatch
 from loopscope.errors import LoopscopeError
 from loopscope.path import Outcome
@@ -28,16 +30,21 @@ def as_html(run: StoredRun) -> str:
         element("p", about, style=SOFT),
     ]
     try:
-        updates = Records([run]).updates
+        updates, depths = Records([run]).updates, run.depths
     except LoopscopeError as error:
         return element("div", *parts, element("p", str(error)))
+    if not manifest.transitions:
+        means = depths.group_by("task", "split", "depth", maintain_order=True).agg(n=pl.len(), mean=pl.mean("utility"))
+        found = [[printable(f"{task} {split}"), depth, n, signed(mean)] for task, split, depth, n, mean in means.rows()]
+        table = html_table(["Task", "Depth", "Questions", "Mean U"], found[:MOST_LINES], words=[True] + 3 * [False])
+        return element("div", *parts, table)
     lines = [_line(each) for each in updates[:MOST_LINES]]
     heads = ["Task", "Update", "Questions", "Mean ΔU", "Outcomes", "Harmful", "Finite-step failures"]
     parts.append(html_table(heads, lines, words=[True, True, False, False, True, False, False]))
     if len(updates) > MOST_LINES:
         parts.append(element("p", f"… and {len(updates) - MOST_LINES} more updates", style=SOFT))
-    key = (Markup(f"{swatch(outcome)} {outcome} &nbsp; ") for outcome in Outcome)
-    return element("div", *parts, element("p", *key, style=SOFT))
+    key = (Markup(f"{swatch(outcome)} {element('span', outcome, style=SOFT)} &nbsp; ") for outcome in Outcome)
+    return element("div", *parts, element("p", *key))
 
 
 def _line(updates: Updates) -> list[object]:

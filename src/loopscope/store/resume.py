@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -66,6 +67,8 @@ def _by_name(tasks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def _short(value: Any) -> str:
     if isinstance(value, dict) and "name" in value:
         return "present"
+    if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
+        return f"{value[:12]}…"
     text = repr(value)
     return text if len(text) <= 60 else text[:28] + "…" + text[-28:]
 

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from loopscope.errors import setting
 from loopscope.path import (
     GRID,
     GridOptimum,
@@ -192,7 +193,13 @@ class Records:
         """Why a study has nothing to show: the reason given, unless the runs hold no records at all."""
         if self.updates or self.sweeps:
             return reason
-        return "these runs hold no records yet: the measuring command given again continues them"
+        return self.no_updates()
+
+    def no_updates(self) -> str:
+        """Why there is no update in any of the runs."""
+        if any(run.manifest.transitions for run in self.runs):
+            return "these runs hold no records yet: the measuring command given again continues them"
+        return f"these runs hold utilities by depth and no update: measure again with {setting('transitions')}"
 
     def path(self, condition: Condition, example_id: str) -> tuple[Floats, Floats] | None:
         """Scales and gains of one stored FP64 path, where the run keeps them."""

@@ -53,6 +53,8 @@ def test_a_checkpoint_is_the_same_afterwards(pickled, golden_folder, tmp_path, c
     expected = load_model(golden_folder("parcae")).states(batch, [3])[3]
     assert torch.equal(load_model(tmp_path / "new").states(batch, [3])[3], expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "pickled"]
+    config, weights = (tmp_path / "new" / name for name in ("config.json", "model.safetensors"))
+    assert weights.stat().st_mode == config.stat().st_mode, "readable by whoever may read the folder"
 
 
 def test_the_published_container(golden_folder, tmp_path):

@@ -68,6 +68,8 @@ def convert(source: str | Path, folder: str | Path, *, offline: bool | None = No
             place = held if name == CONFIG or tokenizer is None else tokenizer
             if (place / name).is_file():
                 shutil.copyfile(place / name, new / name)
+        for weights in new.glob("*.safetensors"):
+            shutil.copymode(new / CONFIG, weights)  # safetensors leaves them to their owner alone
         entries = open_checkpoint(new).tensors.values()
         if target.is_dir():
             target.rmdir()
