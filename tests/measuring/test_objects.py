@@ -194,6 +194,22 @@ def test_an_object_is_left_as_it_was(small_gpt: Any, task: str, tmp_path: Path) 
     assert after == before
 
 
+def test_a_cast_for_one_pass_does_not_stay(small_gpt: Any, tmp_path: Path) -> None:
+    for name, model in (("plain", small_gpt.build()), ("prepared", ls.load_model("toy-ouro", dtype="float32"))):
+        model.eval().register_buffer("extra", torch.full((2,), 1 / 3))
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        ids = ls.Batch.of(torch.tensor([[1, 2, 3]]))
+        states = model.states(ids, [2])[2]
+        options = {**small_gpt.OPTIONS, "transitions": [1], "depths": (), "dtype": "bfloat16"}
+        asked = ls.Task.from_ids(prompts=[[5, 17, 42]], solutions=[[7, 9]], name="ids")
+        run = ls.measure(model, asked, output=tmp_path / name, level="quick", **options)
+        assert run.manifest.model.dtype == "bfloat16"
+        after = model.state_dict()
+        assert {key: value.dtype for key, value in after.items()} == dict.fromkeys(before, torch.float32)
+        assert all(torch.equal(after[key], value) for key, value in before.items())
+        assert torch.equal(model.states(ids, [2])[2], states)
+
+
 def test_a_run_of_an_object_is_verified_with_it(gridded: Run, whole: Run, small_gpt: Any) -> None:
     assert gridded.verify(model=small_gpt.build()).ok
     (finding,) = replay(gridded)

@@ -1,7 +1,7 @@
 """Models in memory: an object, or a function that makes one, instead of a specification.
 
 An object stays its owner's: it is moved where the caller asks, measured in evaluation mode with frozen weights, and
-left as it was found.
+left as it was found, with its own weights in their own precision.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError, setting, shown
+from loopscope.models.base import LoopedModule
 from loopscope.models.identity import while_running
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.user_models import OBJECT, built, names_code, require_model
@@ -82,13 +83,16 @@ def taken(given: Any, args: Mapping[str, Any], device: torch.device, dtype: torc
 
 @contextmanager
 def borrowed(given: object) -> Iterator[None]:
-    """An object in evaluation mode with frozen weights; afterwards both are as they were.
+    """An object in evaluation mode with frozen weights; afterwards both are as they were, and weights that were moved.
 
     What it changes of itself meanwhile does not change its identity.
     """
     modules = list(given.modules()) if isinstance(given, nn.Module) else []
     weights = [weight for weight in given.parameters() if weight.requires_grad] if isinstance(given, nn.Module) else []
     training = [module for module in modules if module.training]
+    places: list[dict[str, Any]] = [place for module in modules for place in (module._parameters, module._buffers)]
+    entries = [(place, name, tensor) for place in places for name, tensor in place.items() if tensor is not None]
+    held = [(place, name, tensor, tensor.data) for place, name, tensor in entries]
     try:
         for module in training:
             module.training = False
@@ -101,3 +105,14 @@ def borrowed(given: object) -> Iterator[None]:
             module.training = True
         for weight in weights:
             weight.requires_grad_(True)
+        if any(_is_moved(place.get(name), value) for place, name, _, value in held):
+            # A cast back would keep the rounding of the cast before it.
+            for place, name, tensor, value in held:
+                tensor.data = value
+                place[name] = tensor
+            if isinstance(given, LoopedModule) and given.prepared:
+                given.prepare()
+
+
+def _is_moved(now: Tensor | None, before: Tensor) -> bool:
+    return now is not None and (now.dtype, now.device) != (before.dtype, before.device)
