@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 
 import torch
 
@@ -63,8 +64,12 @@ def serve() -> None:
         if pid == 0:
             status = 1
             try:
+                # torch makes its thread pool anew in a forked process; two threads that ask first at once may get none.
+                torch.set_num_threads(1)
                 child(folder, int(fatal), writer, *asked)
                 status = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(status)
         if float(seconds) > 0:
