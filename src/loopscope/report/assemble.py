@@ -12,7 +12,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
 
-STYLES = ("tokens.css", "base.css", "views.css")
+STYLES = (
+    "tokens.css",
+    "base.css",
+    "overview.css",
+    "questions.css",
+    "question.css",
+    "studies.css",
+    "provenance.css",
+    "print.css",
+)
+"""In the order of the cascade: the last one outweighs the others on paper."""
 ENTRY = "main"
 
 _IMPORT = re.compile(r'^import \{ ([\w$, ]+) \} from "\./(\w+)\.js";\n', re.MULTILINE)
