@@ -178,10 +178,13 @@ def test_sentencepiece_through_a_whole_run(tmp_path: Path, checkpoint: Callable[
 
 
 def test_where_a_model_object_takes_its_tokenizer_from(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
-    """From `tokenizer=`, from the task's ids, from itself; and the error says so where there is none."""
+    """From `tokenizer=`, from the task's ids, from itself, from its checkpoint; else an error says so."""
     model: Any = load_model(checkpoint("ouro"), device="cpu")
     texts = ls.Task.from_rows(ROWS, name="mine")
     own = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
+    loaded = ls.measure(model, texts, output=tmp_path / "loaded", **QUICK)
+    assert loaded.manifest.tokenizer_sha256 == load_tokenizer(checkpoint("ouro")).sha256
+    del model.card
     with pytest.raises(ls.LoopscopeError, match=r"give tokenizer=, or tasks of token ids .*, or set model\.tokenizer"):
         ls.measure(model, texts, output=tmp_path / "none", **QUICK)
     from_ids = ls.measure(model, id_task(), output=tmp_path / "ids", **QUICK)
@@ -191,6 +194,7 @@ def test_where_a_model_object_takes_its_tokenizer_from(tmp_path: Path, checkpoin
     itself = ls.measure(model, texts, output=tmp_path / "itself", **QUICK)
     assert numbers(itself).equals(numbers(given))
     assert numbers(itself).equals(numbers(from_ids))
+    assert numbers(itself).equals(numbers(loaded))
     assert itself.manifest.tokenizer_sha256 == given.manifest.tokenizer_sha256 is not None
     assert itself.verify(model=model).ok
     assert from_ids.verify(model=model).ok

@@ -190,6 +190,7 @@ def flat(h: Tensor) -> Tensor:
         ({"step": 3}, "step= is a int; give a function"),
         ({"embed": lambda ids: ids.float()}, r"embed= gave \[2, 3\] for ids \[2, 3\]; it must give one state a token"),
         ({"embed": lambda ids: None}, "must return a state or a Context, not a NoneType"),
+        ({"step": lambda h, speed: h}, "step= asks for 'speed', which it is not given: .* by the names context"),
         ({"step": flat}, r"step must return the next state, \[2, 3, 6\]"),
         ({"readout": flat}, r"readout= gave \[2, 3\] for a state \[2, 3, 6\]"),
     ],

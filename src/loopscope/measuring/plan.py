@@ -102,10 +102,14 @@ class ModelRequest:
         if not self.needs_tokenizer:
             return None
         own = getattr(model, "tokenizer", None)
-        if own is None and self.given is not None:
-            name = getattr(model, "name", None) or self.spec.removeprefix(OBJECT)
-            raise LoopscopeError(no_tokenizer(name))
-        return load_tokenizer(self.spec, revision=self.revision) if own is None else load_tokenizer(own)
+        if own is not None:
+            return load_tokenizer(own)
+        if self.given is None:
+            return load_tokenizer(self.spec, revision=self.revision)
+        checkpoint = getattr(getattr(model, "card", None), "checkpoint", None)
+        if checkpoint is None:
+            raise LoopscopeError(no_tokenizer(getattr(model, "name", None) or self.spec.removeprefix(OBJECT)))
+        return load_tokenizer(checkpoint[0], revision=checkpoint[1])
 
 
 @dataclass(frozen=True)

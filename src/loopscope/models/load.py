@@ -62,6 +62,8 @@ class ModelCard:
         seed: the seed of random weights.
         files: what was read.
         args: what a factory of the user's own was called with, or what was chosen of a family.
+        checkpoint: specification and revision of the checkpoint that it was loaded from, also when it is measured as an
+            object later; None for a model of the user's own.
     """
 
     spec: str
@@ -81,6 +83,7 @@ class ModelCard:
     seed: int | None = None
     files: tuple[Path, ...] = ()
     args: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: tuple[str, str | None] | None = None
 
     @property
     def is_own(self) -> bool:
@@ -94,7 +97,9 @@ class ModelCard:
 
     def as_dict(self, *, hashes: bool = True) -> dict[str, Any]:
         """Plain values for a manifest, with the files' sizes and, unless declined, their hashes."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("files", "sha256", "args")}
+        fields = {
+            name: value for name, value in vars(self).items() if name not in ("files", "sha256", "args", "checkpoint")
+        }
         fields |= {"args": dict(self.args)} if self.args else {}
         files = [{"name": path.name, "bytes": path.stat().st_size} for path in self.files]
         if hashes:
@@ -175,7 +180,7 @@ def _load_checkpoint(
 ) -> LoopedModel:
     repository = None if source.folder else _repository(source, offline)
     folder = source.folder or _fetch(source, repository)
-    with _naming(folder):
+    with _naming(source.name if source.kind == "embedded" else folder):
         checkpoint = open_checkpoint(folder)
         family = _family(source, checkpoint.config, list(checkpoint.tensors))
         model = build_model(family, checkpoint.config, source.span, checkpoint.tensors, source.chosen)
@@ -273,6 +278,8 @@ def _named(model: LoopedModule, name: str, *, random: bool) -> LoopedModule:
 
 def _with_card(model: LoopedModel, spec: str, source: Source, **fields: Any) -> LoopedModel:
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    before = getattr(model, "card", None)
+    checkpoint = before.checkpoint if isinstance(before, ModelCard) else None
     card = ModelCard(
         spec=spec,
         name=model.name,
@@ -284,6 +291,7 @@ def _with_card(model: LoopedModel, spec: str, source: Source, **fields: Any) -> 
         trained_depth=model.trained_depth,
         boundary=model.boundary,
         trained_clock=getattr(model, "trained_clock", None),
+        checkpoint=checkpoint if source.is_code else (spec, source.revision),
         **{"revision": None, "stored_dtype": None} | fields,
     )
     model.card = card  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ mode in which every tensor that meets the state is cast to its dtype, weights on
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -31,6 +32,12 @@ from loopscope.models.walk import Walk, asks
 
 TRIAL = ((0, 1, 2), (1, 0))
 """Token ids of the batch that a wrapped model is tried with; every vocabulary has them."""
+_KNOWN = {
+    "embed": (),
+    "step": ("context", "injection", "depth", "carry"),
+    "readout": ("positions", "dtype", "context"),
+}
+"""What each function may ask for by the names of its parameters, beside the first."""
 
 
 def wrap(
@@ -75,11 +82,27 @@ def wrap(
     for what, given in (("embed", embed), ("step", step), ("readout", readout)):
         if given is not None and not callable(given):
             raise LoopscopeError(f"wrap: {what}= is a {type(given).__name__}; give a function or a module")
+        if given is not None and (strange := _not_given(given, _KNOWN[what])):
+            known = f" by the names {', '.join(_KNOWN[what])}" if _KNOWN[what] else ""
+            raise LoopscopeError(
+                f"wrap: {what}= asks for {strange!r}, which it is not given: its first parameter gets the"
+                f" {'ids' if what == 'embed' else 'state'}, others are found{known}; give {strange!r} a default"
+            )
     model = WrappedModel(embed, step, readout, head)
     model.name, model.boundary, model.max_positions = name, boundary, max_positions
     model.trained_depth, model.tokenizer = trained_depth, tokenizer  # type: ignore[assignment]
     model.try_out(device)
     return model
+
+
+def _not_given(function: Callable[..., Any], known: tuple[str, ...]) -> str | None:
+    """The first parameter that must be given and is not."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+    except (ValueError, TypeError):  # compiled code without a signature
+        return None
+    needed = (p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    return next((p.name for p in needed if p.name not in known), None)
 
 
 class WrappedModel(LoopedModule):

@@ -15,6 +15,7 @@ from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.tasks.known_tasks import find_benchmark, is_generated
 from loopscope.tasks.source_rows import MOST_SOURCE_ROWS, SourceRow
 from loopscope.tasks.template import Template, parse_template, read_template
+from loopscope.tasks.token_ids import IdRows
 
 Rows = Iterable[Mapping[str, Any]]
 Ids = Iterable[int]
@@ -111,7 +112,11 @@ class Task:
             said = ", ".join(f"{count} {field}" for field, count in counts.items())
             raise LoopscopeError(f"the columns of the task {name!r} are not equally long: {said}")
         rows = [dict(zip(listed, values, strict=True)) for values in zip(*listed.values(), strict=True)]
-        return cls(name, tuple(rows), decode=decode)
+        task = cls(name, tuple(rows), decode=decode)
+        reader = IdRows("solution" if options is None else "options")
+        for row in task.source_rows():
+            reader.read(row)
+        return task
 
     @classmethod
     def from_dataset(
