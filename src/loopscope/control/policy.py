@@ -73,17 +73,22 @@ class Decision:
 
 @runtime_checkable
 class Policy(Protocol):
-    """When to stop, and how far to step.
+    """When to stop, and how far to step; its three attributes are plain ones in a class of your own."""
 
-    Attributes:
-        name: what tables call it.
-        earliest: no position stops before this loop, whatever `decide` says.
-        signals: what it reads; names of `SIGNALS`, and "states" for the states themselves.
-    """
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        ...
 
-    name: str
-    earliest: int
-    signals: tuple[str, ...]
+    @property
+    def earliest(self) -> int:
+        """No position stops before this loop, whatever `decide` says."""
+        ...
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """What it reads: names of `SIGNALS`, and "states" for the states themselves."""
+        ...
 
     def start(self, rows: int) -> Any:
         """The policy's own memory for a batch of positions, handed to every `decide`, which may change it."""

@@ -1,0 +1,161 @@
+"""Policies over a recorded trace: where each position stops, and what that is worth; no model, NumPy alone.
+
+Nothing that a policy decides changes a recorded state: an exit selects the loop whose logits are read, a scale the
+point on the step to that loop. Rules whose effect lies in the states they leave behind need the model at hand.
+
+Shapes: R reference positions, Q questions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loopscope.control.cost import Costs
+from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, Policy, Seen, Stepper
+from loopscope.control.trace import SCALES, Floats, Ints, Trace
+from loopscope.errors import LoopscopeError
+
+
+@dataclass(frozen=True)
+class Exits:
+    """What a policy did with every position of a trace.
+
+    Attributes:
+        depth_R: the loop whose state is read, 1 … T.
+        scale_R: the scale of the step to it, as an index of `SCALES`.
+        checks_R: readouts that were made to decide.
+    """
+
+    depth_R: Ints
+    scale_R: Ints
+    checks_R: Ints
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the exits of a policy are worth, by question.
+
+    Attributes:
+        utility_Q: nats per token.
+        accuracy_Q: right tokens, or the right option; NaN where the trace does not say what is likeliest.
+        loops_Q: mean loops.
+        cost_Q: mean cost, in loops.
+    """
+
+    utility_Q: Floats
+    accuracy_Q: Floats
+    loops_Q: Floats
+    cost_Q: Floats
+
+
+class Recorded:
+    """The signals of a trace after one loop; it counts which logits were asked for."""
+
+    def __init__(self, trace: Trace, depth: int, read: set[int]) -> None:
+        self._trace, self._depth, self._read = trace, depth, read
+        self.new = 0
+
+    def __call__(self, name: str) -> NDArray[Any]:
+        """A signal by name, [R]."""
+        needed = {self._depth} if name in LOGIT_SIGNALS else set()
+        if name in CHANGE_SIGNALS:
+            needed = {self._depth - 1, self._depth} - {0}
+        self.new += len(needed - self._read)
+        self._read |= needed
+        return self._trace.signal(name, self._depth)
+
+
+def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None) -> Exits:
+    """The exits of a policy.
+
+    Args:
+        policy: it must read signals alone; one that reads states or takes its own steps needs the model.
+        trace: what was recorded.
+        floor: no policy stops before this loop.
+        last: the loop at which everything stops; the last one recorded by default.
+
+    Raises:
+        LoopscopeError: the policy cannot be followed over a trace.
+    """
+    if isinstance(policy, Stepper) or "states" in policy.signals:
+        raise LoopscopeError(f"{policy.name!r} acts on states, which a trace does not hold: run it with the model")
+    rows, last = len(trace), trace.loops if last is None else min(last, trace.loops)
+    depth_R = np.full(rows, last, dtype=np.int64)
+    scale_R = np.full(rows, len(SCALES) - 1, dtype=np.int64)
+    checks_R = np.zeros(rows, dtype=np.int64)
+    going_R = np.ones(rows, dtype=bool)
+    memory, read = policy.start(rows), set[int]()
+    gated = trace.has_gate()
+    for depth in range(1, last + 1):
+        signal = Recorded(trace, depth, read)
+        seen = Seen(depth, (), signal, trace.signal("gate", depth) if gated else None)
+        decision = policy.decide(seen, memory)
+        checks_R[going_R] += signal.new
+        stop_R = going_R & np.asarray(decision.stop, dtype=bool) & (depth >= max(policy.earliest, floor))
+        if depth == last:
+            stop_R = going_R
+        if np.ndim(decision.scale) or decision.scale != 1.0:
+            nearest_R = np.abs(np.asarray(decision.scale)[..., None] - np.array(SCALES)).argmin(axis=-1)
+            scale_R = np.where(stop_R, nearest_R, scale_R)
+        depth_R[stop_R] = depth
+        going_R &= ~stop_R
+        if not going_R.any():
+            break
+    return Exits(depth_R, scale_R, checks_R)
+
+
+def score(exits: Exits, trace: Trace, costs: Costs = Costs()) -> Result:  # noqa: B008
+    """What exits are worth."""
+    log_prob_R = chosen_log_prob(exits, trace)
+    full = len(SCALES) - 1
+    inside = ~np.isin(exits.scale_R, (0, full))
+    read_R = exits.depth_R - (exits.scale_R == 0)
+    correct_R = trace.correct[np.arange(len(trace)), read_R - 1].astype(np.float64)
+    if not trace.is_options:
+        correct_R[inside] = np.nan
+    return Result(
+        trace.utility(log_prob_R),
+        trace.accuracy(log_prob_R, correct_R),
+        trace.mean(exits.depth_R),
+        trace.mean(costs(exits.depth_R, exits.checks_R)),
+    )
+
+
+def chosen_log_prob(exits: Exits, trace: Trace) -> Floats:
+    """The log probability of the reference where every position stopped, [R]."""
+    rows = np.arange(len(trace))
+    found = trace.columns["log_prob"][rows, exits.depth_R - 1].astype(np.float64)
+    for depth in np.unique(exits.depth_R[exits.scale_R != len(SCALES) - 1]):
+        here = (exits.depth_R == depth) & (exits.scale_R != len(SCALES) - 1)
+        if (exits.scale_R[here] == 0).all() and depth > 1:
+            found[here] = trace.log_prob(depth - 1)[here]
+        else:
+            found[here] = trace.scaled(depth)[rows[here], exits.scale_R[here]]
+    return found
+
+
+def same_histogram(exits: Exits, trace: Trace, costs: Costs = Costs()) -> Result:  # noqa: B008
+    """What is expected of exits at the same depths and scales, dealt to positions at random.
+
+    The expectation is exact for solutions; with options it is that of the scores, which the utility is then taken of.
+    """
+    log_prob_R, correct_R = np.zeros(len(trace)), np.zeros(len(trace))
+    pairs, counts = np.unique(np.stack([exits.depth_R, exits.scale_R]), axis=1, return_counts=True)
+    for (depth, scale), count in zip(pairs.T, counts, strict=True):
+        share = count / len(trace)
+        everywhere = Exits(np.full(len(trace), depth), np.full(len(trace), scale), np.zeros(len(trace), dtype=np.int64))
+        log_prob_R += share * chosen_log_prob(everywhere, trace)
+        read = depth - (scale == 0)
+        inside = scale not in (0, len(SCALES) - 1)
+        correct_R += share * (np.nan if inside else trace.correct[:, read - 1].astype(np.float64))
+    ones = np.ones(trace.questions)
+    return Result(
+        trace.utility(log_prob_R),
+        trace.accuracy(log_prob_R, correct_R),
+        ones * exits.depth_R.mean(),
+        ones * costs(exits.depth_R, exits.checks_R).mean(),
+    )

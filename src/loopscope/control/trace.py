@@ -1,0 +1,215 @@
+"""A recorded trace in memory: every column as an array of positions and loops, and what positions make of a question.
+
+Positions of one task stand in the order of the table; loops are 1 … T. The utility of a question is the mean log
+probability of its reference tokens; of a question with options, s_right − log Σ_k exp s_k of their mean scores s_k.
+
+Shapes: R reference positions, T loops, S sequences (options of all questions), Q questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loopscope.control.policy import SIGNALS
+from loopscope.errors import LoopscopeError, setting
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""The scales at which a trace knows the gain of an update."""
+_GAINS = ("gain_25", "gain_50", "gain_75")
+_MEASURED = ("log_prob", "v_reference", *_GAINS)
+_KEY = ("row", "option", "token")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The trace of one task.
+
+    Attributes:
+        columns: [R, T] each; NaN where there is nothing.
+        question_R: which question each position belongs to, 0 … Q − 1.
+        sequence_R: which sequence, 0 … S − 1.
+        target_R: the reference tokens.
+        question_S: which question each sequence belongs to.
+        right_S: whether it is the right option; all True for solutions.
+        ids: the identifiers of the questions, [Q].
+        is_options: whether questions have options.
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    question_R: Ints
+    sequence_R: Ints
+    target_R: Ints
+    question_S: Ints
+    right_S: NDArray[np.bool_]
+    ids: tuple[str, ...]
+    is_options: bool = False
+
+    @classmethod
+    def of(cls, frame: pl.DataFrame, right_option: Mapping[int, int] | None = None) -> Trace:
+        """From rows of the table `trace` of one task; `right_option` by row of the question where there are options.
+
+        Raises:
+            LoopscopeError: some position does not have every loop.
+        """
+        loops = 0 if not frame.height else int(frame["depth"].max())  # type: ignore[arg-type]
+        if not loops:
+            raise LoopscopeError(f"these runs hold no trace: measure them with {setting('trace', True)}")
+        frame = frame.sort(*_KEY, "depth")
+        depths_RT = frame["depth"].to_numpy()
+        if len(depths_RT) % loops or not (depths_RT.reshape(-1, loops) == np.arange(1, loops + 1)).all():
+            raise LoopscopeError("this trace does not have every loop of every position: measure it again")
+        first = frame.gather_every(loops)
+        rows, options = first["row"].to_numpy(), first["option"].to_numpy()
+        _, question_R = np.unique(rows, return_inverse=True)
+        pairs, sequence_R = np.unique(np.stack([rows, options], axis=1), axis=0, return_inverse=True)
+        at = np.unique(question_R, return_index=True)[1]
+        columns = {
+            name: frame[name].cast(_type(name)).fill_null(_missing(name)).to_numpy().reshape(-1, loops)
+            for name in (*SIGNALS, *_MEASURED)
+            if name in frame.columns
+        }
+        right = None if right_option is None else np.array([right_option[int(row)] for row in pairs[:, 0]])
+        return cls(
+            columns,
+            question_R.astype(np.int64),
+            sequence_R.astype(np.int64).reshape(-1),
+            first["token_id"].to_numpy().astype(np.int64),
+            np.unique(pairs[:, 0], return_inverse=True)[1].astype(np.int64),
+            np.ones(len(pairs), dtype=bool) if right is None else pairs[:, 1] == right,
+            tuple(first["example_id"].gather(at.tolist()).to_list()),
+            right is not None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.question_R)
+
+    @property
+    def loops(self) -> int:
+        """T."""
+        return int(self.columns["log_prob"].shape[1])
+
+    @property
+    def questions(self) -> int:
+        """Q."""
+        return len(self.ids)
+
+    def some(self, questions: Sequence[int]) -> Trace:
+        """The trace of some of the questions, in rising order."""
+        kept = np.zeros(self.questions, dtype=bool)
+        kept[list(questions)] = True
+        rows, sequences = kept[self.question_R], kept[self.question_S]
+        number = np.cumsum(kept) - 1
+        return replace(
+            self,
+            columns={name: column[rows] for name, column in self.columns.items()},
+            question_R=number[self.question_R[rows]],
+            sequence_R=(np.cumsum(sequences) - 1)[self.sequence_R[rows]],
+            target_R=self.target_R[rows],
+            question_S=number[self.question_S[sequences]],
+            right_S=self.right_S[sequences],
+            ids=tuple(name for name, is_kept in zip(self.ids, kept, strict=True) if is_kept),
+        )
+
+    def pooled(self) -> Trace:
+        """The same with every signal averaged over the positions of its question, so that a question stops as one."""
+
+        def averaged(column: NDArray[Any]) -> NDArray[Any]:
+            means = [self.mean(at_depth)[self.question_R] for at_depth in column.T]
+            return np.stack(means, axis=1).astype(column.dtype)
+
+        pooled = {
+            name: averaged(column) if name in SIGNALS and name != "top_id" else column
+            for name, column in self.columns.items()
+        }
+        return replace(self, columns=pooled)
+
+    def signal(self, name: str, depth: int) -> NDArray[Any]:
+        """A signal of every position after a loop."""
+        if name not in self.columns or name in _MEASURED:
+            raise LoopscopeError(f"there is no signal {name!r} in this trace: choose from {', '.join(SIGNALS)}")
+        return self.columns[name][:, depth - 1]
+
+    def has_gate(self) -> bool:
+        """Whether the model has an exit gate."""
+        return "gate" in self.columns and not np.isnan(self.columns["gate"]).all()
+
+    def has_scales(self, depth: int) -> bool:
+        """Whether the gains inside the step to this loop are there."""
+        return 1 < depth <= self.loops and all(
+            name in self.columns and not np.isnan(self.columns[name][:, depth - 1]).any() for name in _GAINS
+        )
+
+    def log_prob(self, depth: int) -> Floats:
+        """The log probability of the reference after a loop, [R]."""
+        return self.columns["log_prob"][:, depth - 1].astype(np.float64)
+
+    def scaled(self, depth: int) -> Floats:
+        """The same of H_{t−1} + α·D_t at the five scales of the step to loop t, [R, 5]."""
+        if not self.has_scales(depth):
+            raise LoopscopeError(
+                f"this trace has no gains inside the step {depth - 1}→{depth}: measure it with "
+                f"{setting('transitions', depth - 1)} at level grid"
+            )
+        start = self.log_prob(depth - 1)
+        inside = [start + self.columns[name][:, depth - 1] for name in _GAINS]
+        return np.stack([start, *inside, self.log_prob(depth)], axis=1)
+
+    @cached_property
+    def correct(self) -> NDArray[np.bool_]:
+        """Whether the likeliest token is the reference, [R, T]."""
+        found: NDArray[np.bool_] = self.columns["top_id"] == self.target_R[:, None]
+        return found
+
+    @cached_property
+    def _tokens(self) -> Floats:
+        return np.bincount(self.sequence_R).astype(np.float64)
+
+    @cached_property
+    def _sequences(self) -> Floats:
+        return np.bincount(self.question_S).astype(np.float64)
+
+    def mean(self, values_R: NDArray[Any]) -> Floats:
+        """The mean over the tokens of every sequence, then over the sequences of every question, [Q]."""
+        return np.bincount(self.question_S, self._scores(values_R)) / self._sequences
+
+    def utility(self, log_prob_R: Floats) -> Floats:
+        """The utility of every question, from the log probabilities of its tokens, [Q]."""
+        scores_S = self._scores(log_prob_R)
+        if not self.is_options:
+            return scores_S  # one sequence to a question, in order
+        total_Q = np.bincount(self.question_S, np.exp(scores_S))
+        return scores_S[self.right_S] - np.log(total_Q)
+
+    def accuracy(self, log_prob_R: Floats, correct_R: NDArray[Any]) -> Floats:
+        """Whether the right option has the best score, the first of equals; for solutions the share of right tokens."""
+        if not self.is_options:
+            return self.mean(correct_R)
+        scores_S = self._scores(log_prob_R)
+        order = np.lexsort((np.arange(len(scores_S)), -scores_S, self.question_S))
+        best = order[np.unique(self.question_S[order], return_index=True)[1]]
+        return self.right_S[best].astype(np.float64)
+
+    def _scores(self, values_R: NDArray[Any]) -> Floats:
+        return np.bincount(self.sequence_R, values_R) / self._tokens
+
+
+def _type(name: str) -> Any:
+    import polars as pl
+
+    return pl.Int64 if name == "top_id" else pl.Float32
+
+
+def _missing(name: str) -> float | int:
+    return -1 if name == "top_id" else float("nan")

@@ -1,0 +1,181 @@
+"""Every rule against its formula, written out for one position and one loop at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from control_synthetic import Made
+
+from loopscope.control import Decision, Policy
+from loopscope.control.offline import follow
+from loopscope.control.rules import (
+    KL,
+    RULES,
+    Acceleration,
+    ArgmaxStability,
+    Cosine,
+    Entropy,
+    EntropyDifference,
+    FixedDepth,
+    HiddenDifference,
+    LatentDifference,
+    Margin,
+    MinPKL,
+    OuroGate,
+    OuroGateLate,
+    RelativeAcceleration,
+    TopProbability,
+)
+from loopscope.control.scales import AnchoredSteps, FixedScale, Substeps
+from loopscope.control.trace import Trace
+
+MADE = Made()
+TRACE = Trace.of(MADE.frame())
+H = [state.numpy() for state in MADE.states]
+LOOPS = MADE.loops
+
+
+def p(t: int, i: int) -> np.ndarray:
+    z = H[t][i] @ MADE.weight_VD.numpy().T
+    e = np.exp(z - z.max())
+    return e / e.sum()
+
+
+def d(t: int, i: int) -> np.ndarray:
+    return H[t][i] - H[t - 1][i]
+
+
+def kl(a: np.ndarray, b: np.ndarray) -> float:
+    return float(sum(x * math.log(x / y) for x, y in zip(a, b, strict=True)))
+
+
+def floored(a: np.ndarray) -> np.ndarray:
+    kept = np.array([x if x >= 0.1 * max(a) else 1 / len(a) for x in a])
+    return kept / kept.sum()
+
+
+def s(a: np.ndarray) -> float:
+    return -float(sum(x * math.log(x) for x in a))
+
+
+def norm(x: np.ndarray) -> float:
+    return math.sqrt(float((x**2).sum()))
+
+
+def cos(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b) / (norm(a) * norm(b))
+
+
+def gate_cdf(t: int, i: int) -> float:
+    remaining, total = 1.0, 0.0
+    for j in range(1, t + 1):
+        total += float(MADE.gates[j][i]) * remaining
+        remaining *= 1 - float(MADE.gates[j][i])
+    return total
+
+
+def stable(n: int) -> Callable[[int, int], bool]:
+    return lambda t, i: t > n and all(p(t - k, i).argmax() == p(t - k - 1, i).argmax() for k in range(n))
+
+
+CASES: dict[str, tuple[Policy, Callable[[int, int], bool]]] = {
+    "fixed": (FixedDepth(3), lambda t, i: t == 3),
+    "gate": (OuroGate(0.6), lambda t, i: gate_cdf(t, i) >= 0.6),
+    "gate with a budget": (OuroGate(0.9, budget=4), lambda t, i: gate_cdf(t, i) >= 0.9 or t == 4),
+    "late gate": (OuroGateLate(0.6), lambda t, i: t > 1 and gate_cdf(t - 1, i) >= 0.6),
+    "KL": (KL(0.2), lambda t, i: t > 1 and kl(p(t - 1, i), p(t, i)) < 0.2),
+    "min-p KL": (MinPKL(0.2), lambda t, i: t > 1 and kl(floored(p(t - 1, i)), floored(p(t, i))) < 0.2),
+    "entropy difference": (EntropyDifference(0.1), lambda t, i: t > 1 and abs(s(p(t, i)) - s(p(t - 1, i))) < 0.1),
+    "latent difference": (LatentDifference(0.4), lambda t, i: t > 1 and norm(d(t, i)) / norm(H[t][i]) < 0.4),
+    "hidden difference": (HiddenDifference(1.0), lambda t, i: t > 1 and norm(d(t, i)) < 1.0),
+    "cosine": (Cosine(0.1), lambda t, i: t > 1 and 1 - cos(H[t][i], H[t - 1][i]) < 0.1),
+    "argmax": (ArgmaxStability(2), stable(2)),
+    "acceleration": (
+        Acceleration(1.8),
+        lambda t, i: t > 2 and all(norm(d(k, i) - d(k - 1, i)) < 1.8 for k in (t, t - 1)),
+    ),
+    "relative acceleration": (
+        RelativeAcceleration(0.5),
+        lambda t, i: t > 1 and norm(d(t, i) - d(t - 1, i)) / norm(H[t][i]) < 0.5,
+    ),
+    "top-1": (TopProbability(0.7), lambda t, i: max(p(t, i)) > 0.7),
+    "margin": (Margin(0.5), lambda t, i: np.sort(p(t, i))[-1] - np.sort(p(t, i))[-2] > 0.5),
+    "entropy": (Entropy(0.8), lambda t, i: s(p(t, i)) < 0.8),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_stops_where_its_formula_says(name: str) -> None:
+    policy, formula = CASES[name]
+    expected = [
+        next((t for t in range(1, LOOPS + 1) if formula(t, i) and t >= policy.earliest), LOOPS)
+        for i in range(len(TRACE))
+    ]
+    assert follow(policy, TRACE).depth_R.tolist() == expected
+    assert len(set(expected)) > 1 or name == "fixed"  # a rule that never decides would prove nothing
+
+
+def test_every_published_rule_has_its_formula_here() -> None:
+    assert {type(policy) for policy, _ in CASES.values()} >= set(RULES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_decides_the_same_on_states_as_on_the_trace(name: str) -> None:
+    policy, _ = CASES[name]
+    depth = torch.full((len(TRACE),), LOOPS)
+    going, memory = torch.ones(len(TRACE), dtype=torch.bool), policy.start(len(TRACE))
+    for t in range(1, LOOPS):
+        decision = policy.decide(MADE.at(t).seen(), memory)
+        stop = going & torch.as_tensor(decision.stop) & (t >= policy.earliest)
+        depth[stop] = t
+        going &= ~stop
+    assert depth.tolist() == follow(policy, TRACE).depth_R.tolist()
+
+
+def test_a_floor_holds_every_rule() -> None:
+    for policy, _ in CASES.values():
+        assert follow(policy, TRACE, floor=4).depth_R.min() >= 4
+
+
+def test_a_policy_of_ones_own_in_ten_lines() -> None:
+    class Settled:
+        name, earliest, signals = "settled", 2, ("entropy", "step_norm")
+
+        def start(self, rows: int) -> dict[str, object]:
+            return {}
+
+        def decide(self, seen, memory):  # type: ignore[no-untyped-def]
+            return Decision(stop=seen.signal("entropy") * seen.signal("step_norm") < 0.5)
+
+    expected = [
+        next((t for t in range(2, LOOPS) if s(p(t, i)) * norm(d(t, i)) < 0.5), LOOPS) for i in range(len(TRACE))
+    ]
+    found = follow(Settled(), TRACE)
+    assert found.depth_R.tolist() == expected
+    assert found.checks_R.tolist() == expected  # it asks after every loop, the first included
+
+
+def test_a_fixed_scale_reads_a_point_of_the_step() -> None:
+    exits = follow(FixedScale(0.25, first=3, stop=True), TRACE)
+    assert exits.depth_R.tolist() == [3] * len(TRACE)
+    assert exits.scale_R.tolist() == [1] * len(TRACE)
+
+
+def test_substeps_of_a_linear_block_follow_the_closed_form() -> None:
+    """F(H) = M·H: K substeps are (I + (M − I)/K)^K."""
+    M, H0 = torch.randn(4, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    calls = []
+
+    def block(state: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return state @ M.T
+
+    ends = H0 @ torch.linalg.matrix_power(torch.eye(4, dtype=torch.float64) + (M - torch.eye(4)) / 3, 3).T
+    torch.testing.assert_close(Substeps(3).step(block, H0), ends)
+    assert len(calls) == 3
+    torch.testing.assert_close(AnchoredSteps(3, 0.25).step(block, H0), 0.25 * H0 @ M.T + 0.75 * ends)
+    assert len(calls) == 6
