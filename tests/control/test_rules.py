@@ -85,7 +85,7 @@ def stable(n: int) -> Callable[[int, int], bool]:
 CASES: dict[str, tuple[Policy, Callable[[int, int], bool]]] = {
     "fixed": (FixedDepth(3), lambda t, i: t == 3),
     "gate": (OuroGate(0.6), lambda t, i: gate_cdf(t, i) >= 0.6),
-    "gate with a budget": (OuroGate(0.9, budget=4), lambda t, i: gate_cdf(t, i) >= 0.9 or t == 4),
+    "gate with a budget": (OuroGate(0.7, budget=4), lambda t, i: gate_cdf(t, i) >= 0.7 or t == 4),
     "late gate": (OuroGateLate(0.6), lambda t, i: t > 1 and gate_cdf(t - 1, i) >= 0.6),
     "KL": (KL(0.2), lambda t, i: t > 1 and kl(p(t - 1, i), p(t, i)) < 0.2),
     "min-p KL": (MinPKL(0.2), lambda t, i: t > 1 and kl(floored(p(t - 1, i)), floored(p(t, i))) < 0.2),
