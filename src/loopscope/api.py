@@ -12,6 +12,7 @@ from loopscope.measuring.plan import ModelRequest, Request
 from loopscope.measuring.progress import STYLES, Style
 from loopscope.measuring.run import Notify, run_request
 from loopscope.measuring.settings import (
+    MOST_CANDIDATES,
     MOST_QUESTIONS,
     MOST_WORKERS,
     READOUT_DTYPES,
@@ -51,6 +52,8 @@ def measure(
     tokens: bool = False,
     paths: bool = False,
     certify: bool = False,
+    trace: bool = False,
+    lens: int | None = None,
     limit: int | str | Mapping[str, int] | None = None,
     ids: Numbers | Mapping[str, Numbers] | None = None,
     template: Text | None = None,
@@ -95,6 +98,8 @@ def measure(
         paths: store the nodes of the FP64 analysis.
         certify: enclose U, A, Q, ΔU, gains and bounds of every update, so that no rounding can overturn a verdict;
             affine readouts only, and about the readout of the states as they are.
+        trace: store a row for every reference position after every loop from 1 to the deepest: what a policy may see.
+        lens: with it, store the so many likeliest tokens in these rows and the rank of the reference; implies `trace`.
         limit: the most rows of each task, or of some tasks by name.
         ids: these source rows of each task only, or of some tasks by name.
         template: a template file instead of the tasks' own.
@@ -139,6 +144,7 @@ def measure(
                 )
     if workers is not None:
         workers = whole("workers", workers, 1, MOST_WORKERS)
+    candidates = 0 if lens is None else whole("lens", lens, 1, MOST_CANDIDATES)
     settings = Settings.of(
         transitions,
         depths,
@@ -146,6 +152,8 @@ def measure(
         tokens=switch("tokens", tokens),
         paths=switch("paths", paths),
         certify=switch("certify", certify),
+        trace=switch("trace", trace) or candidates > 0,
+        lens=candidates,
         batch=BatchPolicy.parse(batch_size),
         unit_size=whole("unit_size", unit_size, 1, MOST_QUESTIONS),
         readout_dtype=choice("readout_dtype", _named(readout_dtype), READOUT_DTYPES),

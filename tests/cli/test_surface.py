@@ -13,9 +13,9 @@ SURFACE = {
     "demo": "--output --progress --questions",
     "figures": "--format --name --output runs",
     "measure": "--address --apply-chat-template --batch-size --certify --config --data-dir --depths --device --dtype "
-    "--engine --exit-threshold --fewshot-seed --fewshot-split --ids --level --limit --long --model --model-args "
+    "--engine --exit-threshold --fewshot-seed --fewshot-split --ids --lens --level --limit --long --model --model-args "
     "--num-fewshot --output --paths --progress --random-weights --readout-dtype --revision --seed --share-context "
-    "--tasks --template --tokenizer --tokens --transitions --unit-size --workers",
+    "--tasks --template --tokenizer --tokens --trace --transitions --unit-size --workers",
     "models": "--json",
     "report": "--output runs",
     "studies": "",

@@ -22,6 +22,8 @@ def measure(
     tokens: Annotated[bool, flag("--tokens", "Store a row for every reference token.")] = False,
     paths: Annotated[bool, flag("--paths", "Store the 257 nodes of the FP64 analysis (level full).")] = False,
     certify: Annotated[bool, flag("--certify", "Enclose every update's numbers, rounding included (affine).")] = False,
+    trace: Annotated[bool, flag("--trace", "Store a row for every reference position after every loop.")] = False,
+    lens: Annotated[int | None, flag("--lens", "Keep this many of the likeliest tokens in these rows.")] = None,
     limit: Annotated[str, flag("--limit", "At most so many questions: 100, or gsm8k=100,piqa=50.")] = "",
     ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,

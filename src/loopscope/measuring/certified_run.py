@@ -22,7 +22,10 @@ from loopscope.store.manifest import Manifest
 from loopscope.store.resume import differences
 from loopscope.store.run import StoredRun
 
-_CHOSEN = ("level", "tokens", "paths", "depths", "settings.certify", "settings.scalar_checks", "batch")
+_CHOSEN = (
+    *("level", "tokens", "paths", "depths", "batch"),
+    *("settings.certify", "settings.trace", "settings.lens", "settings.scalar_checks"),
+)
 """What the certificates' own run chooses for itself; its batches are those of the device that it runs on."""
 
 
@@ -66,6 +69,8 @@ def certify_run(
         paths=False,
         scalar_checks=0,
         certify=True,
+        trace=False,
+        lens=0,
     )
 
     def check(wanted: Manifest) -> None:

@@ -30,6 +30,7 @@ from loopscope.measuring.progress import stage
 from loopscope.measuring.reading import LOGITS, Reading, readout_of
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
+from loopscope.measuring.trace import Trace
 from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned, stacked
 from loopscope.measuring.update import Update, update_columns
 from loopscope.models.protocol import Context, LoopedModel
@@ -143,6 +144,7 @@ class Trip:
             walk = Walk.of(model, self._packing.batch)
             self._layout = self._layout.given(self._context(walk))
         self._readings = readings = self._readout.readings(self._layout)
+        self._trace = trace = Trace(self._readout, self._layout, settings) if settings.trace else None
         state = before = None
         for depth in range(deepest + 1):
             with stage("forward", device):
@@ -154,6 +156,9 @@ class Trip:
             if depth - 1 in settings.transitions:
                 assert before is not None, "a transition starts at depth 0 or later"
                 updates[depth - 1] = self._update(depth - 1, before, state)
+            if trace is not None and depth <= settings.deepest:
+                with stage("trace", device):
+                    trace.see(depth, state)
             if gate is not None:
                 with stage("gate", device):
                     gate.see(depth, state)
@@ -166,9 +171,13 @@ class Trip:
         for transition, tables in updates.items():
             self._decided(tables, transition, decision)
         depths = [self._depth(depth, reading) for depth, reading in sorted(readings.found.items())]
+        rows = list(updates.values())
+        if trace is not None:
+            with stage("trace", device):
+                rows += [{"trace": columns} for columns in trace.settle()]
         finite = Later(self._require_finite, *self._finite.values())
         again = None if self._careful else self._carefully
-        return PendingTrip(finite, depths, list(updates.values()), self.ways_taken, self.notes, again)
+        return PendingTrip(finite, depths, rows, self.ways_taken, self.notes, again)
 
     def _context(self, walk: Walk) -> Context | None:
         """What a readout may ask for: the context of the sequences in rows of their own."""
@@ -231,6 +240,8 @@ class Trip:
             **update_columns(update, paths, settings),
         }
         tables: Tables = {"questions": questions}
+        if self._trace is not None and settings.level is not Level.QUICK:
+            self._trace.gained(transition + 1, paths.tokens)
         if settings.level is not Level.QUICK:
             checked = [question.row < settings.scalar_checks for question in layout.questions]
             with stage("scalar checks", h_RSD.device):

@@ -365,6 +365,8 @@ def build_manifest(
             # Only where it was chosen: a run from before there was a choice then still replays.
             **({"share_context": True} if settings.share_context else {}),
             **({"certify": True} if settings.certify else {}),
+            **({"trace": True} if settings.trace else {}),
+            **({"lens": settings.lens} if settings.lens else {}),
             **prompting.chosen(),
             **({"model_args": dict(facts.args)} if facts.args else {}),
         },

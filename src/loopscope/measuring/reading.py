@@ -75,7 +75,7 @@ class Reading:
         return cls(log_p_N, sums_R, scores_R, utility_B)
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Whole sequences of a batch and their reference tokens.
 
     Attributes:
@@ -118,7 +118,7 @@ class GeneralReadout:
     def read(self, state_RSD: Tensor, layout: Layout) -> Reading:
         """Log probabilities and U of every question at a state."""
         found = []
-        for group in self._groups(layout):
+        for group in self.groups(layout):
             z_nV = self._logits(state_RSD, group, layout)
             target_n = z_nV.gather(1, group.targets_n.unsqueeze(1))[:, 0]
             found.append(target_n - torch.logsumexp(z_nV, dim=1))
@@ -173,11 +173,11 @@ class GeneralReadout:
                     dtype=dtype,
                     impl=self._derivation,
                 )
-                for group in self._groups(update.layout)
+                for group in self.groups(update.layout)
             ]
         )
 
-    def _readout_of(self, group: _Group, layout: Layout, dtype: torch.dtype) -> Callable[..., Tensor]:
+    def _readout_of(self, group: Group, layout: Layout, dtype: torch.dtype) -> Callable[..., Tensor]:
         """From states of the group's rows to logits."""
         context = layout.context_of(group.rows)
         return halves(self.model, dtype, context) or (
@@ -186,7 +186,7 @@ class GeneralReadout:
 
     def _output_change(self, update: Update) -> OutputChange:
         found, layout = [], update.layout
-        for group in self._groups(layout):
+        for group in self.groups(layout):
             z0_nV, z1_nV = (self._logits(state, group, layout) for state in (update.before_RSD, update.after_RSD))
             # Divergence and entropies depend on the two ends alone, so the straight line between them will do.
             path = affine_path(z0_nV, z1_nV - z0_nV, group.targets_n, examples=group.sequence_n)
@@ -195,14 +195,14 @@ class GeneralReadout:
             torch.cat([ends.divergence for ends in found]), torch.cat([ends.entropy_change for ends in found])
         )
 
-    def _groups(self, layout: Layout) -> Iterator[_Group]:
-        """Whole sequences at a time, as many as their logits fit."""
+    def groups(self, layout: Layout, most: int | None = None) -> Iterator[Group]:
+        """Whole sequences at a time, as many as their logits fit, or with at most `most` reference tokens."""
         first = 0
-        for rows in groups_within(layout.counts, max(1, LOGITS // self.model.vocabulary_size)):
+        for rows in groups_within(layout.counts, most or max(1, LOGITS // self.model.vocabulary_size)):
             last = first + sum(layout.counts[rows.start : rows.stop])
             tokens = slice(first, last)
             row_n, place_n = layout.positions_N2[tokens].unbind(1)
-            yield _Group(
+            yield Group(
                 slice(rows.start, rows.stop),
                 tokens,
                 torch.stack([row_n - rows.start, place_n], 1),
@@ -211,7 +211,7 @@ class GeneralReadout:
             )
             first = last
 
-    def _logits(self, state_RSD: Tensor, group: _Group, layout: Layout) -> Tensor:
+    def _logits(self, state_RSD: Tensor, group: Group, layout: Layout) -> Tensor:
         """Logits at the prediction positions of a group, without TF32, as float64 [n, V]."""
         context = layout.context_of(group.rows)
         with full_precision_products():

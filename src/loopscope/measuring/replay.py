@@ -43,14 +43,16 @@ from loopscope.store.verification import Finding
 _CORE = frozenset(
     {
         "utility", "option_scores", "option_logliks", "utility_before", "utility_after", "gain", "slope", "quadratic",
-        "grid_gain", "fp64_slope", "fp64_quadratic", "fp64_gain", "fp64_quarter_gain",
+        "grid_gain", "fp64_slope", "fp64_quadratic", "fp64_gain", "fp64_quarter_gain", "log_prob", "entropy",
+        "state_norm", "step_norm",
     }
 )  # fmt: skip
 """Numbers that follow smoothly from the states; a bracket or a class may jump by a rounding error."""
 _JUMPING = frozenset(
     {
         "batch", "batch_width", "outcome", "chosen_option", "scalar_check_passed", "fp64_optimum_kind",
-        "fp64_evaluations", "gate_continuing", "exit_depth", "exit_depth_fp64", "continues",
+        "fp64_evaluations", "gate_continuing", "exit_depth", "exit_depth_fp64", "continues", "top_id", "lens_ids",
+        "rank",
     }
 )  # fmt: skip
 """What is not a real number and yet may be another one on another device or in another layout."""
@@ -176,7 +178,7 @@ def _replay(run: StoredRun, request: Request) -> Iterator[Finding]:
         return
     tolerance = Tolerance.of(run.manifest, same_circumstances=not sources.differences)
     settings = request.settings
-    encoder = sources.encoder(spans=settings.tokens, share=settings.share_context)
+    encoder = sources.encoder(spans=settings.spans, share=settings.share_context)
     for unit in _sample(run):
         yield from _replay_unit(run, unit, sources, encoder, tolerance)
 

@@ -127,6 +127,10 @@ def prepare(
     if settings.certify:
         remedy = f"leave out {setting('certify', True)}"
         require_affine(facts.info.name, remedy, is_affine=facts.info.affine_readout)
+    if settings.lens > facts.vocabulary_size:
+        raise LoopscopeError(
+            f"{facts.info.name} has {facts.vocabulary_size} tokens: {setting('lens', settings.lens)} asks for more"
+        )
     if tokenizer is not None:
         tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
     for task in loaded:

@@ -28,6 +28,8 @@ DEEPEST = 10_000
 """The deepest loop that can be asked for."""
 MOST_QUESTIONS = 1_000_000_000
 """The largest number of questions that a limit, a unit or a batch can name."""
+MOST_CANDIDATES = 100
+"""The most of the likeliest tokens that a lens can keep."""
 MOST_WORKERS = 10_000
 """The most model replicas that can be asked for."""
 
@@ -268,6 +270,8 @@ class Settings:
         long: what happens to sequences longer than the model allows.
         share_context: whether what the options of a question have in common runs once.
         certify: whether every update gets enclosures and verdicts that no rounding can overturn.
+        trace: whether every reference position gets a row after every loop.
+        lens: how many of the likeliest tokens those rows hold; it needs `trace`.
     """
 
     transitions: tuple[int, ...]
@@ -283,6 +287,8 @@ class Settings:
     long: LongPolicy = "error"
     share_context: bool = False
     certify: bool = False
+    trace: bool = False
+    lens: int = 0
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -296,6 +302,10 @@ class Settings:
         if self.certify and not self.transitions:
             raise LoopscopeError(
                 f"{setting('certify', True)} certifies updates: name some with {setting('transitions')}"
+            )
+        if self.trace and not self.deepest:
+            raise LoopscopeError(
+                f"{setting('trace', True)} follows the loops: name a depth from 1 on with {setting('depths')}"
             )
         if self.batch.name == "paper" and self.unit_size % 2:
             raise LoopscopeError(
@@ -319,6 +329,11 @@ class Settings:
     def on(self, device_type: str) -> Settings:
         """The same settings with batches that suit a kind of device."""
         return dataclasses.replace(self, batch=self.batch.on(device_type))
+
+    @property
+    def spans(self) -> bool:
+        """Whether rows say where their token stands in the text."""
+        return self.tokens or self.trace
 
     @property
     def deepest(self) -> int:

@@ -108,7 +108,7 @@ def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> C
     quadratic = 0.5 * curvature
     scale = predicted_scale(slope, quadratic)
     columns: Columns = {
-        **_identity(layout),
+        **token_identity(layout),
         "utility_before": path.initial_N,
         "gain": gain,
         "slope": slope,
@@ -123,7 +123,7 @@ def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> C
     return columns
 
 
-def _identity(layout: Layout) -> Columns:
+def token_identity(layout: Layout) -> Columns:
     """Which token of which option of which question each row is, and where it stands in the text."""
     rows, ids, options, tokens, positions = [], [], [], [], []
     starts: list[int | None] = []

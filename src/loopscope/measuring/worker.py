@@ -213,7 +213,7 @@ class LocalEngine:
             self.tokenizer,
             self._facts.max_positions,
             settings.long,
-            spans=settings.tokens,
+            spans=settings.spans,
             share=settings.share_context,
         )
 

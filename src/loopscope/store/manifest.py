@@ -149,9 +149,21 @@ class Manifest(_Frozen):
 
     def tables(self) -> tuple[Table, ...]:
         """The tables that this run writes."""
-        chosen = {"tokens": self.tokens, "paths": self.paths, "certificates": self.settings.get("certify")}
+        settings = self.settings
+        chosen = {
+            "tokens": self.tokens,
+            "paths": self.paths,
+            "certificates": settings.get("certify"),
+            "trace": settings.get("trace"),
+        }
         left_out = {name for name, wanted in chosen.items() if not wanted}
         return tuple(table for name, table in TABLES.items() if name not in left_out)
+
+    @property
+    def lens(self) -> int:
+        """How many of the likeliest tokens every row of `trace` holds; 0 where there is no lens."""
+        held = self.settings.get("lens", 0)
+        return held if isinstance(held, int) else 0
 
     def units(self) -> tuple[WorkUnit, ...]:
         """The work units of this run; they follow from the manifest alone."""

@@ -121,6 +121,11 @@ class StoredRun:
         """The `paths` table, scanned lazily; only in a run measured with path samples."""
         return self.scan("paths")
 
+    @property
+    def trace(self) -> "pl.LazyFrame":
+        """The `trace` table, scanned lazily: every reference position after every loop; with `trace` only."""
+        return self.scan("trace")
+
     @cached_property
     def certificates(self) -> "pl.DataFrame | None":
         """The `certificates` table of this run, or of `loopscope certify` beside it; None where there is neither."""

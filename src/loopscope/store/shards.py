@@ -19,7 +19,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from loopscope.store.column_types import Column, ColumnType, Level, Table
 from loopscope.store.manifest import Manifest
 from loopscope.store.run_directory import WorkUnit
-from loopscope.store.tables import SCHEMA_VERSION
+from loopscope.store.tables import SCHEMA_VERSION, TABLES
+from loopscope.store.trace_columns import LENS_COLUMNS
 
 TableData = Mapping[str, Any] | Sequence[Mapping[str, Any]] | Any
 """What a caller hands over: columns by name (lists, NumPy arrays; masked or None = null; a matrix for a list column of
@@ -156,8 +157,11 @@ def unit_problems(manifest: Manifest, unit: WorkUnit, tables: Mapping[str, pa.Ta
     if not problems:
         for table in manifest.tables():
             problems += _example_problems(table, tables["examples"], tables[table.name])
-        if manifest.tokens:
-            problems += _token_count_problems(tables["questions"], tables["tokens"])
+        if "tokens" in tables:
+            problems += _token_count_problems("questions", tables["questions"], TABLES["tokens"], tables["tokens"])
+        if "trace" in tables:
+            problems += _token_count_problems("examples", tables["examples"], TABLES["trace"], tables["trace"])
+            problems += _lens_problems(tables["trace"], manifest.lens)
     return problems
 
 
@@ -215,8 +219,14 @@ def constants(manifest: Manifest, unit: WorkUnit) -> dict[str, Any]:
 
 
 def _key_problems(table: Table, data: pa.Table, manifest: Manifest, unit: WorkUnit) -> list[Problem]:
-    found = list(zip(*(data.column(name).to_pylist() for name in table.key), strict=True))
+    keys = np.stack([data.column(name).to_numpy() for name in table.key], axis=1)
     rows = range(unit.start, unit.stop)
+    if len(table.key) > 2:
+        # Token rows: how many there are is not known from the manifest, but each update or depth has some.
+        if not _increases(keys):
+            return [Problem("coverage", f"{table.name}: a row occurs twice or out of order")]
+        keys = np.unique(keys[:, :2], axis=0)
+    found = [tuple(key) for key in keys.tolist()]
     match table.key:
         case ("row",):
             expected: list[tuple[int, ...]] = [(row,) for row in rows]
@@ -224,15 +234,20 @@ def _key_problems(table: Table, data: pa.Table, manifest: Manifest, unit: WorkUn
             expected = list(product(rows, manifest.transitions))
         case ("row", "depth"):
             expected = list(product(rows, manifest.depths))
+        case ("row", "depth", *_):
+            expected = list(product(rows, range(1, manifest.depths[-1] + 1)))
         case _:
-            # Token rows: how many there are is not known from the manifest, but each update has some.
-            if found != sorted(set(found)):
-                return [Problem("coverage", f"{table.name}: a row occurs twice or out of order")]
-            found = sorted({key[:2] for key in found})
             expected = list(product(rows, manifest.transitions))
     if found == expected:
         return []
     return [Problem("coverage", f"{table.name}: {_coverage_message(found, expected, table.key)}")]
+
+
+def _increases(keys: np.ndarray[Any, Any]) -> bool:
+    """Whether every row comes after the one before it, column by column."""
+    steps = np.diff(keys, axis=0)
+    first = np.take_along_axis(steps, (steps != 0).argmax(axis=1)[:, None], axis=1)
+    return bool((first > 0).all())
 
 
 def _coverage_message(found: list[tuple[int, ...]], expected: list[tuple[int, ...]], key: tuple[str, ...]) -> str:
@@ -259,18 +274,28 @@ def _example_problems(table: Table, examples: pa.Table, data: pa.Table) -> list[
     return []
 
 
-def _token_count_problems(questions: pa.Table, tokens: pa.Table) -> list[Problem]:
-    counts = tokens.group_by(["row", "transition"], use_threads=False).aggregate([("token", "count")])
-    counted = dict(
-        zip(
-            zip(counts.column("row").to_pylist(), counts.column("transition").to_pylist(), strict=True),
-            counts.column("token_count").to_pylist(),
-            strict=True,
-        )
-    )
-    for row in questions.select(["row", "transition", "n_tokens", "example_id"]).to_pylist():
-        found = counted[row["row"], row["transition"]]
-        if found != row["n_tokens"]:
-            said = f"{found} token rows where questions.n_tokens says {row['n_tokens']}"
-            return [Problem("coverage", f"tokens: example {row['example_id']!r} has {said}")]
+def _token_count_problems(owner: str, counted: pa.Table, table: Table, data: pa.Table) -> list[Problem]:
+    """Every update or depth must have a row for each reference token that the owner's table counts."""
+    keys = np.stack([data.column(name).to_numpy() for name in table.key[:2]], axis=1)
+    found = np.unique(keys, axis=0, return_counts=True)[1]
+    # In the order of the owner's rows, each of which has one or, where depths follow from it, several.
+    each = len(found) // max(1, len(counted))
+    expected = np.repeat(counted.column("n_tokens").to_numpy(), each)
+    for wrong in np.flatnonzero(expected != found)[:1]:
+        example = counted.column("example_id")[int(wrong) // each].as_py()
+        said = f"{found[wrong]} token rows where {owner}.n_tokens says {expected[wrong]}"
+        return [Problem("coverage", f"{table.name}: example {example!r} has {said}")]
     return []
+
+
+def _lens_problems(trace: pa.Table, candidates: int) -> list[Problem]:
+    """A run with a lens has every candidate in every row, one without has none."""
+    problems = []
+    for column in LENS_COLUMNS:
+        values = trace.column(column.name)
+        filled, expected = len(values) - values.null_count, len(values) if candidates else 0
+        if filled != expected:
+            problems.append(Problem("null", f"trace.{column.name}: {filled} cells are filled, not {expected}"))
+        elif filled and column.type.is_list and set(pc.list_value_length(values).unique().to_pylist()) != {candidates}:
+            problems.append(Problem("schema", f"trace.{column.name}: a list has not {candidates} elements"))
+    return problems

@@ -1,14 +1,15 @@
-"""The six tables of a run directory, column by column, and the version of this schema.
+"""The seven tables of a run directory, column by column, and the version of this schema.
 
 `examples` holds the texts, so that a run can be read without its data set; `questions` one update of one example
 (Sections 3 and 4 of the paper; the `fp64_` columns: Appendices E.5 and E.9); `depths` the reference utility at every
 requested depth (Appendix E.1); `tokens` the quantities of each reference token alone (E.8); `paths` φ and three
-derivatives at the 257 nodes of the FP64 analysis (E.5); `certificates` enclosures and verdicts that include rounding.
-docs/run-directory.md lists them.
+derivatives at the 257 nodes of the FP64 analysis (E.5); `certificates` enclosures and verdicts that include rounding;
+`trace` every reference position after every loop. docs/run-directory.md lists them.
 """
 
 from loopscope.path.grids import CURVATURE_SCALES, DIFFERENCE_SPACINGS, GRID, PATH_NODES
 from loopscope.store.column_types import Column, ColumnType, Level, Table
+from loopscope.store.trace_columns import TRACE_COLUMNS
 
 SCHEMA_VERSION = 1
 """Raised by one whenever a column is added, dropped, renamed or given another meaning."""
@@ -24,6 +25,8 @@ IDENTITY = (
 SOURCE_ROW = Column("source_row", ColumnType.INT64, "index", "row of the example in the published split, from 0")
 
 TRANSITION = Column("transition", ColumnType.INT32, "loops", "t of the update t → t+1")
+
+DEPTH = Column("depth", ColumnType.INT32, "loops", "number of loops after which the state is read out")
 
 
 EXAMPLES = Table(
@@ -54,7 +57,7 @@ DEPTHS = Table(
     columns=(
         *IDENTITY,
         SOURCE_ROW,
-        Column("depth", ColumnType.INT32, "loops", "number of loops after which the state is read out"),
+        DEPTH,
         Column("utility", ColumnType.FLOAT64, "nats", "reference utility U(H_t)"),
         Column(
             "option_scores",
@@ -226,6 +229,21 @@ QUESTIONS = Table(
 )
 
 
+_TOKEN = (
+    Column("option", ColumnType.INT32, "index", "option that the token belongs to; 0 for solutions"),
+    Column("token", ColumnType.INT32, "index", "index among the reference tokens of its sequence, from 0"),
+    Column("position", ColumnType.INT32, "index", "position in the sequence whose state predicts it"),
+    Column("token_id", ColumnType.INT32, "", "vocabulary id of the reference token"),
+    Column(
+        "text_start",
+        ColumnType.INT32,
+        "characters",
+        "start in the reference or option text",
+        nullable=True,
+    ),
+    Column("text_end", ColumnType.INT32, "characters", "end in the reference or option text", nullable=True),
+)
+
 TOKENS = Table(
     name="tokens",
     per="reference token and transition",
@@ -233,18 +251,7 @@ TOKENS = Table(
     columns=(
         *IDENTITY,
         TRANSITION,
-        Column("option", ColumnType.INT32, "index", "option that the token belongs to; 0 for solutions"),
-        Column("token", ColumnType.INT32, "index", "index among the reference tokens of its sequence, from 0"),
-        Column("position", ColumnType.INT32, "index", "position in the sequence whose state predicts it"),
-        Column("token_id", ColumnType.INT32, "", "vocabulary id of the reference token"),
-        Column(
-            "text_start",
-            ColumnType.INT32,
-            "characters",
-            "start in the reference or option text",
-            nullable=True,
-        ),
-        Column("text_end", ColumnType.INT32, "characters", "end in the reference or option text", nullable=True),
+        *_TOKEN,
         Column("utility_before", ColumnType.FLOAT64, "nats", "log probability before the update"),
         Column("gain", ColumnType.FLOAT64, "nats", "ΔU of the token"),
         Column("slope", ColumnType.FLOAT64, "nats", "A of the token"),
@@ -345,5 +352,15 @@ CERTIFICATES = Table(
 )
 
 
-TABLES: dict[str, Table] = {table.name: table for table in (EXAMPLES, QUESTIONS, DEPTHS, TOKENS, PATHS, CERTIFICATES)}
-"""Every table by name; `tokens`, `paths` and `certificates` are written only when a run asks for them."""
+TRACE = Table(
+    name="trace",
+    per="reference token and depth",
+    key=("row", "depth", "option", "token"),
+    columns=(*IDENTITY, DEPTH, *_TOKEN, *TRACE_COLUMNS),
+)
+
+
+TABLES: dict[str, Table] = {
+    table.name: table for table in (EXAMPLES, QUESTIONS, DEPTHS, TOKENS, PATHS, CERTIFICATES, TRACE)
+}
+"""Every table by name; `tokens`, `paths`, `certificates` and `trace` are written only when a run asks for them."""
