@@ -1,23 +1,26 @@
-"""The paper's tables and figures for these runs as the page shows them, and the comparison with the paper's numbers."""
+"""Tables and figures of all studies for these runs as the page shows them, and the comparison with the paper's numbers.
 
-import tempfile
+Every cell of a table names the condition that it is about, so that the page can show those of one run, task or update.
+"""
+
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
+from loopscope.report.figure_svg import UnknownDrawingError, page_drawing
 from loopscope.stats import Bootstrap
 from loopscope.studies import FIGURES, TABLES, Study
 from loopscope.studies.comparison import compare
+from loopscope.studies.conditions import Condition
 from loopscope.studies.records import Records
-from loopscope.studies.render.dialect import PlainDialect
+from loopscope.studies.render.csv_json import csv_lines
+from loopscope.studies.render.screen import ScreenDialect, uniform
 from loopscope.studies.render.sheet import Sheet, groups, sheets
 from loopscope.studies.result import Row, TableResult
 from loopscope.studies.usable_conditions import notes_on
 
-SVG_LIMIT = 250_000
-"""A figure of many points is smaller as pixels: larger drawings than this become PNG."""
 DPI = 200
+"""Of a figure with so many points that it is smaller as pixels."""
 PIXELS_PER_INCH = 140
 """Figures are drawn for print with 8-point type; on a screen they stand half as large again."""
 
@@ -25,13 +28,47 @@ PIXELS_PER_INCH = 140
 def compute_tables(
     records: Records, bootstrap: Bootstrap, names: Iterable[str] = tuple(TABLES)
 ) -> dict[str, TableResult[Row]]:
-    """Tables of the paper, all or some."""
+    """Tables by name, all or some."""
     return {name: TABLES[name].table(records, bootstrap) for name in names}
 
 
-def table_pages(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, Any]]:
-    """The tables that have rows, laid out."""
-    return [_page(result) | _about(TABLES[name]) for name, result in tables.items() if result.rows]
+def study_pages(records: Records, bootstrap: Bootstrap, tables: Mapping[str, TableResult[Row]]) -> dict[str, Any]:
+    """Everything that the view of studies shows."""
+    places = Places()
+    figures, undrawn = figure_pages(records, bootstrap)
+    compared = compare(records, bootstrap, computed=tables)
+    return {
+        "tables": [
+            _page(result, places) | _about(TABLES[name]) | {"command": f"loopscope tables RUN --name {name}"}
+            for name, result in tables.items()
+            if result.rows
+        ],
+        "missing": missing_tables(tables) + undrawn,
+        "figures": figures,
+        "comparison": _page(compared.table(), places)
+        | {"name": "compare", "caption": compared.summary(), "command": "loopscope compare RUN"}
+        if compared.rows
+        else None,
+        "places": places.described,
+    }
+
+
+class Places:
+    """The conditions of all tables, numbered: what can be chosen is a run, a task, an update."""
+
+    def __init__(self) -> None:
+        self.described: list[dict[str, Any]] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def number(self, condition: Condition) -> int:
+        """The number of a condition."""
+        key = (condition.run, condition.model_title, condition.task, condition.split, condition.transition)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.described)
+            run, model, task, split, transition = key
+            about = {"run": run, "model": model, "task": f"{task}/{split}", "title": condition.set_title}
+            self.described.append(about | {"t": transition})
+        return self._numbers[key]
 
 
 def missing_tables(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, str]]:
@@ -45,26 +82,17 @@ def missing_tables(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, str
     ]
 
 
-def comparison_page(
-    records: Records, bootstrap: Bootstrap, tables: Mapping[str, TableResult[Row]]
-) -> dict[str, Any] | None:
-    """Published cells beside the runs' own, from tables already computed; None where nothing is comparable."""
-    found = compare(records, bootstrap, computed=tables)
-    if not found.rows:
-        return None
-    return _page(found.table()) | {"summary": found.summary(), "name": "compare"}
-
-
-def figure_pages(records: Records, bootstrap: Bootstrap) -> list[dict[str, Any]]:
-    """The figures that these runs can fill, as data addresses; none where matplotlib is not installed."""
+def figure_pages(records: Records, bootstrap: Bootstrap) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """The figures that these runs can fill, and the others with the reason; neither where matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        return []
-    pages = []
+        return [], []
+    pages, missing = [], []
     for study in FIGURES.values():
         result = study.figure(records, bootstrap)
         if not result.shown:
+            missing.append(_about(study) | {"reason": "; ".join(result.notes) or result.caption})
             continue
         pages.append(
             {
@@ -73,39 +101,49 @@ def figure_pages(records: Records, bootstrap: Bootstrap) -> list[dict[str, Any]]
                 "caption": result.caption,
                 "notes": list(result.notes),
                 "width": round(result.figure.get_size_inches()[0] * PIXELS_PER_INCH),
-                "image": _image(result, study.name),
+                "command": f"loopscope figures RUN --name {study.name}",
+                **_drawing(result, study.name),
             }
         )
-    return pages
+    return pages, missing
 
 
-def _image(result: Any, name: str) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        drawing = result.save(Path(folder) / f"{name}.svg").read_bytes()
-        if len(drawing) <= SVG_LIMIT:
-            return f"data:image/svg+xml;base64,{b64encode(drawing).decode()}"
-        pixels = result.save(Path(folder) / f"{name}.png", dpi=DPI).read_bytes()
-        return f"data:image/png;base64,{b64encode(pixels).decode()}"
+def _drawing(result: Any, name: str) -> dict[str, Any]:
+    """Shapes in the page's colours, or a picture where there are too many."""
+    try:
+        return {"drawing": page_drawing(result.drawn("svg", DPI), f"figure-{name}")}
+    except UnknownDrawingError:
+        return {"image": f"data:image/png;base64,{b64encode(result.drawn('png', DPI)).decode()}"}
 
 
 def _about(study: Study) -> dict[str, str]:
     return {"name": study.name, "summary": study.summary, "paper": study.paper}
 
 
-def _page(result: TableResult[Row]) -> dict[str, Any]:
+def _page(result: TableResult[Row], places: Places) -> dict[str, Any]:
+    head, *lines = csv_lines(result)
     return {
         "title": result.title,
         "caption": result.caption,
         "notes": list(result.notes),
-        "sheets": [_sheet(sheet) for sheet in sheets(result, PlainDialect())],
+        "sheets": [_sheet(sheet, places) for sheet in sheets(uniform(result), ScreenDialect())],
+        "latex": result.to_latex(),
+        "csv": {"head": head, "lines": lines, "places": [places.number(row.condition) for row in result.rows]},
     }
 
 
-def _sheet(sheet: Sheet) -> dict[str, Any]:
+def _sheet(sheet: Sheet, places: Places) -> dict[str, Any]:
     return {
         "title": sheet.title,
         "groups": [list(group) for group in groups(sheet.columns)],
         "heads": [column.head for column in sheet.columns],
         "left": [column.text for column in sheet.columns],
         "lines": [list(line) for line in sheet.lines],
+        "places": [_places(rows, places) for rows in sheet.rows],
     }
+
+
+def _places(rows: tuple[Row | None, ...], places: Places) -> int | list[int]:
+    """The condition of a line, or of each of its cells where they differ; -1 for a cell of no one condition."""
+    found = [-1 if row is None else places.number(row.condition) for row in rows]
+    return found[0] if len(set(found)) == 1 else found

@@ -80,12 +80,7 @@ class Page:
                 early.append((name, index(data)))
                 described.append(self._set(name, data) | {"overview": overview.of(data)})
             runs.append(_run(run, labels[number]) | {"sets": described})
-        studies = {
-            "tables": study_pages.table_pages(tables),
-            "missing": study_pages.missing_tables(tables),
-            "figures": study_pages.figure_pages(self.records, self.bootstrap),
-            "comparison": study_pages.comparison_page(self.records, self.bootstrap, tables),
-        }
+        studies = study_pages.study_pages(self.records, self.bootstrap, tables)
         self.late.insert(0, ("studies", pack({}, studies)))
         meta = {
             "version": __version__,

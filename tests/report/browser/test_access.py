@@ -10,7 +10,9 @@ VIEWS = (
     "#/questions",
     "#/question?run=first&task=riddles/test&id=riddles-4&t=4",
     "#/question?run=second&task=choices/test&id=choices-4&t=4",
-    "#/studies",
+    "#/studies?study=table-mechanism",
+    "#/studies?study=figure-scale-prediction",
+    "#/studies?study=missing",
     "#/provenance",
 )
 AXE = "axe-core@4.10.2"

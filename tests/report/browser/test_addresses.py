@@ -14,7 +14,7 @@ WORDS = (
     *("\u202e", "😀", "\ud83d", "a" * 5000),
 )
 VIEWS = ("overview", "questions", "question", "studies", "provenance")
-NAMES = ("run", "task", "id", "t", "alpha", "depth", "outcome", "q", "sort", "dir", "constructor", "__proto__")
+NAMES = tuple("run task id t alpha depth outcome q sort dir study p option token constructor __proto__".split())
 
 GO = """async (hash) => {
   const main = document.getElementById("main");

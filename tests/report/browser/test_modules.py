@@ -24,7 +24,12 @@ def test_the_bundle_shows_what_the_modules_show(visit, chromium, report):
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     modules = context.new_page()
     modules.route(f"{ORIGIN}/**", serve)
-    for view in ("#/overview", "#/questions", "#/question?run=first&task=riddles/test&id=riddles-4&t=4", "#/studies"):
+    for view in (
+        "#/overview",
+        "#/questions",
+        "#/question?run=first&task=riddles/test&id=riddles-4&t=4",
+        "#/studies?study=all",
+    ):
         modules.goto("about:blank")
         modules.goto(f"{ORIGIN}/{view}")
         modules.wait_for_selector("html[data-ready]")

@@ -168,9 +168,13 @@ export function address(view, values = {}) {
   return `#/${view}${query ? `?${query}` : ""}`;
 }
 
-/** Writes the address without opening anything: for choices within a view. */
-export function note(view, values) {
-  history.replaceState(null, "", address(view, values));
+/** Writes the address without opening anything: for choices within a view. A lasting choice is a step of its own, to
+ * which Back returns; a slider or a word that is being typed is not. */
+export function note(view, values, { step = false } = {}) {
+  const to = address(view, values);
+  if (to === location.hash) return;
+  if (step) history.pushState({ y: scrollY }, "", to);
+  else history.replaceState(history.state, "", to);
 }
 
 export const questionAddress = (set, row, transition, more = {}) =>

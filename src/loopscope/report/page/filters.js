@@ -57,7 +57,7 @@ export function sorted(records, sort, direction) {
   });
 }
 
-function select(label, value, choices, changed) {
+export function select(label, value, choices, changed) {
   const options = [["", "All"], ...choices].map(([key, text]) => h("option", { value: key }, text));
   const box = h("select", { onchange: (event) => changed(event.target.value) }, options);
   box.value = choices.some(([key]) => key === value) ? value : "";

@@ -40,11 +40,18 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def as_csv(result: TableResult[Row]) -> str:
     """One line per row; undefined numbers are empty."""
+    return "".join(csv_lines(result))
+
+
+def csv_lines(result: TableResult[Row]) -> list[str]:
+    """The head, and the line of every row."""
     heads, lines = _long_form(result)
+    return [_csv_line(heads), *(_csv_line([_written(cell) for cell in line]) for line in lines)]
+
+
+def _csv_line(cells: list[Any]) -> str:
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(map(_written, line) for line in lines)
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
     return buffer.getvalue()
 
 

@@ -33,6 +33,10 @@ class Dialect(ABC):
         """Several cells in one."""
         return template.format(*parts)
 
+    def style(self, value: float, style: Style) -> Style:
+        """How this one number of a column is written."""
+        return legible(value, style)
+
     def cell(self, value: Value, style: Style) -> str:
         """Any value; a dash where there is none, never NaN."""
         if isinstance(value, str):
@@ -40,7 +44,7 @@ class Dialect(ABC):
         if isinstance(value, Estimate):
             if value.value is None:
                 return self.dash
-            style = legible(value.value, style)
+            style = self.style(value.value, style)
             written = self.number(value.value, style)
             if not style.interval or value.interval is None:
                 return written
@@ -49,7 +53,7 @@ class Dialect(ABC):
             return self.with_interval(written, *ends)
         if value is None or math.isnan(value):
             return self.dash
-        return self.number(value, legible(value, style))
+        return self.number(value, self.style(value, style))
 
 
 def legible(value: float, style: Style) -> Style:

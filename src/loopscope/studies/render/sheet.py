@@ -17,6 +17,8 @@ class Sheet:
     title: str
     columns: tuple[Column, ...]
     lines: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Row | None, ...], ...] = ()
+    """The row behind each cell; None where a cell belongs to several rows, or to none."""
 
 
 def sheets(result: TableResult[Row], dialect: Dialect) -> list[Sheet]:
@@ -29,7 +31,7 @@ def sheets(result: TableResult[Row], dialect: Dialect) -> list[Sheet]:
 
 def _plain(result: TableResult[Row], panel: Panel, dialect: Dialect) -> Sheet:
     lines = tuple(tuple(_cell(result, row, column, dialect) for column in panel.columns) for row in result.rows)
-    return Sheet(panel.title, panel.columns, lines)
+    return Sheet(panel.title, panel.columns, lines, tuple((row,) * len(panel.columns) for row in result.rows))
 
 
 def _pivoted(result: TableResult[Row], panel: Panel, dialect: Dialect) -> list[Sheet]:
@@ -66,6 +68,7 @@ def _side_by_side(
     lines: dict[tuple[str, ...], dict[str, Row]],
 ) -> Sheet:
     columns = leads + tuple(_beside(measure, head, len(measures) > 1) for head in heads for measure in measures)
+    kept = [(lead, found) for lead, found in lines.items() if any(head in found for head in heads)]
     body = tuple(
         lead
         + tuple(
@@ -73,10 +76,12 @@ def _side_by_side(
             for head in heads
             for measure in measures
         )
-        for lead, found in lines.items()
-        if any(head in found for head in heads)
+        for lead, found in kept
     )
-    return Sheet(panel.title, columns, body)
+    behind = tuple(
+        (None,) * len(leads) + tuple(found.get(head) for head in heads for _ in measures) for _, found in kept
+    )
+    return Sheet(panel.title, columns, body, behind)
 
 
 def _beside(measure: Column, head: str, grouped: bool) -> Column:
