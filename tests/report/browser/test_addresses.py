@@ -14,7 +14,10 @@ WORDS = (
     *("\u202e", "😀", "\ud83d", "a" * 5000),
 )
 VIEWS = ("overview", "questions", "question", "studies", "provenance")
-NAMES = tuple("run task id t alpha depth outcome q sort dir study p option token constructor __proto__".split())
+NAMES = (
+    *("run", "task", "id", "t", "alpha", "depth", "outcome", "q", "sort", "dir", "study", "p", "option", "token"),
+    *("constructor", "__proto__"),
+)
 
 GO = """async (hash) => {
   const main = document.getElementById("main");
