@@ -20,6 +20,7 @@ from loopscope.errors import LoopscopeError
 
 if TYPE_CHECKING:
     from loopscope.api import certify, measure
+    from loopscope.control.generating import generate
     from loopscope.measuring.lm_eval_scores import lm_eval_scores
     from loopscope.measuring.model_check import check
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("certify", "measure"),
+    "control.generating": ("generate",),
     "measuring.lm_eval_scores": ("lm_eval_scores",),
     "measuring.model_check": ("check",),
     "models": (
@@ -74,6 +76,7 @@ __all__ = [
     "certify",
     "check",
     "classify",
+    "generate",
     "lm_eval_scores",
     "load_model",
     "load_task",

@@ -9,6 +9,8 @@ The next token is the likeliest, or drawn with temperature, top-k and top-p. Eve
 it. Families that draw their initial state draw it for every position once, prompt and continuation alike, before the
 first token: a generated token gets the state that its position would have had in a prompt.
 
+Here every token takes the same number of loops; `loopscope.control.generating` lets a policy decide.
+
 Shapes: B rows, V vocabulary.
 """
 
@@ -122,6 +124,7 @@ def generate(
     sampler: Sampler = _GREEDY,
     source_rows: Sequence[int] | None = None,
     impl: Literal["auto", "cached", "reference"] = "auto",
+    ends: Callable[[Sequence[int]], bool] | None = None,
 ) -> Generation:
     """Continues every prompt at `depth` loops (the trained depth when left out) up to an end-of-sequence token.
 
@@ -134,80 +137,146 @@ def generate(
         sampler: greedy unless it has a temperature.
         source_rows: seeds a drawn initial state, one per row.
         impl: "cached", "reference", or "auto": cached where the model can.
+        ends: told the new tokens of a row after each, says whether the row ends with them.
     """
-    depth = model.trained_depth if depth is None else depth
-    if depth is None:
-        raise LoopscopeError(f"{model.name} does not say for how many loops it was trained: give depth=")
-    if depth < 0 or max_new_tokens < 1:
-        raise LoopscopeError(f"depth {depth} and max_new_tokens {max_new_tokens} must be at least 0 and 1")
-    stops = set(getattr(model, "eos_ids", ()) if eos_ids is None else eos_ids)
-    batch = Batch.from_rows(prompts, source_rows=source_rows)
-    width = batch.input_ids.shape[1] + max_new_tokens
-    limit = getattr(model, "max_positions", None)
-    if limit is not None and width > limit:
-        raise LoopscopeError(
-            f"prompt and continuation need {width} positions but {model.name} has {limit}; lower max_new_tokens"
-        )
-    state = _drawn_states(model, batch, width)
-    can_cache = isinstance(model, CachedModel) and asks(model.step, "depth")
-    if impl == "reference" or (impl == "auto" and not can_cache):
-        next_logits = _reference(model, depth, state, source_rows, [len(prompt) for prompt in prompts])
-    elif isinstance(model, CachedModel) and can_cache:
-        next_logits = _cached(model, depth, state, width)
+    plan = GenerationPlan.of(model, prompts, max_new_tokens, depth, eos_ids, source_rows)
+    if impl == "reference" or (impl == "auto" and not can_cache(model)):
+        next_logits = _reference(model, plan)
+    elif isinstance(model, CachedModel) and can_cache(model):
+        next_logits = _cached(model, plan)
     else:
         raise LoopscopeError(f'{model.name} keeps no keys and values; generate with impl="reference"')
-
-    rows: list[list[int]] = [list(prompt) for prompt in prompts]
-    lengths = [len(prompt) for prompt in prompts]
-    finished = [False] * len(rows)
-    uniforms = sampler.uniforms(len(rows), max_new_tokens)
-    for index in range(max_new_tokens):
-        chosen = sampler.choose(next_logits(rows), uniforms[:, index]).tolist()
-        for row, token in enumerate(chosen):
-            finished[row] = finished[row] or token in stops
-            # A finished row keeps its place in the batch; what it is fed no longer matters.
-            rows[row].append(token)
-            lengths[row] += not finished[row]
-        if all(finished):
-            break
-    tokens = [row[len(prompt) : length] for row, prompt, length in zip(rows, prompts, lengths, strict=True)]
-    return Generation(tokens, finished)
+    return continue_rows(plan, next_logits, sampler, ends)
 
 
 NextLogits = Callable[[list[list[int]]], Tensor]
+"""From the rows as they are to the logits of their next tokens, [B, V]; called once for every new token."""
 
 
-def _reference(
-    model: LoopedModel, depth: int, state: Tensor | None, source_rows: Sequence[int] | None, prompts: list[int]
-) -> NextLogits:
-    def next_logits(rows: list[list[int]]) -> Tensor:
-        batch = Batch.from_rows(rows, source_rows=source_rows, prompt_lengths=prompts)
-        if state is not None:
-            batch = dataclasses.replace(batch, initial_state=state[:, : batch.input_ids.shape[1]])
-        return Walk.of(model, batch).to(depth).read(_last(rows))
-
-    return next_logits
+def can_cache(model: LoopedModel) -> bool:
+    """Whether a model continues from kept keys and values."""
+    return isinstance(model, CachedModel) and asks(model.step, "depth")
 
 
-def _cached(model: CachedModel, depth: int, state: Tensor | None, width: int) -> NextLogits:
-    cache = KeyValueCache(width)
+@dataclass(frozen=True)
+class GenerationPlan:
+    """What is to be continued, checked.
 
-    def next_logits(rows: list[list[int]]) -> Tensor:
+    Attributes:
+        prompts: token ids.
+        limit: the most new tokens of a row.
+        depth: loops per token.
+        stops: end-of-sequence ids.
+        source_rows: what seeds a drawn initial state.
+        initial_BSD: the drawn states of all positions that there may be; None for families that draw none.
+    """
+
+    prompts: list[list[int]]
+    limit: int
+    depth: int
+    stops: frozenset[int]
+    source_rows: Sequence[int] | None
+    initial_BSD: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        model: LoopedModel,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        depth: int | None,
+        eos_ids: Sequence[int] | None,
+        source_rows: Sequence[int] | None,
+    ) -> GenerationPlan:
+        """What a caller asks for; what cannot be done is refused."""
+        depth = model.trained_depth if depth is None else depth
+        if depth is None:
+            raise LoopscopeError(f"{model.name} does not say for how many loops it was trained: give depth=")
+        if depth < 0 or max_new_tokens < 1:
+            raise LoopscopeError(f"depth {depth} and max_new_tokens {max_new_tokens} must be at least 0 and 1")
+        batch = Batch.from_rows(prompts, source_rows=source_rows)
+        width = batch.input_ids.shape[1] + max_new_tokens
+        limit = getattr(model, "max_positions", None)
+        if limit is not None and width > limit:
+            raise LoopscopeError(
+                f"prompt and continuation need {width} positions but {model.name} has {limit}; lower max_new_tokens"
+            )
+        stops = frozenset(getattr(model, "eos_ids", ()) if eos_ids is None else eos_ids)
+        initial = _drawn_states(model, batch, width)
+        return cls([list(prompt) for prompt in prompts], max_new_tokens, depth, stops, source_rows, initial)
+
+    @property
+    def width(self) -> int:
+        """The most positions that a row may have."""
+        return max(len(prompt) for prompt in self.prompts) + self.limit
+
+    def whole(self, rows: list[list[int]]) -> Batch:
+        """The rows so far as one batch."""
+        lengths = [len(prompt) for prompt in self.prompts]
+        batch = Batch.from_rows(rows, source_rows=self.source_rows, prompt_lengths=lengths)
+        if self.initial_BSD is None:
+            return batch
+        return dataclasses.replace(batch, initial_state=self.initial_BSD[:, : batch.input_ids.shape[1]])
+
+    def new_positions(self, rows: list[list[int]], cache: KeyValueCache) -> tuple[Batch, Tensor]:
+        """What the cache does not hold yet, and where in it each row's last token is, [B, 2]."""
         if cache.used == 0:
             fresh = Batch.from_rows(rows)
             ids, mask, prompts = fresh.input_ids, fresh.attention_mask, torch.tensor([len(row) for row in rows])
             positions = torch.arange(ids.shape[1]).expand_as(ids)
-            last = _last(rows)
+            last = last_positions(rows)
         else:
             ids = torch.tensor([[row[-1]] for row in rows])
             mask, prompts = torch.ones_like(ids, dtype=torch.bool), None
             positions = torch.tensor([[len(row) - 1] for row in rows])
             last = torch.tensor([[row, 0] for row in range(len(rows))])
-        initial = None if state is None else state.gather(1, positions[..., None].expand(*ids.shape, state.shape[2]))
+        drawn = self.initial_BSD
+        initial = None if drawn is None else drawn.gather(1, positions[..., None].expand(*ids.shape, drawn.shape[2]))
         cache.used = max(len(row) for row in rows)
-        batch = Batch(ids, mask, positions, initial_state=initial, prompt_lengths=prompts)
+        return Batch(ids, mask, positions, initial_state=initial, prompt_lengths=prompts), last
+
+
+def continue_rows(
+    plan: GenerationPlan,
+    next_logits: NextLogits,
+    sampler: Sampler = _GREEDY,
+    ends: Callable[[Sequence[int]], bool] | None = None,
+) -> Generation:
+    """One token after the other for every row, until each has ended or reached the limit."""
+    rows = [list(prompt) for prompt in plan.prompts]
+    starts = [len(row) for row in rows]
+    lengths = list(starts)
+    finished = [False] * len(rows)
+    uniforms = sampler.uniforms(len(rows), plan.limit)
+    for index in range(plan.limit):
+        chosen = sampler.choose(next_logits(rows), uniforms[:, index]).tolist()
+        for row, token in enumerate(chosen):
+            finished[row] = finished[row] or token in plan.stops
+            # A finished row keeps its place in the batch; what it is fed no longer matters.
+            rows[row].append(token)
+            lengths[row] += not finished[row]
+            if ends is not None and not finished[row]:
+                finished[row] = ends(rows[row][starts[row] :])
+        if all(finished):
+            break
+    tokens = [row[start:length] for row, start, length in zip(rows, starts, lengths, strict=True)]
+    return Generation(tokens, finished)
+
+
+def _reference(model: LoopedModel, plan: GenerationPlan) -> NextLogits:
+    def next_logits(rows: list[list[int]]) -> Tensor:
+        return Walk.of(model, plan.whole(rows)).to(plan.depth).read(last_positions(rows))
+
+    return next_logits
+
+
+def _cached(model: CachedModel, plan: GenerationPlan) -> NextLogits:
+    cache = KeyValueCache(plan.width)
+
+    def next_logits(rows: list[list[int]]) -> Tensor:
+        batch, last = plan.new_positions(rows, cache)
         context = model.embed_cached(batch, cache)
-        return model.readout_cached(Walk(model, context).to(depth).state, context, last)
+        return model.readout_cached(Walk(model, context).to(plan.depth).state, context, last)
 
     return next_logits
 
@@ -222,5 +291,6 @@ def _drawn_states(model: LoopedModel, batch: Batch, width: int) -> Tensor | None
     return drawn.cpu()
 
 
-def _last(rows: list[list[int]]) -> Tensor:
+def last_positions(rows: list[list[int]]) -> Tensor:
+    """(row, position) of every row's last token, [B, 2]."""
     return torch.tensor([[index, len(row) - 1] for index, row in enumerate(rows)])

@@ -1,0 +1,227 @@
+"""Generation under a policy: against plain generation, the whole text at once, and attention by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from loopscope.control.acting import act_on
+from loopscope.control.generating import generate
+from loopscope.control.policy import Decision
+from loopscope.control.rules import KL, Entropy, FixedDepth, OuroGate, TopProbability
+from loopscope.control.scales import AnchoredSteps, FixedScale, Substeps
+from loopscope.errors import LoopscopeError
+from loopscope.models.batch import Batch
+from loopscope.models.generate import Sampler
+from loopscope.models.generate import generate as generate_plainly
+from loopscope.models.load import load_model
+
+GOLDEN = Path(__file__).parents[1] / "models" / "golden"
+PROMPTS = [[5, 9, 1, 60, 33, 2, 17], [7, 8], [20, 3, 3, 50], [11]]
+CACHED = ["ouro", "huginn", "retrofit_llama", "nanbeige", "hrm_text", "hrm_text:attention=causal", "loopus", "parcae"]
+NEW = 4
+OPTIONS = {"max_new_tokens": NEW, "source_rows": [3, 4, 5, 6], "eos_ids": []}
+
+
+@pytest.fixture(scope="module")
+def model_of():
+    held = {}
+
+    def build(family):
+        if family not in held:
+            held[family] = load_model(f"{GOLDEN}/{family}", dtype="float32")
+        return held[family]
+
+    return build
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """Stops by a digit of the state, so that neighbours stop at different loops; reads nothing but states."""
+
+    earliest: int = 1
+    name: str = "scattered"
+    signals: tuple[str, ...] = ("states",)
+
+    def start(self, rows):
+        return None
+
+    def decide(self, seen, memory):
+        return Decision(stop=(seen.states[0][:, 0] * 1e3).long() % 3 == 0)
+
+
+@pytest.mark.parametrize("family", [*CACHED, "loopformer"])
+def test_always_full_steps_are_plain_generation(model_of, family):
+    model = model_of(family)
+    plain = generate_plainly(model, PROMPTS, depth=3, **OPTIONS)
+    for rule in ("latest", "held", "full") if family in CACHED else ("held", "full"):
+        found = generate(model, PROMPTS, depth=3, policy=FixedScale(1.0), cache=rule, **OPTIONS)
+        assert (found.tokens, found.finished) == (plain.tokens, plain.finished)
+        assert found.loops == found.calls == [[3] * NEW] * 4
+    drawn = Sampler(temperature=0.9, top_p=0.95, seed=4)
+    found = generate(model, PROMPTS, depth=3, policy=FixedScale(1.0), cache="full", sampler=drawn, **OPTIONS)
+    assert found.tokens == generate_plainly(model, PROMPTS, depth=3, sampler=drawn, **OPTIONS).tokens
+
+
+@pytest.mark.parametrize("family", [*CACHED, "loopformer"])
+def test_stopping_at_k_is_the_model_at_depth_k(model_of, family):
+    model = model_of(family)
+    plain = generate_plainly(model, PROMPTS, depth=2, **OPTIONS).tokens
+    for rule in ("latest", "held", "full") if family in CACHED else ("held", "full"):
+        found = generate(model, PROMPTS, depth=4, policy=FixedDepth(2), cache=rule, **OPTIONS)
+        assert found.tokens == plain
+        assert found.loops == [[2] * NEW] * 4
+        assert found.calls == [[2 if rule == "latest" else 4] * NEW] * 4
+
+
+@pytest.mark.parametrize("family", CACHED)
+def test_kept_keys_give_the_whole_text_at_once(model_of, family):
+    model = model_of(family)
+    for rule, prompt in (("latest", "policy"), ("latest", "full"), ("held", "policy"), ("full", "full")):
+        options = OPTIONS | {"depth": 3, "policy": Scattered(), "cache": rule, "prompt": prompt}
+        found = generate(model, PROMPTS, **options)
+        assert found == generate(model, PROMPTS, impl="reference", **options)
+        assert len({loops for row in found.loops for loops in row}) > 1
+    alone = generate(model, PROMPTS[1:2], **options | {"source_rows": [4]})
+    assert (alone.tokens[0], alone.loops[0]) == (found.tokens[1], found.loops[1])
+
+
+@pytest.mark.parametrize("policy", [FixedScale(0.5, first=2), Substeps(2), AnchoredSteps(3)], ids=lambda p: p.name)
+def test_steps_of_another_length_with_kept_keys(model_of, policy):
+    model = model_of("huginn")
+    for prompt in ("policy", "full"):
+        options = OPTIONS | {"depth": 3, "policy": policy, "prompt": prompt}
+        assert generate(model, PROMPTS, **options) == generate(model, PROMPTS, impl="reference", **options)
+
+
+@pytest.mark.parametrize("policy", [KL(0.05), Entropy(3.5), TopProbability(0.1), OuroGate(0.7)], ids=lambda p: p.name)
+def test_rules_that_read_logits_or_the_gate(model_of, policy):
+    model = model_of("ouro")
+    found = generate(model, PROMPTS, depth=4, policy=policy, **OPTIONS)
+    assert found == generate(model, PROMPTS, depth=4, policy=policy, impl="reference", **OPTIONS)
+    for loops, checks in zip(found.loops, found.checks, strict=True):
+        for own, charged in zip(loops, checks, strict=True):
+            if isinstance(policy, OuroGate):
+                assert charged == 0
+            else:  # a look at every loop from the earliest on; a divergence needs the logits before, too
+                first = 1 if isinstance(policy, KL) else policy.earliest
+                assert charged == own - first + 1
+
+
+def heads(x, attention, width, cos, sin):
+    q, k, v = (
+        torch.nn.functional.linear(x, p.weight.double()).reshape(len(x), -1, width)
+        for p in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+
+    def turn(y):
+        half = y.shape[-1] // 2
+        return y * cos + torch.cat([-y[..., half:], y[..., :half]], -1) * sin
+
+    return turn(q), turn(k), v
+
+
+def rms(x, norm):
+    return x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight.double()
+
+
+def test_latest_reads_the_last_entries_there_are(model_of):
+    """Ouro by hand, in float64, token by token: keys and values of a token that stopped are those of its last loop."""
+    model = model_of("ouro")
+    ids = [5, 9, 1, 60, 33, 2, 17, 7, 8, 20]
+    acted = act_on(model, Batch.from_rows([ids]), Scattered(), 4)
+    depths = acted.loops_BS[0].tolist()
+    assert len(set(depths)) > 1
+    layers, width = model.model.layers, model.config.head_width
+    frequencies = model.config.rotary
+    tables = frequencies.tables(torch.arange(len(ids))[None], torch.float64)
+    cos_T, sin_T = (table[0].reshape(len(ids), -1)[:, :width] for table in (tables.cos, tables.sin))
+    entries = {}
+    for place, token in enumerate(ids):
+        state = model.model.embed_tokens.weight[token].double()[None]
+        for loop in range(1, depths[place] + 1):
+            x = state
+            for index, layer in enumerate(layers):
+                normed = rms(x, layer.input_layernorm)
+                q, k, v = heads(normed, layer.self_attn, width, cos_T[place], sin_T[place])
+                entries[place, loop, index] = (k, v)
+                seen = [entries[other, min(loop, depths[other]), index] for other in range(place)] + [(k, v)]
+                share = q.shape[1] // k.shape[1]
+                keys, values = (torch.cat(part).repeat_interleave(share, 1) for part in zip(*seen, strict=True))
+                weight = torch.softmax(torch.einsum("qhp,khp->hqk", q, keys) / width**0.5, -1)
+                mixed = torch.einsum("hqk,khp->qhp", weight, values).reshape(1, -1)
+                mixed = torch.nn.functional.linear(mixed, layer.self_attn.o_proj.weight.double())
+                x = x + rms(mixed, layer.input_layernorm_2)
+                normed = rms(x, layer.post_attention_layernorm)
+                gate, up, down = (
+                    p.weight.double() for p in (layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)
+                )
+                inner = torch.nn.functional.silu(normed @ gate.T) * (normed @ up.T)
+                x = x + rms(inner @ down.T, layer.post_attention_layernorm_2)
+            state = rms(x, model.model.norm)
+        torch.testing.assert_close(acted.state_BSD[0, place].double(), state[0], rtol=2e-5, atol=2e-5)
+
+
+def test_substeps_and_anchored_steps_are_their_formulas(model_of):
+    model = model_of("huginn")
+    batch = Batch.from_rows([PROMPTS[0]], source_rows=[3])
+    context = model.embed(batch)
+    state = end = context.state
+    for depth in range(3):
+        for _ in range(3):
+            state = state + (model.step(state, context, depth) - state) / 3
+        anchor, start = model.step(end, context, depth), end
+        for _ in range(2):
+            start = start + (model.step(start, context, depth) - start) / 2
+        end = 0.25 * anchor + 0.75 * start
+    for policy, expected, calls in ((Substeps(3), state, 9), (AnchoredSteps(2, 0.25), end, 6)):
+        for rule in ("latest", "held", "full"):
+            acted = act_on(model, batch, policy, 3, rule)
+            torch.testing.assert_close(acted.state_BSD, expected, rtol=1e-5, atol=1e-6)
+            assert acted.calls_BS.tolist() == [[calls] * 7]
+
+
+def test_shared_entries_without_stops_are_last_loop_reuse(model_of):
+    """One slot per layer: a new token reads what the last loop of the tokens before left, whatever its own loop."""
+    model = model_of("ouro")
+    found = generate(model, PROMPTS, depth=3, policy=FixedScale(1.0), cache="shared", **OPTIONS)
+    alone = generate(
+        model, PROMPTS[2:3], depth=3, policy=FixedScale(1.0), cache="shared", **OPTIONS | {"source_rows": [5]}
+    )
+    assert alone.tokens[0] == found.tokens[2]
+    plain = generate_plainly(model, PROMPTS, depth=3, **OPTIONS).tokens
+    assert [row[0] for row in found.tokens] == [row[0] for row in plain]
+    assert found.tokens != plain
+    # With one loop there is nothing to share.
+    once = generate(model, PROMPTS, depth=1, policy=FixedScale(1.0), cache="shared", **OPTIONS).tokens
+    assert once == generate_plainly(model, PROMPTS, depth=1, **OPTIONS).tokens
+
+
+def test_texts_and_stop_texts():
+    free = generate("toy-ouro", "Problem: There are 3 hooks.\nSolution:\n", max_new_tokens=24, eos_ids=[])
+    assert free.texts is not None
+    word = free.texts[0][8:12]
+    cut = generate("toy-ouro", ["Problem: There are 3 hooks.\nSolution:\n"], max_new_tokens=24, eos_ids=[], stop=word)
+    assert cut.texts == [free.texts[0].partition(word)[0]]
+    assert len(cut.tokens[0]) < 24
+    assert cut.finished == [True]
+
+
+def test_what_cannot_be_is_one_line(model_of):
+    ouro, former = model_of("ouro"), model_of("loopformer")
+    for model, options, message in (
+        (former, {"policy": FixedDepth(1)}, 'choose the cache rule "held" or "full"'),
+        (ouro, {"policy": FixedDepth(1), "cache": "shared", "impl": "reference"}, "is for generation"),
+        (ouro, {"policy": FixedDepth(1), "cache": "newest"}, "choose from latest, shared, held, full"),
+        (model_of("huginn"), {"policy": OuroGate()}, "has no exit gate"),
+        (ouro, {"policy": FixedDepth(1), "prompt": "none"}, "prompt"),
+        (ouro, {"policy": FixedDepth(1), "depth": 0}, "at least one loop"),
+    ):
+        with pytest.raises(LoopscopeError, match=message):
+            generate(model, PROMPTS, max_new_tokens=2, **options)
+    del ouro
+    with pytest.raises(LoopscopeError, match="give tokenizer="):
+        generate(model_of("parcae"), "a text", max_new_tokens=2, tokenizer=None)
