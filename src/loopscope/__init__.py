@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         option_path,
     )
     from loopscope.run import Run
+    from loopscope.studies.run_diff import diff
     from loopscope.tasks import Task, load_task
 
 _HOMES = {
@@ -54,6 +55,7 @@ _HOMES = {
         *("affine_path", "affine_path_from_states", "nonlinear_path", "nonlinear_path_from_states", "option_path"),
     ),
     "run": ("Run",),
+    "studies.run_diff": ("diff",),
     "tasks": ("Task", "load_task"),
 }
 """Where each name is, by the module that has it."""
@@ -77,6 +79,7 @@ __all__ = [
     "check",
     "classify",
     "generate",
+    "diff",
     "lm_eval_scores",
     "load_model",
     "load_task",

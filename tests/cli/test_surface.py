@@ -11,6 +11,7 @@ SURFACE = {
     "compare": "--format --name runs",
     "convert": "folder source",
     "demo": "--output --progress --questions",
+    "diff": "--fail-if --format --output --tasks --transitions first second",
     "figures": "--format --name --output runs",
     "measure": "--address --apply-chat-template --batch-size --certify --config --data-dir --depths --device --dtype "
     "--engine --exit-threshold --fewshot-seed --fewshot-split --ids --lens --level --limit --long --model --model-args "

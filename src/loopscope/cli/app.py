@@ -21,6 +21,7 @@ import typer
 from loopscope.cli.certify import certify
 from loopscope.cli.check import check
 from loopscope.cli.demo import demo
+from loopscope.cli.diff import diff
 from loopscope.cli.listing import models, tasks
 from loopscope.cli.measure import measure
 from loopscope.cli.studies import compare, figures, report, studies, tables
@@ -38,6 +39,7 @@ COMMANDS = (
     tables,
     figures,
     compare,
+    diff,
     report,
     models,
     tasks,
@@ -120,7 +122,10 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def exit_code(arguments: list[str]) -> int:
-    """What the process answers: 0, 2 for the user's mistakes, 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+    """What the process answers: 0, 2 for the user's mistakes, 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP.
+
+    And 1 where a condition of `diff --fail-if` is met.
+    """
     with _signals_as_ctrl_c() as received:
         code = _code(arguments)
         if code != _INTERRUPTED:

@@ -13,7 +13,7 @@ from loopscope.stats.bootstrap import (
     percentile_interval,
 )
 from loopscope.stats.ranks import Auroc, Spearman
-from loopscope.stats.statistics import Maximum, Mean, Quantile, Ratio, Statistic
+from loopscope.stats.statistics import Difference, Maximum, Mean, OfSums, Quantile, Ratio, Statistic
 
 __all__ = [
     "LEVEL",
@@ -22,10 +22,12 @@ __all__ = [
     "Auroc",
     "Bootstrap",
     "Clusters",
+    "Difference",
     "Estimate",
     "Interval",
     "Maximum",
     "Mean",
+    "OfSums",
     "Quantile",
     "Ratio",
     "Spearman",

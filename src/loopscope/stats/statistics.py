@@ -136,6 +136,10 @@ class OfSums(ABC):
         """What is summed, one value per record each."""
 
     @abstractmethod
+    def value(self) -> float | None:
+        """On the records themselves; None where they do not define it."""
+
+    @abstractmethod
     def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
         """The statistic of each resample from the resampled sums of its columns."""
 
@@ -206,6 +210,34 @@ class Mean(OfSums):
     def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
         """The resampled sum over the number of records, which every resample shares."""
         return sums_BK[:, 0] / self.size
+
+
+class Difference(OfSums):
+    """The second statistic less the first, both of the same records: every resample gives both (a paired difference).
+
+    >>> Difference(Mean([1.0, 2.0]), Mean([1.5, 3.5])).value()
+    1.0
+    """
+
+    def __init__(self, first: OfSums, second: OfSums) -> None:
+        if first.size != second.size:
+            raise ValueError(f"{first.size} and {second.size} records cannot be paired")
+        self.first, self.second = first, second
+
+    @property
+    def columns(self) -> tuple[NDArray[np.float64], ...]:
+        """Those of the first, then those of the second."""
+        return *self.first.columns, *self.second.columns
+
+    def value(self) -> float | None:
+        """None where one of them has no value."""
+        first, second = self.first.value(), self.second.value()
+        return None if first is None or second is None else second - first
+
+    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
+        """NaN where a resample leaves one of them undefined."""
+        width = len(self.first.columns)
+        return self.second.combine(sums_BK[:, width:]) - self.first.combine(sums_BK[:, :width])
 
 
 class Quantile:
