@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from loopscope.cli.app import app, exit_code, normalise_flags
 from loopscope.tasks import load_task
@@ -137,6 +138,8 @@ def test_document(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert len(load_task(str(path))) == len(block.text.strip().splitlines()), where
         elif block.language == "sql":
             run_sql(block.text)
+        elif block.language == "yaml":  # the steps of a workflow; their commands stand in the document's shell blocks
+            assert all(isinstance(step, dict) for step in yaml.safe_load(block.text)), where
         else:
             assert block.language in ("", "sh", "text"), f"{where}: nobody tries {block.language}"
 
