@@ -1,5 +1,6 @@
 """`loopscope demo` end to end, small: runs, summary, report, and a second call that finds everything there."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from loopscope.cli.app import exit_code
+from loopscope.cli.demo import PLANS, _measure
 from loopscope.store import StoredRun
+from loopscope.studies.summary import summarise
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +25,25 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_both_models_measure_both_tasks(demo: Path):
+def test_every_model_measures_its_task(demo: Path):
     names = sorted(path.name for path in demo.iterdir() if path.is_dir())
-    assert names == [
-        "toy-huginn-arithmetic",
-        "toy-huginn-arithmetic-mc",
-        "toy-ouro-arithmetic",
-        "toy-ouro-arithmetic-mc",
-    ]
+    assert names == sorted(FROZEN)
     assert all(StoredRun(demo / name).finished for name in names)
+
+
+def test_the_demo_shows_the_finding_that_it_opens_with(tmp_path: Path):
+    plan = dataclasses.replace(PLANS[0], transitions=(4,), depths=(4, 5))
+    found = summarise(_measure(plan, tmp_path, 0, "none"))
+    leading = found.earliest_decline
+    assert leading is not None
+    assert (leading.name, leading.questions) == ("4→5", 32)
+    assert leading.harmful == pytest.approx(30, abs=1)
+    assert leading.failures == pytest.approx(13, abs=1)
+    assert leading.quadratic_recovered == leading.failures
+    assert leading.quarter_recovered <= 0.7 * leading.failures
+    assert leading.full_gain.value == pytest.approx(-0.01882, abs=5e-4)
+    assert leading.sign_slope.value == pytest.approx(0.594, abs=0.04)
+    assert leading.sign_quadratic.value >= 0.96
 
 
 def test_the_report_is_one_file_that_loads_nothing(demo: Path):
@@ -49,20 +62,15 @@ def test_a_second_call_measures_nothing_again(demo: Path, capsys: pytest.Capture
 
 
 FROZEN = {
-    "toy-huginn-arithmetic": {"utility_before": -0.04012, "gain": 0.003714, "slope": 0.022254, "quadratic": -0.044519},
-    "toy-huginn-arithmetic-mc": {
-        "utility_before": -0.92247,
-        "gain": 0.264993,
-        "slope": 0.173749,
-        "quadratic": 0.012245,
+    "toy-huginn-stories": {"utility_before": -0.653708, "gain": -0.007283, "slope": -0.000235, "quadratic": 0.000451},
+    "toy-ouro-arithmetic": {"utility_before": -0.041481, "gain": 0.002013, "slope": 0.002762, "quadratic": -0.000452},
+    "toy-ouro-inside-3-stories": {
+        "utility_before": -0.651036,
+        "gain": -0.008572,
+        "slope": 0.003346,
+        "quadratic": -0.010956,
     },
-    "toy-ouro-arithmetic": {"utility_before": -0.038797, "gain": -0.007681, "slope": -0.005826, "quadratic": -0.001516},
-    "toy-ouro-arithmetic-mc": {
-        "utility_before": -0.778364,
-        "gain": 0.011229,
-        "slope": 0.015464,
-        "quadratic": -0.004922,
-    },
+    "toy-ouro-stories": {"utility_before": -0.694888, "gain": 0.006751, "slope": 0.15691, "quadratic": -0.239985},
 }
 """Means over the two questions and all their updates, as one machine printed them."""
 

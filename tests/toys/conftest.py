@@ -3,7 +3,7 @@ import pytest
 from loopscope.toys.data import build_tokenizer
 from loopscope.toys.recipe import Mixture, Recipe, huginn_config, ouro_config
 
-SMALL = Mixture(batch_tokens=720, shard_problems=24, widths=(160, 360))
+SMALL = Mixture(batch_tokens=1216, shard_problems=24, widths=(144, 224, 608))
 
 
 @pytest.fixture(scope="session")

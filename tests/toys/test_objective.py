@@ -8,6 +8,7 @@ import torch
 
 from loopscope.models.batch import Batch
 from loopscope.toys.build import new_model
+from loopscope.toys.data import BARE, STORY, WORKED
 from loopscope.toys.objective import (
     draw_recurrence,
     draw_state,
@@ -15,25 +16,28 @@ from loopscope.toys.objective import (
     huginn_loss,
     ouro_loss,
     supervise,
+    weighted_loss,
 )
 
 
 @pytest.fixture
 def asked():
     generator = torch.Generator().manual_seed(3)
-    tokens = torch.randint(1, 512, (3, 12), generator=generator)
-    start, length = torch.tensor([4, 6, 9]), torch.tensor([12, 10, 11])
-    direct = torch.tensor([False, False, True])
-    return supervise(tokens, start, length, direct, prompt_weight=0.1, direct_weight=2.0, vocabulary=512)
+    tokens = torch.randint(1, 512, (4, 12), generator=generator)
+    start, length = torch.tensor([4, 6, 9, 1]), torch.tensor([12, 10, 11, 7])
+    form = torch.tensor([WORKED, WORKED, BARE, STORY])
+    return supervise(tokens, start, length, form, prompt_weight=0.1, direct_weight=2.0, vocabulary=512)
 
 
 def test_weights_by_hand(asked):
     assert asked.weights[0].tolist() == pytest.approx([0.1] * 3 + [1.0] * 8 + [0.0])
     assert asked.weights[1].tolist() == pytest.approx([0.1] * 5 + [1.0] * 4 + [0.0] * 3)
     assert asked.weights[2].tolist() == pytest.approx([0.1] * 8 + [2.0] * 2 + [0.0] * 2)
-    assert asked.solution.sum(dim=1).tolist() == [8, 4, 0]
+    assert asked.weights[3].tolist() == pytest.approx([1.0] * 6 + [0.0] * 6)
+    assert asked.solution.sum(dim=1).tolist() == [8, 4, 0, 0]
+    assert asked.story.sum(dim=1).tolist() == [0, 0, 0, 6]
     assert torch.equal(asked.targets[:, :-1], asked.batch.input_ids[:, 1:])
-    assert asked.batch.attention_mask.sum(dim=1).tolist() == [12, 10, 11]
+    assert asked.batch.attention_mask.sum(dim=1).tolist() == [12, 10, 11, 7]
 
 
 def test_expected_loss_is_the_mean_over_exits_less_the_entropy():
@@ -62,7 +66,7 @@ def test_ouro_loss_against_a_walk_token_by_token(recipes, asked):
         found = ouro_loss(model, asked, 0.05)
         states = model.states(asked.batch, range(1, model.trained_depth + 1))
         total = weights = 0.0
-        for row in range(3):
+        for row in range(4):
             for position in range(12):
                 weight = asked.weights[row, position].item()
                 if weight == 0:
@@ -80,6 +84,22 @@ def test_ouro_loss_against_a_walk_token_by_token(recipes, asked):
                 weights += weight
     assert found.total.item() == pytest.approx(total / weights, rel=1e-5)
     assert found.exits.sum().item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_weighted_loss_is_the_sum_over_the_loops_and_logs_both_kinds_of_text(recipes, asked):
+    model = new_model(recipes["ouro"], 1).double()
+    with torch.no_grad():
+        found = weighted_loss(model, asked, (0.0, 0.3, 0.7))
+        states = model.states(asked.batch, [2, 3])
+        total = 0.0
+        for depth, weight in ((2, 0.3), (3, 0.7)):
+            chances = torch.log_softmax(model.readout(states[depth]), dim=-1)
+            losses = -chances.gather(-1, asked.targets[..., None])[..., 0]
+            total += weight * ((losses * asked.weights).sum() / asked.weights.sum()).item()
+            told = losses[3, :6].sum().item()
+            assert found.by_depth[depth].tolist()[2:] == pytest.approx([told, 6], rel=1e-5)
+    assert set(found.by_depth) == {2, 3}
+    assert found.total.item() == pytest.approx(total, rel=1e-5)
 
 
 def test_recurrence_has_the_mean_and_the_spread_of_its_formula():
@@ -104,7 +124,7 @@ def test_initial_state_is_a_normal_cut_at_three_deviations(recipes):
 
 def test_huginn_loss_is_that_of_the_readout_after_all_loops(recipes, asked):
     model = new_model(recipes["huginn"], 1)
-    state = draw_state(model, (3, 12), torch.Generator().manual_seed(0))
+    state = draw_state(model, (4, 12), torch.Generator().manual_seed(0))
     found = huginn_loss(model, asked, state, 5, 2)
     batch = Batch(asked.batch.input_ids, asked.batch.attention_mask, initial_state=state)
     logits = model.readout(model.states(batch, [5])[5])
@@ -117,6 +137,6 @@ def test_huginn_gradients_stop_at_the_last_loops(recipes, asked):
     """With more loops than gradients reach, H_0 gets none; with fewer it does."""
     model = new_model(recipes["huginn"], 1)
     for recurrence, reached in ((2, True), (3, False)):
-        state = draw_state(model, (3, 12), torch.Generator().manual_seed(0)).requires_grad_()
+        state = draw_state(model, (4, 12), torch.Generator().manual_seed(0)).requires_grad_()
         huginn_loss(model, asked, state, recurrence, 2).total.backward()
         assert (state.grad is not None) == reached

@@ -13,6 +13,13 @@ from loopscope.cli.flags import Json
 if TYPE_CHECKING:
     from rich.console import Console
 
+_INSIDE = {
+    "name": "toy-ouro:inside=3",
+    "location": "inside the package; toy-ouro with a readout that is not affine",
+    "boundary": "the shared stack's stream before its layer 3, in the loop after the one counted",
+}
+"""What differs from toy-ouro in the row of the third embedded model, which has toy-ouro's weights."""
+
 
 def models(as_json: Json = False) -> None:
     """Families, sizes and revisions of the models there are."""
@@ -108,17 +115,18 @@ def _embedded_rows() -> list[dict[str, Any]]:
         family = detect_family(checkpoint.config, None)
         tied = checkpoint.config.get("tie_embeddings") or checkpoint.config.get("tie_word_embeddings")
         uncounted = {"freqs_cis", "lm_head.weight"} if tied else {"freqs_cis"}
-        rows.append(
-            _row(
-                name,
-                family,
-                "embedded",
-                "inside the package",
-                parameters=sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
-                trained_depth=checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
-                boundary=FAMILIES[family].boundary,
-            )
+        row = _row(
+            name,
+            family,
+            "embedded",
+            "inside the package",
+            parameters=sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
+            trained_depth=checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
+            boundary=FAMILIES[family].boundary,
         )
+        rows.append(row)
+        if name == "toy-ouro":
+            rows.append(row | _INSIDE | {"trained_depth": row["trained_depth"] - 1})
     return rows
 
 

@@ -1,20 +1,99 @@
-"""A run in a few sentences: where the best depth is, what harmful updates were, what a shorter step gives back.
+"""A run in a few sentences: the earliest update at which the loop clearly did harm, then every update of the run.
 
-All transitions of the run are put together; intervals resample questions, each with all of its updates.
+The update that leads is chosen by the data: the earliest whose mean gain is below zero with its whole interval.
+Intervals resample questions.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio
 from loopscope.store import StoredRun
-from loopscope.studies.records import Floats, Records, Updates
+from loopscope.studies.records import Records, Updates
+
+
+@dataclass(frozen=True)
+class UpdateSummary:
+    """One model on one task, one update t → t+1."""
+
+    transition: int
+    questions: int
+    harmful: int
+    failures: int
+    """Finite-step failures: the slope is positive and the gain is not."""
+    quarter_recovered: int
+    quadratic_recovered: int
+    failure_share: Estimate
+    """Finite-step failures among harmful updates."""
+    quarter_recovery: Estimate
+    quadratic_recovery: Estimate
+    full_gain: Estimate
+    quarter_gain: Estimate
+    quadratic_gain: Estimate
+    sign_slope: Estimate
+    sign_quadratic: Estimate
+    layout_sensitive: int
+    """Questions whose outcome another batch layout could have made another."""
+
+    @property
+    def declines(self) -> bool:
+        """Whether the mean gain is below zero with its whole interval."""
+        interval = self.full_gain.interval
+        return interval is not None and interval.high < 0
+
+    @property
+    def name(self) -> str:
+        """`4→5`."""
+        return f"{self.transition}→{self.transition + 1}"
+
+    def finding(self) -> str:
+        """What happened at this update, in one sentence."""
+        said = (
+            f"loop {self.name} lowered the support of {self.harmful} of {self.questions} references (mean change over"
+            f" all: {_signed(self.full_gain)} nats a token)"
+        )
+        if not self.harmful:
+            return f"loop {self.name} lowered the support of no reference"
+        said += (
+            f"; {self.failures} of these {self.harmful} updates ({_percent(self.failure_share)}) pointed the right way"
+            " and went too far"
+        )
+        if self.failures:
+            said += (
+                f", and the step that slope and curvature predict wins back {self.quadratic_recovered} of them,"
+                f" a quarter of the step {self.quarter_recovered}"
+            )
+        return said
+
+    def details(self) -> list[str]:
+        """What the sentence rests on."""
+        lines = [
+            f"mean gain: full step {_signed(self.full_gain)}, quarter {_signed(self.quarter_gain)},"
+            f" quadratic {_signed(self.quadratic_gain)}",
+            f"sign of the gain foretold by A: {_percent(self.sign_slope)}, by A+Q: {_percent(self.sign_quadratic)}",
+        ]
+        if self.failures:
+            lines.append(
+                f"failures won back: quarter {_percent(self.quarter_recovery)}, quadratic"
+                f" {_percent(self.quadratic_recovery)}"
+            )
+        return lines
+
+    def line(self) -> str:
+        """The update among others."""
+        share = f" ({_percent(self.failure_share)})" if self.harmful else ""
+        return (
+            f"{self.name}: mean gain {_signed(self.full_gain)}, {self.harmful} of {self.questions} harmful,"
+            f" {self.failures} of them too long a step{share}; sign by A {_percent(self.sign_slope)},"
+            f" by A+Q {_percent(self.sign_quadratic)}"
+        )
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One model on one task, over all of a run's transitions."""
+    """One model on one task."""
 
     model: str
     task: str
@@ -24,61 +103,36 @@ class Summary:
     best_depth: int
     depth_gain: Estimate
     """Mean utility at the trained depth less that at the first stored depth; no value where one is not stored."""
-    transitions: tuple[int, ...]
-    harmful: int
-    failures: int
-    """Finite-step failures."""
-    failure_share: Estimate
-    """Finite-step failures among harmful updates."""
-    quarter_recovered: int
-    quarter_recovery: Estimate
-    quadratic_recovered: int
-    quadratic_recovery: Estimate
-    full_gain: Estimate
-    quarter_gain: Estimate
-    quadratic_gain: Estimate
-    sign_slope: Estimate
-    sign_quadratic: Estimate
+    updates: tuple[UpdateSummary, ...]
     layout_margin: float
-    layout_sensitive: int
-    """Updates whose outcome another batch layout could have made another."""
+
+    @cached_property
+    def earliest_decline(self) -> UpdateSummary | None:
+        """The earliest measured update whose mean gain is clearly below zero."""
+        return next((update for update in self.updates if update.declines), None)
 
     def lines(self) -> list[str]:
-        """The summary in sentences."""
-        first, last = self.transitions[0], self.transitions[-1]
-        span = f"loops {first}→{first + 1} to {last}→{last + 1}"
-        written = [
+        """The summary in sentences, the finding first."""
+        leading = self.earliest_decline
+        first, last = self.updates[0].name, self.updates[-1].name
+        if leading is None:
+            written = [f"no clear decline at the measured loops {first} to {last}"]
+        else:
+            written = [leading.finding(), *leading.details()]
+        written.append(
             f"best depth: {self.best_depth} loops"
             + (f" (trained for {self.trained_depth})" if self.trained_depth else "")
             + (
                 f"; the trained depth is worth {_signed(self.depth_gain)} nats over depth {self.first_depth}"
                 if self.depth_gain.value is not None
                 else ""
-            ),
-            f"{self.harmful} of {self.questions * len(self.transitions)} updates ({span}) lowered the reference's"
-            " support",
-        ]
-        if self.harmful:
-            written.append(
-                f"right direction, step too long: {self.failures} of those {self.harmful},"
-                f" {_percent(self.failure_share)}"
             )
-        if self.failures:
-            written.append(
-                f"a quarter of the step wins back {self.quarter_recovered} of {self.failures}"
-                f" ({_percent(self.quarter_recovery)}), the quadratic step {self.quadratic_recovered}"
-                f" ({_percent(self.quadratic_recovery)})"
-            )
-        written.append(
-            f"mean gain of an update: full step {_signed(self.full_gain)}, quarter {_signed(self.quarter_gain)},"
-            f" quadratic {_signed(self.quadratic_gain)}"
         )
-        written.append(
-            f"sign of the gain foretold by A: {_percent(self.sign_slope)}, by A+Q: {_percent(self.sign_quadratic)}"
-        )
-        if self.layout_sensitive:
+        written += [update.line() for update in self.updates if update is not leading]
+        sensitive = sum(update.layout_sensitive for update in self.updates)
+        if sensitive:
             written.append(
-                f"layout-sensitive outcomes: {self.layout_sensitive}; their gain (or slope, if harmful) is nearer to"
+                f"layout-sensitive outcomes: {sensitive}; their gain (or slope, if harmful) is nearer to"
                 f" zero than the {self.layout_margin:g} nats that another batch layout may move it"
             )
         return written
@@ -87,23 +141,7 @@ class Summary:
 def summarise(run: StoredRun, bootstrap: Bootstrap | None = None) -> Summary:
     """The summary of a run of one task at level grid or above."""
     records = Records([run])
-    updates = records.updates
     resample = bootstrap or Bootstrap()
-    full, quarter, quadratic = (_stack(updates, name) for name in ("gain", "quarter_gain", "quadratic_gain"))
-    slope, curvature = _stack(updates, "slope"), _stack(updates, "quadratic")
-    harmful, failures = full < 0, (full < 0) & (slope > 0)
-    estimates = resample.estimate(
-        {
-            "failure_share": Ratio(failures.sum(1), harmful.sum(1)),
-            "quarter_recovery": Ratio((failures & (quarter > 0)).sum(1), failures.sum(1)),
-            "quadratic_recovery": Ratio((failures & (quadratic > 0)).sum(1), failures.sum(1)),
-            "full_gain": Mean(full.mean(1)),
-            "quarter_gain": Mean(quarter.mean(1)),
-            "quadratic_gain": Mean(quadratic.mean(1)),
-            "sign_slope": Mean((np.sign(slope) == np.sign(full)).mean(1)),
-            "sign_quadratic": Mean((np.sign(slope + curvature) == np.sign(full)).mean(1)),
-        }
-    )
     sweep = records.sweeps[0]
     trained = run.manifest.model.trained_depth
     depth_gain = Estimate(None, len(sweep.ids))
@@ -112,27 +150,46 @@ def summarise(run: StoredRun, bootstrap: Bootstrap | None = None) -> Summary:
         depth_gain = resample.estimate({"gain": Mean(change)})["gain"]
     return Summary(
         model=run.manifest.model.name,
-        task=updates[0].condition.task,
-        questions=len(updates[0]),
+        task=records.updates[0].condition.task,
+        questions=len(records.updates[0]),
         trained_depth=trained,
         first_depth=sweep.depths[0],
         best_depth=sweep.depths[int(np.argmax(sweep.utility.mean(axis=0)))],
         depth_gain=depth_gain,
-        transitions=tuple(run.manifest.transitions),
+        updates=tuple(_of_update(updates, resample) for updates in records.updates),
+        layout_margin=records.updates[0].condition.layout_margin,
+    )
+
+
+def _of_update(updates: Updates, resample: Bootstrap) -> UpdateSummary:
+    full, quarter, quadratic = updates.gain, updates.quarter_gain, updates.floats("quadratic_gain")
+    slope, predicted = updates.slope, updates.slope + updates.quadratic
+    harmful = full < 0
+    failures = harmful & (slope > 0)
+    estimates = resample.estimate(
+        {
+            "failure_share": Ratio(failures, harmful),
+            "quarter_recovery": Ratio(failures & (quarter > 0), failures),
+            "quadratic_recovery": Ratio(failures & (quadratic > 0), failures),
+            "full_gain": Mean(full),
+            "quarter_gain": Mean(quarter),
+            "quadratic_gain": Mean(quadratic),
+            "sign_slope": Mean(np.sign(slope) == np.sign(full)),
+            "sign_quadratic": Mean(np.sign(predicted) == np.sign(full)),
+        }
+    )
+    transition = updates.condition.transition
+    assert transition is not None
+    return UpdateSummary(
+        transition=transition,
+        questions=len(updates),
         harmful=int(harmful.sum()),
         failures=int(failures.sum()),
         quarter_recovered=int((failures & (quarter > 0)).sum()),
         quadratic_recovered=int((failures & (quadratic > 0)).sum()),
-        layout_margin=updates[0].condition.layout_margin,
-        layout_sensitive=sum(int(one.layout_sensitive.sum()) for one in updates),
+        layout_sensitive=int(updates.layout_sensitive.sum()),
         **estimates,
     )
-
-
-def _stack(updates: tuple[Updates, ...], name: str) -> Floats:
-    """One column of all transitions, [questions, transitions]."""
-    columns = [getattr(u, name) if name != "quadratic_gain" else u.floats("quadratic_gain") for u in updates]
-    return np.stack(columns, axis=1)
 
 
 def _percent(estimate: Estimate) -> str:
@@ -144,6 +201,4 @@ def _percent(estimate: Estimate) -> str:
 
 
 def _signed(estimate: Estimate) -> str:
-    if estimate.value is None:
-        return "—"
-    return f"{estimate.value:+.5f}"
+    return "—" if estimate.value is None else f"{estimate.value:+.5f}"

@@ -124,7 +124,7 @@ def _initialise_huginn(model: Huginn, recipe: Recipe, generator: torch.Generator
         elif name.endswith("qk_bias"):
             parameter.zero_()
         else:
-            std = drawn["out_proj"] if name.endswith("proj.weight") else drawn["std"]
+            std = drawn["out_proj"] if name.endswith("proj.weight") else drawn["embedding"]
             nn.init.trunc_normal_(parameter, 0.0, std, -3 * std, 3 * std, generator=generator)
 
 

@@ -1,6 +1,6 @@
-"""What the toy models are trained on: their tokenizer, and rows of generated problems.
+"""What the toy models are trained on: their tokenizer, and rows of generated problems and stories.
 
-The tokenizer is byte-level BPE with single digits, learnt from our own problems. Like Ouro's it splits numbers into
+The tokenizer is byte-level BPE with single digits, learnt from our own texts. Like Ouro's it splits numbers into
 digits, adds nothing at the ends and has `<|endoftext|>` as token 0. All 256 bytes are tokens, so that any text survives
 encoding and decoding.
 
@@ -23,14 +23,18 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from loopscope.tasks.arithmetic.problem import Chooser, key
+from loopscope.tasks.arithmetic.problem import Chooser, Problem, key
 from loopscope.tasks.arithmetic.story import FEWEST
-from loopscope.tasks.arithmetic.task import answer_context, problem, solution_context
+from loopscope.tasks.arithmetic.task import SEED, answer_context, problem, solution_context
+from loopscope.tasks.stories.story import document
+from loopscope.tasks.stories.task import STORIES
 from loopscope.toys.recipe import END_ID, VOCABULARY, Mixture
 
 END = "<|endoftext|>"
 PROBLEMS = 20_000
-"""How many training problems the merges are learnt from."""
+"""How many training problems the merges are learnt from; a document of stories comes with every fourth."""
+WORKED, BARE, STORY = 0, 1, 2
+"""Forms of a row: a worked solution, a bare answer, a document of stories."""
 
 
 def build_tokenizer(problems: int = PROBLEMS) -> Tokenizer:
@@ -56,6 +60,12 @@ def _texts(problems: int) -> Iterator[str]:
         yield solution_context(made.question) + made.solution
         if index % 4 == 0:
             yield f"{answer_context(made.story)} {made.answer}"
+            yield _document(index, SEED)
+
+
+def _document(index: int, seed: int) -> str:
+    head, stories = document(Chooser(key("stories", seed, "train", index)), "train", STORIES)
+    return "\n".join((head, *stories))
 
 
 Words = npt.NDArray[np.uint16]
@@ -73,31 +83,37 @@ START = Place()
 
 @dataclass(frozen=True)
 class Rows:
-    """One batch: tokens [R, W] padded on the right; of each row where its solution starts and where it ends.
-
-    `direct` marks the rows that ask for the bare answer.
-    """
+    """One batch: tokens [R, W] padded on the right; of each row where its solution starts, where it ends, its form."""
 
     tokens: Words
     start: Words
     length: Words
-    direct: npt.NDArray[np.bool_]
+    form: Words
 
 
 def make_shard(tokenizer_json: str, mixture: Mixture, seed: int, shard: int) -> list[Rows]:
     """All batches of one shard; rows that fill no batch are left out."""
     tokenizer = Tokenizer.from_str(tokenizer_json)
     choose = Chooser(key("toy rows", seed, shard))
-    contexts, solutions, direct = [], [], []
+    contexts, solutions, forms = [], [], []
     for index in range(mixture.shard_problems):
+        number = shard * mixture.shard_problems + index
+        if choose.chance(mixture.story_share):
+            # All of it is to be foretold, but its first token.
+            head, rest = _document(number, key("toy stories", seed)).split(" ", 1)
+            contexts.append(head)
+            solutions.append(f" {rest}")
+            forms.append(STORY)
+            continue
         bare = choose.chance(mixture.direct_share)
         operations = _draw(choose, mixture.direct_operations if bare else mixture.operations)
-        number = shard * mixture.shard_problems + index
         made = problem("train", number, seed=key("toy problems", seed), operations=operations)
+        if mixture.second_draw and choose.chance(mixture.second_draw) and not _compares(made):
+            made = problem("train", number, seed=key("toy problems again", seed), operations=operations)
         contexts.append(answer_context(made.story) if bare else solution_context(made.question))
         solutions.append(f" {made.answer}" if bare else made.solution)
-        direct.append(bare)
-    # A context ends in a newline or a colon before a blank, where this tokenizer always has a boundary:
+        forms.append(BARE if bare else WORKED)
+    # A context ends in a newline or before a blank, where this tokenizer always has a boundary:
     # encoding the two apart gives the tokens of the whole text.
     heads = [encoding.ids for encoding in tokenizer.encode_batch_fast(contexts)]
     tails = [[*encoding.ids, END_ID] for encoding in tokenizer.encode_batch_fast(solutions)]
@@ -118,10 +134,14 @@ def make_shard(tokenizer_json: str, mixture: Mixture, seed: int, shard: int) -> 
                     tokens,
                     np.array([len(heads[index]) for index in picked], dtype=np.uint16),
                     lengths[picked].astype(np.uint16),
-                    np.array([direct[index] for index in picked]),
+                    np.array([forms[index] for index in picked], dtype=np.uint16),
                 )
             )
     return [batches[index] for index in choose.order(len(batches))]
+
+
+def _compares(made: Problem) -> bool:
+    return any(step.kind == "to" for step in made.steps)
 
 
 def _draw(choose: Chooser, chances: tuple[float, ...]) -> int:

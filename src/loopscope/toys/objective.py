@@ -4,8 +4,10 @@ Ouro, with ℓ_t the loss of a token after t loops and p the gate's exit distrib
 
     L = Σ_t p_t ℓ_t − β H(p),   H(p) = −Σ_t p_t log p_t
 
+or with fixed weights w_t instead of the gate's, L = Σ_t w_t ℓ_t.
+
 Huginn, with r loops drawn for the step (λ = exp(N(log r̄ − σ²/2, σ)), r = 1 + Poisson(λ)): the loss after r loops,
-gradients through the last k of them alone.
+gradients through the last k of them alone. Fixed weights are then the chances of r.
 
 Shapes: B rows, S positions, T loops, D hidden width.
 """
@@ -13,6 +15,7 @@ Shapes: B rows, S positions, T loops, D hidden width.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +28,7 @@ from loopscope.models.exit_gate import exit_distribution
 from loopscope.models.families.huginn import Huginn
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.walk import Walk
+from loopscope.toys.data import BARE, STORY, WORKED
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,22 @@ class Supervised:
         targets: the token after each position.
         weights: how much that token counts.
         solution: where it is part of a worked solution, for the log.
+        story: where it is part of a document of stories, likewise.
     """
 
     batch: Batch
     targets: Tensor
     weights: Tensor
     solution: Tensor
+    story: Tensor
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The objective, and for the log the mean loss of solution tokens and the mean exit chance at each depth."""
+    """The objective, and for the log the exit chances and, at each depth, four numbers.
+
+    These are the summed loss of solution tokens and their number, and the same of story tokens.
+    """
 
     total: Tensor
     by_depth: dict[int, Tensor]
@@ -57,23 +66,24 @@ def supervise(
     tokens_BS: Tensor,
     start_B: Tensor,
     length_B: Tensor,
-    direct_B: Tensor,
+    form_B: Tensor,
     *,
     prompt_weight: float,
     direct_weight: float,
     vocabulary: int,
 ) -> Supervised:
-    """Targets and weights: tokens of a worked solution count 1, of a bare answer and of a prompt as given."""
+    """Targets and weights: tokens of worked solutions and stories count 1, of bare answers and prompts as given."""
     width = tokens_BS.shape[1]
     following = torch.arange(1, width + 1, device=tokens_BS.device)[None]
     valid = following < length_B[:, None]
     solution = valid & (following >= start_B[:, None])
-    answer_weight = torch.where(direct_B, direct_weight, 1.0)[:, None]
+    answer_weight = torch.where(form_B == BARE, direct_weight, 1.0)[:, None]
     weights = solution * answer_weight + (valid & ~solution) * prompt_weight
     targets = functional.pad(tokens_BS[:, 1:], (0, 1))
     mask = following <= length_B[:, None]
     batch = Batch(tokens_BS, mask, padding="right", highest_id=vocabulary - 1)
-    return Supervised(batch, targets, weights, solution & ~direct_B[:, None])
+    worked, told = (solution & (form_B == form)[:, None] for form in (WORKED, STORY))
+    return Supervised(batch, targets, weights, worked, told)
 
 
 def expected_loss(losses_TBS: Tensor, exits_TBS: Tensor, entropy_weight: float) -> Tensor:
@@ -98,6 +108,24 @@ def _mean(values_BS: Tensor, weights_BS: Tensor) -> Tensor:
     return (values_BS * weights_BS).sum() / weights_BS.sum().clamp_min(1.0)
 
 
+def _logged(losses_BS: Tensor, asked: Supervised) -> Tensor:
+    with torch.no_grad():
+        chosen = asked.solution, asked.story
+        return torch.stack([part for mask in chosen for part in ((losses_BS * mask).sum(), mask.sum())])
+
+
+def weighted_loss(model: Ouro, asked: Supervised, depth_weights: Sequence[float]) -> Loss:
+    """Σ_t w_t ℓ_t over the loops 1, 2, …; a loop of weight 0 is not read out."""
+    walk, by_depth, total = Walk.of(model, asked.batch), {}, torch.zeros((), device=asked.weights.device)
+    for depth, weight in enumerate(depth_weights, 1):
+        walk.advance()
+        if weight:
+            losses = _token_losses(walk.read(), asked.targets)
+            total = total + weight * _mean(losses, asked.weights)
+            by_depth[depth] = _logged(losses, asked)
+    return Loss(total, by_depth)
+
+
 def ouro_loss(model: Ouro, asked: Supervised, entropy_weight: float) -> Loss:
     """Expected loss over the exit distribution minus β times its entropy, over all trained depths."""
     walk, losses, gates = Walk.of(model, asked.batch), [], []
@@ -107,8 +135,8 @@ def ouro_loss(model: Ouro, asked: Supervised, entropy_weight: float) -> Loss:
     exits_TBS = exit_distribution(gates).pdf.movedim(-1, 0)
     total = _mean(expected_loss(torch.stack(losses), exits_TBS, entropy_weight), asked.weights)
     with torch.no_grad():
-        by_depth = {t: _mean(loss, asked.solution) for t, loss in enumerate(losses, 1)}
-        exits = torch.stack([_mean(chance, asked.solution) for chance in exits_TBS])
+        by_depth = {t: _logged(loss, asked) for t, loss in enumerate(losses, 1)}
+        exits = torch.stack([_mean(chance, asked.weights) for chance in exits_TBS])
     return Loss(total, by_depth, exits)
 
 
@@ -144,6 +172,4 @@ def huginn_loss(model: Huginn, asked: Supervised, state: Tensor, recurrence: int
     walk.to(recurrence)
     # `readout` computes a slower attention in grad mode, for derivatives of any order; training needs the first.
     losses = _token_losses(model.readout_cached(walk.state, walk.context), asked.targets)
-    with torch.no_grad():
-        by_depth = {recurrence: _mean(losses, asked.solution)}
-    return Loss(_mean(losses, asked.weights), by_depth)
+    return Loss(_mean(losses, asked.weights), {recurrence: _logged(losses, asked)})

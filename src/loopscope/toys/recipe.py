@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from loopscope.errors import LoopscopeError
 
-VOCABULARY = 512
+VOCABULARY = 1024
 
 
 END_ID = 0
@@ -24,21 +24,26 @@ Family = Literal["ouro", "huginn"]
 
 @dataclass(frozen=True)
 class Mixture:
-    """The training text: which problems, in which form, in which fixed shapes.
+    """The training text: which problems and stories, in which form, in which fixed shapes.
 
     Attributes:
-        widths: the row widths that problems are padded to; longer ones are left out.
+        widths: the row widths that texts are padded to; longer ones are left out.
         batch_tokens: tokens of one step, padding included.
-        shard_problems: problems that a data worker makes at a time.
+        shard_problems: problems and documents that a data worker makes at a time.
+        story_share: share of rows that are documents of stories, which are some three times as long as problems.
+        second_draw: chance that a problem in which nobody is compared with anybody is drawn once more; which way
+            "Ben has 7 more than Finn" goes is learnt last.
         direct_share: share of problems asked for the bare answer, without a worked solution.
         operations: chance of two to six operations, for worked solutions.
         direct_operations: the same for bare answers, which few loops can give only for short problems.
     """
 
-    widths: tuple[int, ...] = (128, 184, 248, 360)
+    widths: tuple[int, ...] = (144, 224, 512, 608)
     batch_tokens: int = 32_768
-    shard_problems: int = 16_384
-    direct_share: float = 0.25
+    shard_problems: int = 8_192
+    story_share: float = 0.15
+    second_draw: float = 0.0
+    direct_share: float = 0.2
     operations: tuple[float, ...] = (0.2, 0.22, 0.24, 0.17, 0.17)
     direct_operations: tuple[float, ...] = (0.35, 0.25, 0.2, 0.1, 0.1)
 
@@ -48,10 +53,29 @@ class Mixture:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """A part of a training with its own text; its optimisers begin anew.
+
+    Attributes:
+        until: the share of the whole training at its end.
+        decay_from: the share of the training up to its end from which the learning rate comes down.
+    """
+
+    until: float
+    mixture: Mixture
+    decay_from: float
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One embedded model's training.
 
     Attributes:
+        mixture: the text, in the last stretch where there are several.
+        earlier: the stretches before the last.
+        depth_weights: what the loss after 1, 2, … loops counts (Ouro), or how likely a step has that many
+            (Huginn); left out, the gate's chances or a log-normal Poisson number.
+        gate_steps: steps that train Ouro's gate alone, after everything else.
         entropy_weight: β of Ouro's objective, expected loss − β · entropy of the exit distribution.
         backprop_steps: the last recurrences that gradients reach (Huginn).
         recurrence_spread: σ of the log-normal under the Poisson recurrence (Huginn).
@@ -63,6 +87,8 @@ class Recipe:
     family: Family
     config: Mapping[str, Any]
     mixture: Mixture = Mixture()
+    depth_weights: tuple[float, ...] | None = None
+    gate_steps: int = 0
     entropy_weight: float = 0.05
     backprop_steps: int = 4
     recurrence_spread: float = 0.5
@@ -73,6 +99,21 @@ class Recipe:
     weight_decay: float = 0.02
     warmup_steps: int = 100
     decay_from: float = 0.45
+    earlier: tuple[Stretch, ...] = ()
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """All of them in order."""
+        return (*self.earlier, Stretch(1.0, self.mixture, self.decay_from))
+
+    def in_batches_of(self, tokens: int) -> Recipe:
+        """The same with steps of at most so many tokens."""
+
+        def smaller(mixture: Mixture) -> Mixture:
+            return replace(mixture, batch_tokens=min(mixture.batch_tokens, tokens))
+
+        earlier = tuple(replace(stretch, mixture=smaller(stretch.mixture)) for stretch in self.earlier)
+        return replace(self, mixture=smaller(self.mixture), earlier=earlier)
 
 
 def ouro_config(hidden: int, inner: int, layers: int, heads: int, loops: int) -> dict[str, Any]:
@@ -109,7 +150,12 @@ def ouro_config(hidden: int, inner: int, layers: int, heads: int, loops: int) ->
 
 
 def huginn_config(
-    hidden: int, inner: int, blocks: tuple[int, int, int], heads: int, recurrence: int, backprop: int
+    hidden: int,
+    inner: int,
+    blocks: tuple[int, int, int],
+    heads: int,
+    recurrence: int,
+    backprop: int,
 ) -> dict[str, Any]:
     """config.json of a Huginn model of these sizes; `blocks` counts prelude, core and coda."""
     prelude, core, coda = blocks
@@ -162,12 +208,23 @@ def huginn_config(
 
 
 RECIPES = {
-    "toy-ouro": Recipe("toy-ouro", "ouro", ouro_config(hidden=256, inner=768, layers=4, heads=4, loops=4)),
+    "toy-ouro": Recipe(
+        "toy-ouro",
+        "ouro",
+        ouro_config(hidden=192, inner=576, layers=4, heads=3, loops=4),
+        # The shipped weights: 306 s, 402 s and 558 s on one device, each stretch from the exported weights of the last.
+        earlier=(Stretch(306 / 558, Mixture(), 0.45), Stretch(402 / 558, Mixture(second_draw=0.6), 0.45)),
+        mixture=Mixture(second_draw=1.0, story_share=0.12, direct_share=0.1, operations=(0.35, 0.3, 0.2, 0.08, 0.07)),
+        decay_from=0.8,
+        depth_weights=(0.0, 0.0, 0.0, 1.0),
+        gate_steps=120,
+    ),
     "toy-huginn": Recipe(
         "toy-huginn",
         "huginn",
-        huginn_config(hidden=256, inner=768, blocks=(1, 2, 1), heads=4, recurrence=8, backprop=5),
-        backprop_steps=5,
+        huginn_config(hidden=192, inner=576, blocks=(1, 2, 1), heads=3, recurrence=3, backprop=3),
+        depth_weights=(0.0, 0.0, 1.0),
+        backprop_steps=3,
     ),
 }
 

@@ -6,10 +6,9 @@ losses are summed there and read when a progress line is due.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,18 @@ from loopscope.models.load import find_device
 from loopscope.tasks.arithmetic.problem import key
 from loopscope.toys.build import Toy, compile_blocks, new_model, optimisers
 from loopscope.toys.data import Place, Rows, build_tokenizer, stream
-from loopscope.toys.objective import Loss, Supervised, draw_recurrence, draw_state, huginn_loss, ouro_loss, supervise
-from loopscope.toys.recipe import Recipe
+from loopscope.toys.gate import train_gate
+from loopscope.toys.objective import (
+    Loss,
+    Supervised,
+    draw_recurrence,
+    draw_state,
+    huginn_loss,
+    ouro_loss,
+    supervise,
+    weighted_loss,
+)
+from loopscope.toys.recipe import Recipe, Stretch
 from loopscope.toys.training_files import STATE, export, load_state, save_state
 
 Report = Callable[[str], None]
@@ -68,6 +77,12 @@ class Budget:
         return max(shares)
 
 
+def _shown(by_depth: dict[int, float]) -> str:
+    """Huginn's steps reach many depths: one in a few tells enough in a line, the curves keep all."""
+    shown = [depth for depth in by_depth if len(by_depth) <= 8 or depth in (1, 2, 4, 6, 8, 12, 16)]
+    return " ".join(f"{depth}:{by_depth[depth]:.4f}" for depth in shown)
+
+
 class Trainer:
     """Model, optimisers and data stream of one run, with everything that is saved."""
 
@@ -93,6 +108,8 @@ class Trainer:
         self.place = Place()
         self.tokens = 0
         self.seconds = 0.0
+        self.gate_trained = False
+        self.stretch = 0
         self.curves: list[dict[str, Any]] = []
         self._resume()
         if compiled:
@@ -120,6 +137,7 @@ class Trainer:
                 optimiser.load_state_dict(saved)
             self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
             self.place = Place(*state["place"])
+            self.gate_trained, self.stretch = state["gate_trained"], state["stretch"]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise LoopscopeError(
@@ -141,6 +159,8 @@ class Trainer:
             "place": list(self.place),
             "tokens": self.tokens,
             "seconds": self.seconds,
+            "gate_trained": self.gate_trained,
+            "stretch": self.stretch,
         }
         save_state(self.folder, state, self.curves)
 
@@ -154,27 +174,35 @@ class Trainer:
                 rows = mixture.rows(width)
                 tokens = torch.zeros((rows, width), dtype=torch.int64, device=self.device)
                 ends = torch.full((rows,), width, dtype=torch.int64, device=self.device)
-                asked = self._supervise(tokens, ends // 2, ends, torch.zeros_like(ends, dtype=torch.bool))
-                with self._arithmetic():
-                    # More loops than gradients reach, so that the pass without gradients is compiled as well.
-                    self._loss(asked, self.recipe.backprop_steps + 1).total.backward()  # type: ignore[no-untyped-call]
+                asked = self._supervise(tokens, ends // 2, ends, torch.zeros_like(ends))
+                with self.arithmetic():
+                    self._loss(asked, self._most_loops()).total.backward()  # type: ignore[no-untyped-call]
             self.report(f"{self.recipe.name}: compiled in {time.monotonic() - started:.0f} s")
         except Exception as error:
             self.report(f"{self.recipe.name}: not compiled, training anyway ({type(error).__name__}: {error})"[:400])
-            for module in self.model.modules():
-                vars(module).pop("forward", None)
+            self._uncompile()
         self.model.zero_grad(set_to_none=True)
 
-    def _arithmetic(self) -> AbstractContextManager[Any]:
+    def _most_loops(self) -> int:
+        """As many as a step may have; more than gradients reach, so that the pass without them is compiled as well."""
+        weights = self.recipe.depth_weights
+        return self.recipe.backprop_steps + 1 if weights is None else len(weights)
+
+    def _uncompile(self) -> None:
+        for module in self.model.modules():
+            vars(module).pop("forward", None)
+
+    def arithmetic(self) -> AbstractContextManager[Any]:
+        """BF16 where the device has it."""
         on_gpu = self.device.type == "cuda"
         return torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext()
 
-    def _supervise(self, tokens: Tensor, start: Tensor, length: Tensor, direct: Tensor) -> Supervised:
+    def _supervise(self, tokens: Tensor, start: Tensor, length: Tensor, form: Tensor) -> Supervised:
         return supervise(
             tokens,
             start,
             length,
-            direct,
+            form,
             prompt_weight=self.recipe.prompt_weight,
             direct_weight=self.recipe.direct_weight,
             vocabulary=self.model.vocabulary_size,
@@ -183,28 +211,34 @@ class Trainer:
     def _loss(self, asked: Supervised, recurrence: int | None = None) -> Loss:
         recipe = self.recipe
         if isinstance(self.model, Ouro):
+            if recipe.depth_weights is not None:
+                return weighted_loss(self.model, asked, recipe.depth_weights)
             return ouro_loss(self.model, asked, recipe.entropy_weight)
         assert isinstance(self.model, Huginn)
         draw = key("huginn step", self.seed, self.step)
         if recurrence is None:
             rng = np.random.default_rng(draw)
-            recurrence = draw_recurrence(rng, self.model.trained_depth, recipe.recurrence_spread)
+            if recipe.depth_weights is not None:
+                recurrence = int(rng.choice(len(recipe.depth_weights), p=recipe.depth_weights)) + 1
+            else:
+                recurrence = draw_recurrence(rng, self.model.trained_depth, recipe.recurrence_spread)
         generator = torch.Generator(self.device).manual_seed(draw % 2**63)
         rows, width = asked.batch.input_ids.shape
         state = draw_state(self.model, (rows, width), generator)
         return huginn_loss(self.model, asked, state, recurrence, recipe.backprop_steps)
 
-    def train_step(self, rows: Rows, place: Place, factor: float) -> None:
-        """One update from one batch at `factor` times the full learning rate."""
-        device = self.device
+    def supervise_rows(self, rows: Rows) -> Supervised:
+        """A batch on the device, and what is asked of it."""
 
         def put(array: Any) -> Tensor:
-            return torch.from_numpy(array.astype(np.int64)).to(device, non_blocking=True)
+            return torch.from_numpy(array.astype(np.int64)).to(self.device, non_blocking=True)
 
-        asked = self._supervise(
-            put(rows.tokens), put(rows.start), put(rows.length), torch.from_numpy(rows.direct).to(device)
-        )
-        with self._arithmetic():
+        return self._supervise(put(rows.tokens), put(rows.start), put(rows.length), put(rows.form))
+
+    def train_step(self, rows: Rows, place: Place, factor: float) -> None:
+        """One update from one batch at `factor` times the full learning rate."""
+        asked = self.supervise_rows(rows)
+        with self.arithmetic():
             loss = self._loss(asked)
         loss.total.backward()  # type: ignore[no-untyped-call]
         muon, adam = self.optimisers
@@ -221,7 +255,6 @@ class Trainer:
 
     def _clear(self) -> None:
         self._sums: dict[int, Tensor] = {}
-        self._counts: dict[int, int] = {}
         self._exits: Tensor | None = None
         self._noted = 0
 
@@ -229,21 +262,21 @@ class Trainer:
         self._noted += 1
         for depth, value in loss.by_depth.items():
             self._sums[depth] = self._sums[depth] + value if depth in self._sums else value
-            self._counts[depth] = self._counts.get(depth, 0) + 1
         if loss.exits is not None:
             self._exits = loss.exits if self._exits is None else self._exits + loss.exits
 
     def take_note(self, factor: float, rate: float) -> None:
         """Reads the sums since the last note, adds a point to the curves and reports a line."""
-        by_depth = {depth: float(value) / self._counts[depth] for depth, value in sorted(self._sums.items())}
-        mean = sum(float(value) for value in self._sums.values()) / max(1, sum(self._counts.values()))
+        sums = {depth: value.tolist() for depth, value in sorted(self._sums.items())}
+        solutions = {depth: total / count for depth, (total, count, _, _) in sums.items() if count}
+        stories = {depth: total / count for depth, (_, _, total, count) in sums.items() if count}
         point: dict[str, Any] = {
             "step": self.step,
             "tokens": self.tokens,
             "seconds": round(self.seconds, 1),
             "rate_factor": round(factor, 4),
-            "loss": round(mean, 5),
-            "loss_by_depth": {str(depth): round(value, 5) for depth, value in by_depth.items()},
+            "loss_by_depth": {str(depth): round(value, 5) for depth, value in solutions.items()},
+            "story_loss_by_depth": {str(depth): round(value, 5) for depth, value in stories.items()},
         }
         exits = ""
         if self._exits is not None:
@@ -251,12 +284,10 @@ class Trainer:
             point["exits"] = [round(share, 4) for share in shares]
             exits = "  exits " + " ".join(f"{share:.2f}" for share in shares)
         self.curves.append(point)
-        # Huginn's steps reach many depths: one in a few tells enough in a line, the curves keep all.
-        shown = [depth for depth in by_depth if len(by_depth) <= 8 or depth in (1, 2, 4, 6, 8, 12, 16)]
-        losses = " ".join(f"{depth}:{by_depth[depth]:.4f}" for depth in shown)
         self.report(
             f"{self.recipe.name} {self.seconds / 60:5.1f} min  step {self.step}  {self.tokens / 1e6:.1f}M tokens  "
-            f"{rate / 1e3:.0f}k/s  rate {factor:.2f}  loss by depth {losses}{exits}"
+            f"{rate / 1e3:.0f}k/s  rate {factor:.2f}  loss by depth: solutions {_shown(solutions)}, "
+            f"stories {_shown(stories)}{exits}"
         )
         self._clear()
 
@@ -266,28 +297,57 @@ class Trainer:
         reported = saved = started
         tokens_then = self.tokens
         factor = 0.0
-        batches = stream(self.tokenizer.to_str(), self.recipe.mixture, self.seed, self.place, self.workers)
-        with closing(batches):  # type: ignore[type-var]
-            while (progress := budget.progress(self.seconds, self.step)) < 1.0:
-                factor = rate_factor(self.step, progress, self.recipe.warmup_steps, self.recipe.decay_from)
-                rows, place = next(batches)
-                self.train_step(rows, place, factor)
-                now = time.monotonic()
-                due = now - reported >= report_seconds if report_steps is None else self.step % report_steps == 0
-                if due:
-                    if self.device.type == "cuda":
-                        torch.cuda.synchronize()
+        if budget.progress(self.seconds, self.step) < 1.0:
+            self.gate_trained = False
+        for index, stretch in enumerate(self.recipe.stretches):
+            batches = self._batches(stretch)
+            with closing(batches):  # type: ignore[type-var]
+                while (progress := budget.progress(self.seconds, self.step)) < stretch.until:
+                    self._enter(index)
+                    share = progress / stretch.until
+                    factor = rate_factor(self.step, share, self.recipe.warmup_steps, stretch.decay_from)
+                    rows, place = next(batches)
+                    self.train_step(rows, place, factor)
                     now = time.monotonic()
+                    due = now - reported >= report_seconds if report_steps is None else self.step % report_steps == 0
+                    if due:
+                        if self.device.type == "cuda":
+                            torch.cuda.synchronize()
+                        now = time.monotonic()
+                        self.seconds = before + now - started
+                        self.take_note(factor, (self.tokens - tokens_then) / max(now - reported, 1e-9))
+                        reported, tokens_then = now, self.tokens
                     self.seconds = before + now - started
-                    self.take_note(factor, (self.tokens - tokens_then) / max(now - reported, 1e-9))
-                    reported, tokens_then = now, self.tokens
-                self.seconds = before + now - started
-                if now - saved >= save_seconds:
-                    self.save()
-                    saved = time.monotonic()
+                    if now - saved >= save_seconds:
+                        self.save()
+                        saved = time.monotonic()
         if self._noted:
             self.take_note(factor, (self.tokens - tokens_then) / max(time.monotonic() - reported, 1e-9))
         self.save()
+
+    def _batches(self, stretch: Stretch) -> Iterator[tuple[Rows, Place]]:
+        return stream(self.tokenizer.to_str(), stretch.mixture, self.seed, self.place, self.workers)
+
+    def _enter(self, stretch: int) -> None:
+        """Optimisers begin anew with a stretch, unless the training was resumed within it."""
+        if stretch != self.stretch:
+            self.optimisers = optimisers(self.model, self.recipe)
+            self.stretch = stretch
+
+    def run_gate(self) -> None:
+        """Trains the gate where the recipe asks for it and it has not been done."""
+        steps = self.recipe.gate_steps
+        if self.gate_trained or not steps or not isinstance(self.model, Ouro):
+            return
+        self._uncompile()
+        batches = self._batches(self.recipe.stretches[-1])
+        with closing(batches):  # type: ignore[type-var]
+            loss = train_gate(self.model, batches, self, steps, self.recipe.entropy_weight)
+        self.gate_trained = True
+        self.save()
+        assert loss.exits is not None
+        shares = " ".join(f"{share:.2f}" for share in loss.exits.tolist())
+        self.report(f"{self.recipe.name}: {steps} steps for the gate, exits {shares}")
 
 
 def train(
@@ -323,8 +383,7 @@ def train(
     """
     chosen = find_device(device)
     if chosen.type == "cpu":
-        tokens = min(recipe.mixture.batch_tokens, CPU_BATCH_TOKENS)
-        recipe = dataclasses.replace(recipe, mixture=dataclasses.replace(recipe.mixture, batch_tokens=tokens))
+        recipe = recipe.in_batches_of(CPU_BATCH_TOKENS)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     trainer = Trainer(
         recipe,
@@ -337,6 +396,7 @@ def train(
         tokenizer=tokenizer,
     )
     trainer.run(budget, report_seconds=report_seconds, save_seconds=save_seconds, report_steps=report_steps)
+    trainer.run_gate()
     size = export(trainer.model, recipe, trainer.tokenizer, folder)
     report(f"{recipe.name}: {size / 1e6:.2f} MB in {folder}")
     return trainer

@@ -87,7 +87,7 @@ def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
     return [_with_tensors(entry, tensors) for entry in value] if isinstance(value, list) else value
 
 
-LIMIT = 8_000_000
+LIMIT = 5_000_000
 """The most bytes an embedded model's folder may take."""
 
 

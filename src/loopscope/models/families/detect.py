@@ -27,7 +27,7 @@ class Family:
         name: "ouro", "huginn", …
         title: for people.
         boundary: where in the model the state is taken; a model may say more.
-        code: its module in this package, and in it the model and the configuration.
+        code: its module in this package, and in it what makes the model and the configuration.
         choices: what a specification may choose (`models.choices`), each with its meaning.
     """
 
@@ -46,7 +46,13 @@ _LOOPED_LAYERS = "the output of the looped layers, before the layers that follow
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        Family("ouro", "Ouro", _NORMED_STACK, ("ouro", "Ouro", "OuroConfig")),
+        Family(
+            "ouro",
+            "Ouro",
+            _NORMED_STACK,
+            ("ouro_inside", "build_ouro", "OuroConfig"),
+            {"inside": "the layer before which the state is taken, with the rest of the stack as readout"},
+        ),
         Family("huginn", "Huginn", _RAW_CORE, ("huginn", "Huginn", "HuginnConfig")),
         Family("retrofit-llama", "Retrofitted Llama", _RAW_CORE, ("retrofit", "RetrofitLlama", "RetrofitConfig")),
         Family("retrofit-olmo", "Retrofitted OLMo-2", _RAW_CORE, ("retrofit", "RetrofitOlmo", "RetrofitConfig")),

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
+from loopscope.models.choices import chosen_number
 from loopscope.models.exit_gate import ExitGate
 from loopscope.models.layers.attention import KeyValueCache, cached_surroundings, surroundings
 from loopscope.models.layers.blocks import (
@@ -40,7 +41,7 @@ from loopscope.models.protocol import AffineHead, Context
 
 @dataclass(frozen=True)
 class OuroConfig:
-    """The sizes of one Ouro checkpoint."""
+    """The sizes of one Ouro checkpoint; `inside` is the layer before which the state is taken, 0 for after the norm."""
 
     vocabulary_size: int
     hidden_size: int
@@ -56,9 +57,10 @@ class OuroConfig:
     exit_threshold: float
     tied: bool
     eos_ids: tuple[int, ...] = ()
+    inside: int = 0
 
     @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> OuroConfig:
+    def from_json(cls, json: Mapping[str, Any], chosen: Mapping[str, str] | None = None) -> OuroConfig:
         """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
         fields = ConfigFields(json, "Ouro")
         hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
@@ -82,6 +84,7 @@ class OuroConfig:
             exit_threshold=fields.number("early_exit_threshold", 1.0, most=1.0),
             tied=fields.flag("tie_word_embeddings", False),
             eos_ids=fields.token_ids("eos_token_id", vocabulary),
+            inside=chosen_number(chosen or {}, "inside", 0, layers - 1),
         )
 
 

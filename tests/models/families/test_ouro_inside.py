@@ -1,0 +1,80 @@
+"""An Ouro read inside its stack says after t loops what Ouro says after t + 1, and changes along another line."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from loopscope.api import measure
+from loopscope.cli.listing import model_rows
+from loopscope.errors import LoopscopeError
+from loopscope.models.batch import Batch
+from loopscope.models.load import load_model
+from loopscope.models.registry import EMBEDDED
+from loopscope.readout import nonlinear_path
+
+ROWS = [[5, 6, 7, 8, 9], [11, 12, 13]]
+
+
+@pytest.fixture(scope="module")
+def ouro():
+    return load_model("toy-ouro", dtype="float64")
+
+
+@pytest.mark.parametrize("layer", [1, 2, 3])
+def test_it_reads_what_ouro_reads_one_loop_later(ouro, layer):
+    inside, batch = load_model(f"toy-ouro:inside={layer}", dtype="float64"), Batch.from_rows(ROWS)
+    with torch.no_grad():
+        outer, inner = ouro.states(batch, [1, 4, 5]), inside.states(batch, [0, 3, 4])
+        valid = batch.attention_mask
+        for depth in (0, 3, 4):
+            expected = ouro.readout(outer[depth + 1])[valid]
+            torch.testing.assert_close(inside.readout(inner[depth])[valid], expected, rtol=1e-10, atol=1e-10)
+    assert inside.trained_depth == ouro.trained_depth - 1
+    assert inside.head is None
+
+
+def test_slope_and_curvature_are_those_of_finite_differences():
+    inside, batch = load_model("toy-ouro:inside=2", dtype="float64"), Batch.from_rows(ROWS)
+    with torch.no_grad():
+        states = inside.states(batch, [3, 4])
+        state, update = states[3], states[4] - states[3]
+        positions, targets = torch.tensor([[0, 2], [0, 3], [1, 1]]), torch.tensor([8, 9, 13])
+
+        def utility(alpha):
+            logits = inside.readout(state + alpha * update, positions)
+            return torch.log_softmax(logits, dim=-1).gather(1, targets[:, None]).mean().item()
+
+        step = 1e-3
+        slope = (utility(step) - utility(-step)) / (2 * step)
+        half_curvature = (utility(step) - 2 * utility(0) + utility(-step)) / (2 * step**2)
+    path = nonlinear_path(lambda h: inside.readout(h, positions), state, update, targets)
+    assert float(path.slope) == pytest.approx(slope, rel=1e-4)
+    assert float(path.Q) == pytest.approx(half_curvature, rel=1e-3)
+
+
+@pytest.mark.parametrize("layer", ["0", "4", "x"])
+def test_only_a_layer_inside_will_do(layer):
+    with pytest.raises(LoopscopeError, match=f"inside={layer} is not a whole number from 1 to 3"):
+        load_model(f"toy-ouro:inside={layer}")
+
+
+def test_a_model_of_one_loop_has_no_state_inside(tmp_path):
+    shutil.copytree(EMBEDDED / "toy-ouro", tmp_path / "one")
+    config = json.loads((tmp_path / "one" / "config.json").read_text())
+    (tmp_path / "one" / "config.json").write_text(json.dumps(config | {"total_ut_steps": 1}))
+    with pytest.raises(LoopscopeError, match="trained for one loop"):
+        load_model(f"{tmp_path / 'one'}:inside=3")
+
+
+def test_it_is_listed_and_measured_by_its_name(tmp_path):
+    (row,) = [row for row in model_rows() if row["name"] == "toy-ouro:inside=3"]
+    assert (row["trained_depth"], row["kind"]) == (3, "embedded")
+    given = {"tasks": "stories", "limit": 2, "dtype": "float32", "scalar_checks": 0, "progress_style": "none"}
+    inside = measure("toy-ouro:inside=3", transitions=[3], output=tmp_path / "inside", **given)
+    outside = measure("toy-ouro", transitions=[4], output=tmp_path / "outside", **given)
+    assert inside.manifest.model.trained_depth == 3
+    for column in ("utility_before", "gain"):
+        assert inside.records[column].to_list() == pytest.approx(outside.records[column].to_list(), abs=1e-5)
+    assert inside.records["slope"].to_list() != pytest.approx(outside.records["slope"].to_list(), abs=1e-5)
