@@ -22,7 +22,7 @@ CHOICE = {"prompt_ids": [1, 2], "options_ids": [[3], [4, 5]], "answer": 1}
 
 BAD_ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "a negative id": ({**GOOD, "prompt_ids": [1, -1]}, "ids count from 0"),
-    "an id beyond the vocabulary": ({**GOOD, "solution_ids": [512]}, "the model has 512 tokens"),
+    "an id beyond the vocabulary": ({**GOOD, "solution_ids": [1024]}, "the model has 1024 tokens"),
     "an id beyond 32 bits": ({**GOOD, "solution_ids": [2**40]}, "no id"),
     "an id of 100 digits": ({**GOOD, "solution_ids": [10**99]}, "no id"),
     "a fraction": ({**GOOD, "solution_ids": [1.0]}, "no id"),
@@ -79,7 +79,7 @@ def bad_tasks() -> dict[str, tuple[Callable[[Any], Any], str]]:
         "from_ids(text)": (lambda t: t.from_ids("12", "34"), "no ids"),
         "from_ids(unequal)": (lambda t: t.from_ids([[1], [2]], [[3]]), "a solution is missing"),
         "from_ids(negative)": (lambda t: t.from_ids([[1]], [[-3]]), "ids count from 0"),
-        "from_ids(beyond the vocabulary)": (lambda t: t.from_ids([[1]], [[512]]), "the model has 512"),
+        "from_ids(beyond the vocabulary)": (lambda t: t.from_ids([[1]], [[1024]]), "the model has 1024"),
         "from_ids(both)": (lambda t: t.from_ids([[1]], [[2]], options=[[[1], [2]]], answers=[0]), "one or the other"),
         "from_ids(options alone)": (lambda t: t.from_ids([[1]], options=[[[1], [2]]]), "which is right?"),
         "from_ids(ragged options)": (lambda t: t.from_ids([[1]], options=[[[1], 2]], answers=[0]), "options are lists"),

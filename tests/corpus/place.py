@@ -28,7 +28,7 @@ CONFIG: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 0,
     "torch_dtype": "float32",
-    "vocab_size": 512,
+    "vocab_size": 1024,
 }
 SOLUTIONS = '{"prompt": "2 plus 2 is\\n", "solution": "4."}\n{"prompt": "3 plus 2 is\\n", "solution": "5."}\n'
 OPTIONS = '{"context": "2 plus 2 is", "options": ["4", "5"], "answer": 0}\n'

@@ -97,7 +97,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]
     def get(family: str) -> str:
         if family not in made:
             folder = tmp_path_factory.mktemp("checkpoints") / f"tiny-{family}"
-            made[family] = make_checkpoint(folder, family, EMBEDDED / "toy-ouro", 512)
+            made[family] = make_checkpoint(folder, family, EMBEDDED / "toy-ouro", 1024)
         return made[family]
 
     return get

@@ -32,7 +32,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Knows nothing of loopscope."""
 
-    def __init__(self, vocabulary=512, width=16, blocks=2):
+    def __init__(self, vocabulary=1024, width=16, blocks=2):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(256, width)
         self.h = nn.ModuleList(Block(width, 2) for _ in range(blocks))

@@ -16,7 +16,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.measuring.model_check import ModelCheck
 from loopscope.models.protocol import BodyAndHead
 
-WIDTH, VOCABULARY = 8, 512
+WIDTH, VOCABULARY = 8, 1024
 
 
 class Good(ls.LoopedModule):
@@ -231,7 +231,7 @@ BROKEN = [
     ("rows", AcrossRows, "states of some rows alone differ by"),
     ("padding", FromTheRight, "states with and without padding differ by"),
     ("causal", BothWays, "states before a changed token differ by"),
-    ("positions", AllPositions, r"gives \[3, 6, 512\], not \[13, 512\]"),
+    ("positions", AllPositions, r"gives \[3, 6, 1024\], not \[13, 1024\]"),
     ("float64", Float32, "readout\\(dtype=torch.float64\\) gives torch.float32"),
     ("float64", RoundedFloat64, "rounds to fewer digits"),
     ("gradients", NoGradients, "no way from the logits to the state"),

@@ -22,7 +22,7 @@ from loopscope.models.layers.attention import visible_keys
 from loopscope.models.protocol import BodyAndHead, Context
 from loopscope.tasks.load import load_task
 
-T, VOCABULARY, WIDTH = 2, 512, 12
+T, VOCABULARY, WIDTH = 2, 1024, 12
 
 
 class Skip(LoopedModule):

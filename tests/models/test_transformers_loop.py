@@ -229,7 +229,7 @@ def test_it_is_measured_as_an_object(level, tmp_path):
 def test_a_tokenizer_given_along_reads_text(tmp_path):
     with torch.random.fork_rng():
         torch.manual_seed(2)
-        sizes = GROUPED | {"vocab_size": 512, "max_position_embeddings": 512}
+        sizes = GROUPED | {"vocab_size": 1024, "max_position_embeddings": 512}
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     looped = ls.loop_layers(model, 1, 2, tokenizer=ls.load_tokenizer("toy-ouro"), name="small")
     run = ls.measure(looped, "arithmetic", transitions=[1], limit=1, level="quick", output=tmp_path / "run")

@@ -84,7 +84,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 def write_llama(folder: Path, begins: bool) -> Path:
     torch.manual_seed(5)
     config = LlamaConfig(
-        vocab_size=600, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=1100, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3, tie_word_embeddings=False,
     )  # fmt: skip
     LlamaForCausalLM(config).float().save_pretrained(folder)
