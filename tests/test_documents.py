@@ -39,6 +39,7 @@ STAND_INS = {
 ONLY_READ = {
     r"--engine ray": "starts a cluster; tests/measuring/test_ray_engine.py measures with it",
     r"loopscope demo": "takes a minute; tests/cli/test_demo.py runs it",
+    r"loopscope reproduce": "needs the benchmarks and takes minutes; tests/reproduction runs all of it",
     r"loopscope bench": "takes minutes; tests/bench runs it at small sizes",
     r"loopscope convert": "needs the hub; tests/models/checkpoint/test_convert.py converts from one",
     r"--model \./parcae-140m": "needs what convert would have written",

@@ -19,7 +19,7 @@ from loopscope._version import __version__
 from loopscope.errors import LoopscopeError
 
 if TYPE_CHECKING:
-    from loopscope.api import certify, measure
+    from loopscope.api import certify, measure, plan
     from loopscope.control.generating import generate
     from loopscope.measuring.lm_eval_scores import lm_eval_scores
     from loopscope.measuring.model_check import check
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from loopscope.tasks import Task, load_task
 
 _HOMES = {
-    "api": ("certify", "measure"),
+    "api": ("certify", "measure", "plan"),
     "control.generating": ("generate",),
     "measuring.lm_eval_scores": ("lm_eval_scores",),
     "measuring.model_check": ("check",),
@@ -89,6 +89,7 @@ __all__ = [
     "nonlinear_path",
     "nonlinear_path_from_states",
     "option_path",
+    "plan",
     "predict",
     "wrap",
 ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 
 from loopscope.errors import LARGEST_SEED, LoopscopeError, choice, fraction, optional_text, setting, switch, text, whole
 from loopscope.measuring.data_request import DataRequest
+from loopscope.measuring.estimate import SECONDS, CostEstimate, estimate
 from loopscope.measuring.plan import ModelRequest, Request
 from loopscope.measuring.progress import STYLES, Style
 from loopscope.measuring.run import Notify, run_request
@@ -133,6 +136,7 @@ def measure(
     Raises:
         LoopscopeError: one line for whatever is wrong; what was measured before stays.
     """
+    call = SimpleNamespace(**locals())
     choice("progress_style", progress_style, STYLES)
     if notify is not None and not callable(notify):
         raise LoopscopeError(f"{setting('notify', notify)} cannot be called: give a function that takes one line")
@@ -144,53 +148,84 @@ def measure(
                 )
     if workers is not None:
         workers = whole("workers", workers, 1, MOST_WORKERS)
-    candidates = 0 if lens is None else whole("lens", lens, 1, MOST_CANDIDATES)
+    request = _request(call)
+    directory = text("output", output)
+    with borrowed(request.model.given):
+        return Run(run_request(request, directory, engine, workers, address, progress_style, command_line, notify))
+
+
+def plan(
+    model: ModelSpec, tasks: Text | Task | Iterable[Text | Task], *, seconds: float = SECONDS, **settings: Any
+) -> CostEstimate:
+    """What `measure` with the same arguments would take on this machine: tokens, time, memory, disk.
+
+    The model is loaded and some batches are timed; nothing is written. What the estimate is worth is measured on the
+    way: each timed batch is predicted from the others.
+
+    Args:
+        model: as in `measure`.
+        tasks: as in `measure`.
+        seconds: how long batches are timed.
+        settings: as in `measure`; those that change no batch (output, engine, progress_style) may be left out.
+
+    Raises:
+        LoopscopeError: one line for whatever `measure` would refuse.
+    """
+    if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise LoopscopeError(f"{setting('seconds', seconds)} is no time: give a number of seconds above 0")
+    bound = signature(measure).bind(model, tasks, **{"output": "", **settings})
+    bound.apply_defaults()
+    request = _request(SimpleNamespace(**bound.arguments))
+    with borrowed(request.model.given):
+        return estimate(request, seconds)
+
+
+def _request(call: SimpleNamespace) -> Request:
+    """What a call of `measure` asks for, checked."""
+    candidates = 0 if call.lens is None else whole("lens", call.lens, 1, MOST_CANDIDATES)
     settings = Settings.of(
-        transitions,
-        depths,
-        level,
-        tokens=switch("tokens", tokens),
-        paths=switch("paths", paths),
-        certify=switch("certify", certify),
-        trace=switch("trace", trace) or candidates > 0,
+        call.transitions,
+        call.depths,
+        call.level,
+        tokens=switch("tokens", call.tokens),
+        paths=switch("paths", call.paths),
+        certify=switch("certify", call.certify),
+        trace=switch("trace", call.trace) or candidates > 0,
         lens=candidates,
-        batch=BatchPolicy.parse(batch_size),
-        unit_size=whole("unit_size", unit_size, 1, MOST_QUESTIONS),
-        readout_dtype=choice("readout_dtype", _named(readout_dtype), READOUT_DTYPES),
-        scalar_checks=whole("scalar_checks", scalar_checks, 0, MOST_QUESTIONS),
-        exit_threshold=fraction("exit_threshold", exit_threshold),
-        long=choice("long", long, get_args(LongPolicy)),
-        share_context=switch("share_context", share_context),
+        batch=BatchPolicy.parse(call.batch_size),
+        unit_size=whole("unit_size", call.unit_size, 1, MOST_QUESTIONS),
+        readout_dtype=choice("readout_dtype", _named(call.readout_dtype), READOUT_DTYPES),
+        scalar_checks=whole("scalar_checks", call.scalar_checks, 0, MOST_QUESTIONS),
+        exit_threshold=fraction("exit_threshold", call.exit_threshold),
+        long=choice("long", call.long, get_args(LongPolicy)),
+        share_context=switch("share_context", call.share_context),
     )
-    request = Request(
+    return Request(
         ModelRequest.of(
-            model,
-            text("device", _named(device)),
-            optional_text("dtype", _named(dtype)),
-            revision=optional_text("revision", revision),
-            random_weights=switch("random_weights", random_weights),
-            seed=whole("seed", seed, -LARGEST_SEED, LARGEST_SEED),
-            tokenizer=_tokenizer(tokenizer),
-            args=model_arguments(model_args),
+            call.model,
+            text("device", _named(call.device)),
+            optional_text("dtype", _named(call.dtype)),
+            revision=optional_text("revision", call.revision),
+            random_weights=switch("random_weights", call.random_weights),
+            seed=whole("seed", call.seed, -LARGEST_SEED, LARGEST_SEED),
+            tokenizer=_tokenizer(call.tokenizer),
+            args=model_arguments(call.model_args),
         ),
         DataRequest(
-            task_list(tasks),
-            optional_text("data_dir", data_dir),
-            optional_text("template", template),
-            limits(limit),
-            rows(ids),
+            task_list(call.tasks),
+            optional_text("data_dir", call.data_dir),
+            optional_text("template", call.template),
+            limits(call.limit),
+            rows(call.ids),
             Prompting(
-                None if num_fewshot is None else whole("num_fewshot", num_fewshot, 0, MOST_FEWSHOT),
-                optional_text("fewshot_split", fewshot_split),
-                whole("fewshot_seed", fewshot_seed, 0, LARGEST_SEED),
-                switch("apply_chat_template", apply_chat_template),
+                None if call.num_fewshot is None else whole("num_fewshot", call.num_fewshot, 0, MOST_FEWSHOT),
+                optional_text("fewshot_split", call.fewshot_split),
+                whole("fewshot_seed", call.fewshot_seed, 0, LARGEST_SEED),
+                switch("apply_chat_template", call.apply_chat_template),
             ),
         ),
         settings,
     )
-    directory = text("output", output)
-    with borrowed(request.model.given):
-        return Run(run_request(request, directory, engine, workers, address, progress_style, command_line, notify))
 
 
 def _tokenizer(given: Any) -> Any:

@@ -24,6 +24,7 @@ from loopscope.cli.demo import demo
 from loopscope.cli.diff import diff
 from loopscope.cli.listing import models, tasks
 from loopscope.cli.measure import measure
+from loopscope.cli.reproduce import reproduce
 from loopscope.cli.studies import compare, figures, report, studies, tables
 from loopscope.cli.tools import bench, convert, train_toy
 from loopscope.cli.verify import verify
@@ -40,6 +41,7 @@ COMMANDS = (
     figures,
     compare,
     diff,
+    reproduce,
     report,
     models,
     tasks,

@@ -56,12 +56,17 @@ def measure(
     workers: Annotated[int | None, flag("--workers", "Model replicas of the Ray engine.")] = None,
     address: Annotated[str | None, flag("--address", "Address of an existing Ray cluster.")] = None,
     progress: Annotated[str, flag("--progress", "auto, bar, plain or none.")] = "auto",
+    plan: Annotated[bool, flag("--plan", "Say what it would take on this machine, and stop.")] = False,
     config: ConfigFlag = None,
 ) -> None:
     """Measure tasks with a looped model, into a run directory."""
-    given = {name: value for name, value in locals().items() if name not in ("config", "progress")}
+    given = {name: value for name, value in locals().items() if name not in ("config", "progress", "plan")}
     from loopscope.api import measure as run_measure
+    from loopscope.api import plan as estimate
 
+    if plan:
+        print(estimate(**given))
+        return
     run = run_measure(
         **given,
         command_line=["loopscope", *sys.argv[1:]],

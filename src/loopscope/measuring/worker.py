@@ -209,7 +209,7 @@ class LocalEngine:
             checked(self.model).require()
         self._worker = Worker(self.model, settings)
         self.tokenizer = request.model.load_tokenizer(self.model)
-        self._encoder = QuestionEncoder(
+        self.encoder = QuestionEncoder(
             self.tokenizer,
             self._facts.max_positions,
             settings.long,
@@ -236,7 +236,7 @@ class LocalEngine:
 
     def _encoded(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> tuple[WorkUnit, list[Question]]:
         with stage("encode"):
-            return unit, self._encoder.questions(task, rows, unit.start)
+            return unit, self.encoder.questions(task, rows, unit.start)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -36,6 +36,7 @@ from loopscope.path.bounds import (
     taylor_deviation_bound,
     taylor_regret_bound,
     taylor_scale_bound,
+    taylor_value_bound,
 )
 from loopscope.path.brackets import Interval, PathFunction, refine_bracket, regret_interval, scale_error_interval
 from loopscope.path.concave_optimum import ConcaveOptimum, Location, concave_optimum
@@ -146,6 +147,7 @@ __all__ = [
     "taylor_deviation_bound",
     "taylor_regret_bound",
     "taylor_scale_bound",
+    "taylor_value_bound",
     "uniform_grid",
     "within_margin",
 ]

@@ -152,6 +152,18 @@ def _over_kappa(numerator: FloatArray, half_kappa: FloatArray) -> FloatArray:
     return ratio
 
 
+def taylor_value_bound(M: ArrayLike, alpha: ArrayLike = 1.0) -> Floats:
+    """|φ(α) - q(α)| ≤ M α³/6 for the quadratic model q(α) = Aα + Qα² (Eq. app-taylor-remainders).
+
+    >>> taylor_value_bound(6.0, 0.5)
+    0.125
+    """
+    M, alpha = per_update(M=M, alpha=alpha)
+    non_negative("M", M)
+    unit_interval("alpha", alpha)
+    return plain(M / 6 * alpha**3)
+
+
 def taylor_deviation_bound(M: ArrayLike, alpha: ArrayLike = 1.0) -> Floats:
     """C(a) ≤ M a²/2 (Corollary (Third-Derivative Specialisation)).
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -147,6 +148,10 @@ class DepthSweep:
     """[N, depths]."""
     correct: Floats | None
     """1 where the chosen option is the right one, [N, depths]; None for solutions."""
+    chosen: Counts | None = None
+    """The chosen option, [N, depths]; None for solutions."""
+    right: Counts | None = None
+    """The right option, [N]; None for solutions."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,8 @@ class Tokens:
     frame: pl.DataFrame
     stored: int
     """Reference positions of the condition, continuing or not."""
+    gate: pl.DataFrame | None = None
+    """What the exit gate does at each of them: `continues`, `exit_depth`, `exit_depth_fp64`; None without a gate."""
 
     def floats(self, column: str) -> Floats:
         """A column as float64."""
@@ -278,20 +285,22 @@ def _sweeps(run: StoredRun) -> Iterator[DepthSweep]:
             tuple(ids),
             depths,
             rows["utility"].to_numpy().reshape(questions, len(depths)),
-            _correct(run, condition, rows, questions),
+            *_choices(run, condition, rows, questions),
         )
 
 
-def _correct(run: StoredRun, condition: Condition, rows: pl.DataFrame, questions: int) -> Floats | None:
+def _choices(run: StoredRun, condition: Condition, rows: pl.DataFrame, questions: int) -> tuple[Any, Any, Any]:
+    """Whether the chosen option is the right one, the chosen, the right."""
     if condition.kind != "options" or rows["chosen_option"].null_count():
-        return None
+        return None, None, None
     right = run.examples.filter(of_set(condition)).sort("row")["correct_option"].to_numpy()
     chosen = rows["chosen_option"].to_numpy().reshape(questions, -1)
-    return np.asarray(chosen == right[:, None], dtype=np.float64)
+    return np.asarray(chosen == right[:, None], dtype=np.float64), chosen, right
 
 
 def _tokens(run: StoredRun) -> Iterator[Tokens]:
-    columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", "continues")
+    gated = ("continues", "exit_depth", "exit_depth_fp64")
+    columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", *gated)
     for condition in conditions_of(run):
         # One pass over the shards for all transitions: they lie side by side in every shard.
         rows = run.tokens.filter(of_set(condition))
@@ -303,4 +312,5 @@ def _tokens(run: StoredRun) -> Iterator[Tokens]:
             here = found.filter(pl.col("transition") == transition)
             if here.height:
                 measured = at(condition, transition, here["row"].n_unique())
-                yield Tokens(measured, here.filter(pl.col("continues").fill_null(True)), here.height)
+                gate = None if here["exit_depth"].null_count() else here.select(gated)
+                yield Tokens(measured, here.filter(pl.col("continues").fill_null(True)), here.height, gate)

@@ -41,6 +41,9 @@ class DerivativeRow(Row):
     quadratic_difference: float | None
     gain_difference: float | None
     """Largest |FP64 − stored| of A, Q and ΔU."""
+    primary_changes: int | None
+    harmful_changes: int | None
+    """Questions whose membership in A > 0, Q < 0, or whose label ΔU < 0, is another one in FP64."""
     state_gap: float | None
     """Largest entry of |H + D − H⁺|."""
     decomposition_residual: float | None
@@ -74,6 +77,8 @@ PANELS = (
             column("slope_difference", "A", scientific(3), latex="$A$", group="FP64 vs stored"),
             column("quadratic_difference", "Q", scientific(3), latex="$Q$", group="FP64 vs stored"),
             column("gain_difference", "ΔU", scientific(3), latex=r"$\Delta U$", group="FP64 vs stored"),
+            column("primary_changes", "A>0, Q<0", COUNT, latex=r"$A>0,Q<0$", group="Changed in FP64"),
+            column("harmful_changes", "ΔU<0", COUNT, latex=r"$\Delta U<0$", group="Changed in FP64"),
             column("state_gap", "State gap", scientific(3)),
             column("decomposition_residual", "Decomposition\nresidual", scientific(3)),
         ),
@@ -149,6 +154,15 @@ def _difference(updates: Updates, name: str) -> float | None:
     return Maximum(np.abs(updates.floats(f"fp64_{name}") - updates.floats(name))).value()
 
 
+def _changes(updates: Updates) -> tuple[int | None, int | None]:
+    """Questions whose primary membership and whose harmful label FP64 changes."""
+    if not updates.has("fp64_slope", "fp64_quadratic", "fp64_gain"):
+        return None, None
+    primary = (updates.floats("fp64_slope") > 0) & (updates.floats("fp64_quadratic") < 0)
+    harmful = updates.floats("fp64_gain") < 0
+    return int((primary != updates.primary).sum()), int((harmful != (updates.gain < 0)).sum())
+
+
 def _gaps(updates: Updates, name: str) -> Floats:
     """A list column over the three spacings, without the questions that lack it: [questions, 3]."""
     column_name = f"fp64_third_{name}_gap"
@@ -178,6 +192,7 @@ def _row(updates: Updates, bootstrap: Bootstrap) -> DerivativeRow:
     if primary is not None and updates.has("fp64_L_D"):
         curved = sampled > 0
         ratio = updates.floats("fp64_L_D")[primary][curved] / sampled[curved]
+    primary_changes, harmful_changes = _changes(updates)
     convexity = updates.floats("fp64_sampled_convexity") if updates.has("fp64_sampled_convexity") else None
     return DerivativeRow(
         updates.condition,
@@ -188,6 +203,8 @@ def _row(updates: Updates, bootstrap: Bootstrap) -> DerivativeRow:
         slope_difference=_difference(updates, "slope"),
         quadratic_difference=_difference(updates, "quadratic"),
         gain_difference=_difference(updates, "gain"),
+        primary_changes=primary_changes,
+        harmful_changes=harmful_changes,
         state_gap=_largest(updates, "fp64_state_gap"),
         decomposition_residual=_largest(updates, "fp64_decomposition_residual"),
         third_relative_1=third[0],

@@ -1,0 +1,78 @@
+"""`loopscope reproduce`: the paper's runs, tables and figures beside its numbers; `--plan` says what that takes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from loopscope.cli.flags import ConfigFlag, Device, flag
+
+
+def reproduce(
+    output: Annotated[str, flag("--output", "Folder for everything; the same command resumes.")],
+    plan: Annotated[bool, flag("--plan", "Say what every run needs and would take here, and stop.")] = False,
+    plan_seconds: Annotated[float, flag("--plan-seconds", "How long batches of each run are timed.")] = 20.0,
+    protocol: Annotated[str, flag("--protocol", "paper, or loopscope (batches by length).")] = "paper",
+    only: Annotated[str, flag("--only", "Tables and figures, comma separated; see `loopscope studies`.")] = "",
+    models: Annotated[str, flag("--models", "Models of the paper: ouro-1.4b, ouro-2.6b, huginn.")] = "",
+    tasks: Annotated[str, flag("--tasks", "Tasks of the paper, e.g. gsm8k,hellaswag.")] = "",
+    limit: Annotated[int | None, flag("--limit", "At most so many questions of each task.")] = None,
+    checkpoints: Annotated[str, flag("--checkpoints", "Own copies: ouro-1.4b=FOLDER,huginn=FOLDER.")] = "",
+    random_weights: Annotated[bool, flag("--random-weights", "Rehearse it without any checkpoint.")] = False,
+    data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,
+    tokenizer: Annotated[str | None, flag("--tokenizer", "Tokenizer for all models; for rehearsals.")] = None,
+    device: Device = "auto",
+    engine: Annotated[str, flag("--engine", "local or ray.")] = "local",
+    workers: Annotated[int | None, flag("--workers", "Model replicas of the Ray engine.")] = None,
+    address: Annotated[str | None, flag("--address", "Address of an existing Ray cluster.")] = None,
+    progress: Annotated[str, flag("--progress", "auto, bar, plain or none.")] = "auto",
+    config: ConfigFlag = None,
+) -> None:
+    """The paper in one command: every run, then tables, figures, the comparison and the page."""
+    from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
+    from loopscope.reproduction.reproduce import Reproduction, plan_table
+
+    options = {
+        "limit": limit,
+        "random_weights": random_weights,
+        "data_dir": data_dir,
+        "tokenizer": tokenizer,
+        "device": device,
+        "engine": engine,
+        "workers": workers,
+        "address": address,
+        "progress_style": progress,
+    }
+    work = Reproduction(
+        chosen_runs(paper_runs(protocol), _words(only), _words(models), _words(tasks)),
+        Path(output),
+        {name: value for name, value in options.items() if value is not None},
+        _pairs(checkpoints),
+        lambda line: print(f"loopscope: {line}", file=sys.stderr),
+    )
+    if plan:
+        costs = []
+        for run, cost in work.estimates(plan_seconds):
+            work.note_estimate(run, cost)
+            costs.append((run, cost))
+        print(plan_table(costs))
+        return
+    for path in work.write(work.measure()):
+        print(path)
+
+
+def _words(given: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in given.split(",") if word.strip())
+
+
+def _pairs(given: str) -> dict[str, str]:
+    from loopscope.errors import LoopscopeError, setting
+
+    found = {}
+    for entry in _words(given):
+        name, equals, place = entry.partition("=")
+        if not equals or not name or not place:
+            raise LoopscopeError(f"{setting('checkpoints', given)}: write MODEL=FOLDER, separated by commas")
+        found[name] = place
+    return found

@@ -1,0 +1,99 @@
+"""The runs that the paper's tables and figures need, from `paper_runs.toml`, and which of them are asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from loopscope.errors import LoopscopeError, setting
+from loopscope.studies.registry import FIGURES, TABLES, find
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """One run of the plan.
+
+    Attributes:
+        name: its folder.
+        measurement: the paper's own word for it.
+        model: specification of the published checkpoint.
+        tasks: evaluation sets.
+        settings: what `measure` is asked for, beside model and tasks.
+        studies: the tables and figures that it is for.
+    """
+
+    name: str
+    measurement: str
+    model: str
+    tasks: tuple[str, ...]
+    settings: Mapping[str, Any]
+    studies: tuple[str, ...]
+
+    def describe(self) -> str:
+        """What is measured, in a line."""
+        words = [f"{name.replace('_', ' ')} {value}" for name, value in self.settings.items() if value is not True]
+        words += [name for name, value in self.settings.items() if value is True]
+        return f"{self.model} on {', '.join(self.tasks)}: {', '.join(words)}"
+
+
+@cache
+def _source() -> dict[str, Any]:
+    return tomllib.loads(files("loopscope.reproduction").joinpath("paper_runs.toml").read_text(encoding="utf-8"))
+
+
+def protocols() -> dict[str, dict[str, Any]]:
+    """What each protocol sets, by name; `about` says it in words."""
+    return {name: dict(entry) for name, entry in _source()["protocol"].items()}
+
+
+def paper_runs(protocol: str = "paper") -> tuple[PaperRun, ...]:
+    """All runs, with the settings of a protocol under their own."""
+    known = protocols()
+    if protocol not in known:
+        raise LoopscopeError(f"{setting('protocol', protocol)} is not known: choose {' or '.join(known)}")
+    common = {name: value for name, value in known[protocol].items() if name != "about"}
+    groups = _source()["studies"]
+    runs = []
+    for entry in _source()["run"]:
+        plain = dict(entry)
+        studies = plain.pop("studies")
+        runs.append(
+            PaperRun(
+                plain.pop("name"),
+                plain.pop("measurement"),
+                plain.pop("model"),
+                tuple(plain.pop("tasks")),
+                # The batches of a run are the paper's; another protocol has its own.
+                common | plain if protocol == "paper" else plain | common,
+                tuple(groups[studies] if isinstance(studies, str) else studies),
+            )
+        )
+    return tuple(runs)
+
+
+def chosen_runs(
+    runs: Sequence[PaperRun],
+    only: Sequence[str] = (),
+    models: Sequence[str] = (),
+    tasks: Sequence[str] = (),
+) -> tuple[PaperRun, ...]:
+    """The runs that some studies, models and tasks need; each with the asked tasks alone."""
+    studies = {(find(name, TABLES | FIGURES)).name for name in only}
+    known_models = tuple(dict.fromkeys(run.model for run in runs))
+    known_tasks = tuple(dict.fromkeys(task.partition(":")[0] for run in runs for task in run.tasks))
+    for what, given, known in (("models", models, known_models), ("tasks", tasks, known_tasks)):
+        if strange := next((name for name in given if name.partition(":")[0] not in known), None):
+            raise LoopscopeError(f"{setting(what, strange)}: the paper has {', '.join(known)}")
+    found = []
+    for run in runs:
+        kept = tuple(task for task in run.tasks if not tasks or {task, task.partition(":")[0]} & set(tasks))
+        if kept and (not models or run.model in models) and (not studies or studies & set(run.studies)):
+            found.append(dataclasses.replace(run, tasks=kept))
+    if not found:
+        raise LoopscopeError("no run of the paper is left: ask for fewer restrictions at a time")
+    return tuple(found)

@@ -1,0 +1,155 @@
+"""Measure the paper's runs one after the other into one folder, then write tables, figures, comparison and page.
+
+A run that is finished is not measured again, one that was interrupted is resumed. `times.json` keeps what each run was
+estimated to take and what it took.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loopscope import api
+from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.estimate import CostEstimate, duration, size
+from loopscope.report import write_report
+from loopscope.reproduction.paper_runs import PaperRun, paper_runs
+from loopscope.run import Run
+from loopscope.store.atomic import write_atomically
+from loopscope.studies.comparison import compare
+from loopscope.studies.registry import EXTRA, FIGURES, TABLES, open_records
+
+FORMATS = {"text": "txt", "latex": "tex", "csv": "csv"}
+"""How tables are written, and the ends of the files' names."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What is to be measured, and how.
+
+    Attributes:
+        runs: which ones.
+        folder: where to.
+        options: settings of `measure` for every run: device, data_dir, limit, random_weights, engine, …
+        checkpoints: other specifications for models of the paper, by the paper's: a folder with the weights, say.
+        notify: called with one line for whatever a user should know.
+    """
+
+    runs: Sequence[PaperRun]
+    folder: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+    notify: Callable[[str], None] = print
+
+    def __post_init__(self) -> None:
+        models = {run.model for run in paper_runs()}
+        if strange := next((name for name in self.checkpoints if name not in models), None):
+            raise LoopscopeError(f"{setting('checkpoints', strange)}: the paper has {', '.join(sorted(models))}")
+
+    def call(self, run: PaperRun) -> tuple[tuple[str, list[str]], dict[str, Any]]:
+        """The arguments of `measure` for a run, without its folder."""
+        return (self.checkpoints.get(run.model, run.model), list(run.tasks)), {**run.settings, **self.options}
+
+    def directory(self, run: PaperRun) -> Path:
+        """The folder of a run."""
+        return self.folder / "runs" / run.name
+
+    def estimates(self, seconds: float) -> Iterator[tuple[PaperRun, CostEstimate]]:
+        """What each run will take on this machine."""
+        for run in self.runs:
+            arguments, options = self.call(run)
+            yield run, api.plan(*arguments, seconds=seconds, **_of_a_plan(options))
+
+    def measure(self) -> list[Run]:
+        """All runs, in order."""
+        found = []
+        for number, run in enumerate(self.runs, 1):
+            self.notify(f"run {number} of {len(self.runs)}: {run.name}, {run.describe()}")
+            arguments, options = self.call(run)
+            began = time.perf_counter()
+            found.append(api.measure(*arguments, output=self.directory(run), **options, notify=self.notify))
+            self._note(run.name, "seconds", time.perf_counter() - began)
+        return found
+
+    def note_estimate(self, run: PaperRun, cost: CostEstimate) -> None:
+        """Keep an estimate beside the time that the run will have taken."""
+        self._note(run.name, "estimated_seconds", cost.seconds + cost.loading)
+
+    def _note(self, run: str, name: str, seconds: float) -> None:
+        path = self.folder / "times.json"
+        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        # A finished run that is opened again took what it took the first time.
+        known.setdefault(run, {}).setdefault(name, round(seconds, 3))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(known, indent=1).encode())
+
+    def write(self, runs: Sequence[Run]) -> list[Path]:
+        """Tables, figures, the comparison with the paper and the page."""
+        records = open_records(list(runs))
+        wanted = {name for run in self.runs for name in run.studies}
+        written: list[Path] = []
+        computed = {}
+        for name in (name for name in TABLES if name in wanted):
+            computed[name] = TABLES[name].table(records)
+            for format, ending in FORMATS.items():
+                written.append(self.folder / "tables" / f"{name}.{ending}")
+                _write(written[-1], getattr(computed[name], f"to_{format}")())
+        written += self._figures(records, [name for name in FIGURES if name in wanted])
+        comparison = compare(records, computed=computed)
+        for ending, text in (("txt", comparison.to_text()), ("json", comparison.table().to_json())):
+            written.append(self.folder / f"compare.{ending}")
+            _write(written[-1], text)
+        self.notify(comparison.summary())
+        with_updates = [run.path for run in runs if run.manifest.transitions]
+        if with_updates:  # the page shows updates
+            written.append(Path(write_report(with_updates, self.folder / "report.html")))
+        return written
+
+    def _figures(self, records: Any, names: Sequence[str]) -> list[Path]:
+        written = []
+        for name in names:
+            try:
+                drawn = FIGURES[name].figure(records)
+            except LoopscopeError as error:
+                if not any(library in str(error) for library in EXTRA):
+                    raise
+                self.notify(str(error))
+                break
+            if drawn.shown:
+                written.append(drawn.save(self.folder / "figures" / f"{name}.pdf"))
+            else:
+                self.notify(f"figure {name}: {drawn.caption}")
+        return written
+
+
+def _of_a_plan(options: Mapping[str, Any]) -> dict[str, Any]:
+    """An estimate is made in this process, whichever engine will run."""
+    return {
+        name: value for name, value in options.items() if name not in ("engine", "workers", "address", "progress_style")
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (text.rstrip("\n") + "\n").encode())
+
+
+def plan_table(costs: Sequence[tuple[PaperRun, CostEstimate]]) -> str:
+    """The estimates, a block for each run, and their sums."""
+    blocks = []
+    for run, cost in costs:
+        lines = [f"{run.name}  ({run.describe()})", *(f"  {line}" for line in cost.lines()[1:])]
+        blocks.append("\n".join([*lines, f"  for        {', '.join(run.studies)}"]))
+    seconds = sum(cost.seconds + cost.loading for _, cost in costs)
+    slowest, most = max(costs, key=lambda entry: entry[1].seconds)
+    memory, disk = max(cost.memory for _, cost in costs), sum(cost.disk for _, cost in costs)
+    total = (
+        f"all {len(costs)} runs: {sum(cost.tokens for _, cost in costs):,} tokens, {duration(seconds)},"
+        f" {size(memory)} of memory, {size(disk)} of disk;"
+        f" {slowest.name} takes {most.seconds / max(seconds, 1e-9):.0%} of the time"
+    )
+    return "\n\n".join([*blocks, total])

@@ -1,0 +1,208 @@
+"""`loopscope reproduce`: the whole plan over small models and generated stand-ins for the benchmarks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopscope.cli.app import exit_code
+from loopscope.errors import LoopscopeError
+from loopscope.models.registry import EMBEDDED
+from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
+from loopscope.run import Run
+from loopscope.studies.paper.published_numbers import model_names, tables
+from loopscope.studies.registry import FIGURES, TABLES
+from loopscope.tasks.known_tasks import BENCHMARKS
+
+NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+OURO = {
+    "architectures": ["OuroForCausalLM"],
+    "model_type": "ouro",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e4,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "total_ut_steps": 4,
+    "early_exit_threshold": 1.0,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 1024,
+}
+HUGINN = {
+    "architectures": ["RavenForCausalLM"],
+    "model_type": "huginn_raven",
+    "n_layers": 3,
+    "n_layers_in_prelude": 1,
+    "n_layers_in_recurrent_block": 1,
+    "n_layers_in_coda": 1,
+    "n_embd": 16,
+    "n_heads": 1,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "intermediate_size": 32,
+    "bias": False,
+    "injection_type": "linear",
+    "state_init": "like-init",
+    "qk_bias": True,
+    "tie_embeddings": True,
+    "norm_eps": 1e-6,
+    "rope_base": 10000,
+    "block_size": 2048,
+    "mean_recurrence": 4,
+    "init_values": {"std": 0.11, "embed_scale": 5.66},
+    "torch_dtype": "bfloat16",
+    "vocab_size": 1024,
+    "padded_vocab_size": 1024,
+}
+
+
+def rows(task: str, count: int) -> Iterator[dict[str, Any]]:
+    """Rows of a task in its published layout, as many as the split has; all text is made here."""
+    for n in range(count):
+        word, other = NUMBERS[n % 10], NUMBERS[n // 10 % 10]
+        lettered = {"label": list("ABCDE"), "text": NUMBERS[:5]}
+        yield {
+            "gsm8k": {"question": f"Add {n} to {word}.", "answer": f"It is {n} and {word}.\n#### {n}"},
+            "math500": {"problem": f"Double ${n}$.", "solution": f"Twice {n} is ${2 * n}$."},
+            "hellaswag": {
+                "activity_label": "Counting",
+                "ctx_a": f"She counts to {word}.",
+                "ctx_b": "then she",
+                "endings": [f"goes on to {ending}." for ending in NUMBERS[:4]],
+                "label": str(n % 4),
+            },
+            "arc_challenge": {"question": f"What follows {word}?", "choices": lettered, "answerKey": "ABCDE"[n % 5]},
+            "commonsense_qa": {"question": f"What is {other}?", "choices": lettered, "answerKey": "ABCDE"[n % 5]},
+            "piqa": {"goal": f"Reach {n}", "sol1": f"count to {word}", "sol2": f"count to {other}", "label": n % 2},
+            "boolq": {"passage": f"{n} is {word}.", "question": f"is {n} {word}", "answer": n % 2 == 0},
+        }[task]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for name, benchmark in BENCHMARKS.items():
+        for split, count in benchmark.splits.items():
+            lines = (json.dumps(row) + "\n" for row in rows(name, count))
+            (folder / f"{name}_{split}.jsonl").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Small configurations, without weights, under the names of the paper's models."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, config in (("ouro-1.4b", OURO), ("ouro-2.6b", {**OURO, "num_hidden_layers": 3}), ("huginn", HUGINN)):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+        shutil.copy(EMBEDDED / "toy-ouro" / "tokenizer.json", folder / name)
+    return ",".join(f"{name}={folder / name}" for name in ("ouro-1.4b", "ouro-2.6b", "huginn"))
+
+
+@pytest.fixture(scope="module")
+def command(data: Path, checkpoints: str) -> Callable[..., list[str]]:
+    def words(folder: Path, *more: str) -> list[str]:
+        fixed = ["--random-weights", "--limit", "2", "--device", "cpu", "--progress", "none"]
+        places = ["--data-dir", str(data), "--checkpoints", checkpoints, "--output", str(folder)]
+        return ["reproduce", *fixed, *places, *more]
+
+    return words
+
+
+def test_the_whole_plan(command: Callable[..., list[str]], tmp_path: Path, capsys: Any) -> None:
+    assert exit_code(command(tmp_path)) == 0
+    said = capsys.readouterr()
+    names = [run.name for run in paper_runs()]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(names)
+    for name in TABLES:
+        if name != "certificates":  # beyond the paper
+            text = (tmp_path / "tables" / f"{name}.txt").read_text()
+            assert text.count("\n") > 3 or "nothing" in text or "note" in text, name
+    assert "not in the paper" in said.err, "random weights reproduce nothing, and it says so"
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+    for name in ("direction-progress", "depth-curves", "scale-prediction"):
+        assert (tmp_path / "figures" / f"{name}.pdf").is_file()
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert sorted(times) == sorted(names)
+    run = Run(tmp_path / "runs" / "huginn-gsm8k-train256")
+    assert (run.manifest.dtypes.states, run.manifest.level, run.manifest.batch.size) == ("bfloat16", "full", 32)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.parquet")}
+    assert exit_code(command(tmp_path, "--only", "tokens")) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.parquet")}
+
+
+def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path: Path, capsys: Any) -> None:
+    chosen = ("--models", "ouro-1.4b", "--tasks", "gsm8k", "--only", "tokens")
+    assert exit_code(command(tmp_path, "--plan", "--plan-seconds", "0.01", *chosen)) == 0
+    said = capsys.readouterr().out
+    assert "ouro-1.4b-tokens" in said
+    assert "questions  2 (gsm8k 2)" in said
+    assert "for        tokens" in said
+    assert "all 1 runs" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_every_published_number_has_a_run() -> None:
+    """Each row of each table of the paper: some run measures its model, set, update and arithmetic for that study."""
+    runs = paper_runs()
+    for table in tables():
+        for row in table.rows:
+            setting = row.setting
+            if setting.measurement == "separate":
+                continue  # a Huginn run whose settings the paper does not give
+            wanted = f"{setting.task}:{setting.subset or setting.split}"
+            named = dict(model_names()) | {"huginn": "Huginn"}
+            found = [
+                run
+                for run in runs
+                if named[run.model] == setting.model
+                and wanted in run.tasks
+                and table.study in run.studies
+                and (setting.transition is None or str(setting.transition) in _numbers(run.settings["transitions"]))
+            ]
+            assert found, (table.label, table.study, setting)
+
+
+def _numbers(given: str) -> list[str]:
+    first, _, last = given.partition("-")
+    return [str(n) for n in range(int(first), int(last or first) + 1)]
+
+
+def test_studies_of_the_plan_exist_and_all_of_the_papers_are_in_it() -> None:
+    named = {name for run in paper_runs() for name in run.studies}
+    assert named <= set(TABLES) | set(FIGURES)
+    papers = {name for name, study in (TABLES | FIGURES).items() if study.paper.startswith(("tab:", "fig:"))}
+    assert {name for name in papers if name not in named} <= _BEYOND
+
+
+_BEYOND = {"certificates"}
+"""Studies with a label of their own that the paper does not have."""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": ["mechansm"]}, "did you mean mechanism"),
+        ({"models": ["llama"]}, "the paper has ouro-1.4b, ouro-2.6b, huginn"),
+        ({"tasks": ["mmlu"]}, "the paper has math500, gsm8k"),
+        ({"models": ["huginn"], "only": ["tokens"]}, "no run of the paper is left"),
+    ],
+)
+def test_a_mistake_is_one_line(options: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(LoopscopeError, match=message):
+        chosen_runs(paper_runs(), **options)
+    with pytest.raises(LoopscopeError, match="choose paper or loopscope"):
+        paper_runs("papers")
