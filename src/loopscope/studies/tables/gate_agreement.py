@@ -42,7 +42,7 @@ def gate_agreement(records: Records, bootstrap: Bootstrap | None = None) -> Tabl
     rows = tuple(_row(group.condition, group.gate) for group in records.tokens() if group.gate is not None)
     notes = notes_on(row.condition for row in rows)
     if not rows:
-        how = f"measure a model with an exit gate with {setting('tokens', True)}"
+        how = f"measure with {setting('tokens', True)} and a model that has an exit gate"
         reason = f"these runs hold no gate at single tokens: {how}"
         notes += (no_updates(records) if not records.updates else records.nothing(reason),)
     return TableResult(
