@@ -83,6 +83,8 @@ class Task:
     """Columns of `questions` that replace the made-up ones, at every transition."""
     tokens: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
     """Token columns by transition, with `row`."""
+    said: np.ndarray | None = None
+    """[P, T] likeliest tokens of the trace at all reference tokens, question by question; the references are 1."""
     chosen: np.ndarray | None = None
     """[N, depths] chosen options."""
     right: np.ndarray | None = None
@@ -135,7 +137,7 @@ def manifest(tasks: list[Task], **changes: Any) -> Manifest:
         "seeds": {},
         "batch": BatchInfo(policy="paper", size=2),
         "unit_size": max(len(task) for task in tasks),
-        "settings": {"certify": True} if model["affine_readout"] else {},
+        "settings": {"trace": True, **({"certify": True} if model["affine_readout"] else {})},
     }
     return Manifest(**{**fields, **changes})
 
@@ -411,7 +413,34 @@ def certificates(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
     return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def trace(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    """What `task.said` gives, or tokens 0 to 3 at random, of which 1 is the reference everywhere."""
+    loops = described.depths[-1]
+    counts = token_counts(task, np.arange(len(task)))
+    row = np.repeat(np.arange(len(task)), counts)
+    said = np.random.default_rng(len(row)).integers(0, 4, (len(row), loops)) if task.said is None else task.said
+    keep = np.isin(row, rows)
+    row, said = row[keep], said[keep]
+    token = np.concatenate([np.arange(count) for count in counts[rows]])
+    size = len(row) * loops
+    options = np.zeros(len(task), int) if task.right is None else task.right
+    numbers = ("top_prob", "margin", "entropy", "state_norm", "step_norm", "state_cosine")
+    return {
+        "row": np.repeat(row, loops),
+        "example_id": [f"{task.name}-{one:05d}" for one in np.repeat(row, loops)],
+        "depth": np.tile(np.arange(1, loops + 1), len(row)),
+        "option": np.repeat(options[row] if task.kind == "options" else np.zeros(len(row), int), loops),
+        "token": np.repeat(token, loops),
+        "position": np.repeat(token + 9, loops),
+        "token_id": np.ones(size, int),
+        "top_id": said.ravel(),
+        "log_prob": np.full(size, -1.0),
+        **{name: np.full(size, 0.5) for name in numbers},
+    }
+
+
 MAKERS = {
+    "trace": trace,
     "examples": examples,
     "questions": questions,
     "depths": depths,

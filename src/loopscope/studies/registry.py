@@ -72,6 +72,7 @@ class Study:
 
 
 _SHARED = {
+    "flips": ("settling",),
     "interventions": ("contraction", "quadratic-intervention"),
     "mechanism": ("exact-kl", "failure-shares"),
     "optima": ("optimum-refinement", "refined-optima"),
@@ -121,6 +122,8 @@ TABLES: dict[str, Study] = {
         _table("integrated-bounds", "tab:integrated-bound-distribution", "full", "distribution of integrated bounds"),
         _table("optimum-refinement", "tab:bound-reference-refinement", "full", "errors that a signed bound misses"),
         _table("certificates", "tab:certificates", "--certify", "verdicts that no rounding can overturn"),
+        _table("flips", "tab:flips", "--trace", "how often a loop changes the likeliest token, for better or worse"),
+        _table("settling", "tab:settling", "--trace", "loops until the likeliest token stays; right then wrong"),
         _table("derivative-checks", "app:exp-protocol", "grid", "derivatives computed in two ways"),
     )
 }
@@ -133,6 +136,7 @@ FIGURES: dict[str, Study] = {
         _figure("scale-prediction", "fig:scale-prediction", "grid", "example paths, predicted scales, regrets"),
         _figure("contraction", "fig:contraction", "grid", "quarter-step recovery with intervals"),
         _figure("depth-curves", "app:exp-coverage", "quick", "utility over depth, declines marked"),
+        _figure("flips", "fig:flips", "--trace", "share right after each loop, and what each loop flipped"),
     )
 }
 

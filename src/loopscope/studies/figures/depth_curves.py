@@ -87,7 +87,7 @@ def _draw(panels: dict[str, list[DepthSweep]], declines: dict[int, list[RunningB
         axes.set_title(literal(title))
         # Rings and triangles stand above the highest point.
         axes.margins(y=0.12)
-        _depth_axis(axes, sorted({depth for sweep in sweeps for depth in sweep.depths}))
+        depth_axis(axes, sorted({depth for sweep in sweeps for depth in sweep.depths}))
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     for row in range(rows):
@@ -135,7 +135,8 @@ def _line(axes: Axes, sweep: DepthSweep, pairs: list[RunningBest], look: int, bo
         )
 
 
-def _depth_axis(axes: Axes, depths: list[int]) -> None:
+def depth_axis(axes: Axes, depths: list[int]) -> None:
+    """Loops along the x axis, with ticks at depths that were measured."""
     axes.set_xlabel("Depth (loops)")
     if depths[-1] > LOGARITHMIC:
         axes.set_xscale("log", base=2)
