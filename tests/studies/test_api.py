@@ -45,7 +45,7 @@ def test_every_study_has_a_function_and_one_line():
     for study in (*TABLES.values(), *FIGURES.values()):
         assert callable(study.function)
         assert "\n" not in study.summary
-        assert study.needs in ("quick", "grid", "full", "--tokens", "--certify")
+        assert study.needs in ("quick", "grid", "full", "--tokens", "--certify", "--trace")
 
 
 def test_records_are_read_once(run):

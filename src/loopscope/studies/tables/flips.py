@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loopscope.stats import Bootstrap, Estimate
+from loopscope.stats import Bootstrap, Estimate, Statistic
 from loopscope.studies.conditions import at
 from loopscope.studies.records import Records
 from loopscope.studies.result import COUNT, IDENTITY, MODEL, TASK, Panel, Row, TableResult, column, fixed, percent
@@ -100,7 +100,7 @@ SETTLING_PANELS = (
 def flips_of(traced: TraceRows, bootstrap: Bootstrap | None = None) -> list[FlipRow]:
     """Every loop from the second on; all of them share their resamples."""
     clusters, right_PT = traced.clusters, traced.right
-    statistics = {}
+    statistics: dict[tuple[int, str], Statistic] = {}
     for depth in range(2, traced.loops + 1):
         now_P, before_P = right_PT[:, depth - 1], right_PT[:, depth - 2]
         gained_P, lost_P = now_P & ~before_P, before_P & ~now_P
