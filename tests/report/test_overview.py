@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from loopscope.report.evaluation_set import sets_of
-from loopscope.report.overview import Overview, outcome_shares, step_gains
+from loopscope.report.overview import EXPLAINED, FACTS, Overview, outcome_shares, step_gains
 from loopscope.report.study_pages import compute_tables
 from loopscope.stats import Bootstrap
 from loopscope.studies.records import Records
@@ -86,10 +86,28 @@ def test_depths_carry_means_and_the_best(overview, riddles):
     assert overview["depth"]["peak"] == riddles.depths[int(riddles.utility.mean(axis=0).argmax())]
 
 
-def test_every_number_comes_with_words(overview):
+def test_every_number_is_explained_once(overview):
     for entry in overview["updates"]:
-        assert all(step["words"] and step["text"] for step in entry["steps"])
-        assert all(fact["words"] and fact["text"] for fact in entry["facts"])
+        assert {step["key"] for step in (*entry["steps"], *entry["bounded"]["steps"])} <= set(EXPLAINED)
+        assert {fact["key"] for fact in entry["facts"]} <= set(FACTS)
+
+
+def test_shares_are_their_counts(overview, riddles):
+    for at, entry in enumerate(overview["updates"]):
+        A, gain = riddles.A[at], riddles.path(at, 1.0)
+        expected = {
+            "finite": (int(((A > 0) & (gain < 0)).sum()), int((gain < 0).sum())),
+            "sign_slope": (int((np.sign(A) == np.sign(gain)).sum()), 30),
+            "sign_quadratic": (int((np.sign(A + riddles.Q[at]) == np.sign(gain)).sum()), 30),
+            "quarter": (
+                int(((riddles.path(at, 0.25) > 0) & (A > 0) & (gain < 0)).sum()),
+                int(((A > 0) & (gain < 0)).sum()),
+            ),
+        }
+        found = {fact["key"]: (fact["count"], fact["of"]) for fact in entry["facts"] if fact["key"] in expected}
+        assert found == expected
+        for fact in entry["facts"]:
+            assert fact["value"] == pytest.approx(fact["count"] / fact["of"])
 
 
 def test_a_quick_run_shows_what_it_has(tmp_path, synthetic):

@@ -30,7 +30,9 @@ def test_random_weights_are_named_before_anything_else(make):
 def test_an_unfinished_run_says_so(make):
     run = make("run")
     run.layout.complete.unlink()
-    assert "run is unfinished" in warnings_of([StoredRun(run.path)])[0]
+    (line,) = warnings_of([StoredRun(run.path)], "loopscope report run --output page.html")
+    assert line.startswith("run is unfinished: 2 of 2 questions are measured so far")
+    assert line.endswith("write the page again: `loopscope report run --output page.html`.")
 
 
 def test_every_entry_has_words(make):

@@ -7,9 +7,12 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loopscope import LoopscopeError, Outcome, Run, affine_path
 from loopscope.path import GRID
+from loopscope.report.path_drawing import WIDTH, placed_marks
 
 
 class Parsed(HTMLParser):
@@ -82,13 +85,36 @@ def test_the_drawing_is_the_path(first, riddles):
     parsed = Parsed(first.question("riddles-7", 4)._repr_html_())
     curve = next(each for each in parsed.all("polyline") if "stroke-dasharray" not in each)
     xs, ys = np.array([point.split(",") for point in curve["points"].split()], dtype=float).T
-    labels = re.findall(r'<text x="46" y="([\d.]+)"[^>]*>([^<]+)</text>', first.question("riddles-7", 4)._repr_html_())
+    labels = re.findall(r'<text x="54" y="([\d.]+)"[^>]*>([^<]+)</text>', first.question("riddles-7", 4)._repr_html_())
     written = [text.replace("−", "-").replace("×10⁻", "e-") for _, text in labels]
     written = [text.translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")) for text in written]
     slope, offset = np.polyfit([float(y) - 4 for y, _ in labels], [float(text) for text in written], 1)
     alphas = (xs - xs[0]) / (xs[-1] - xs[0])
     expected = np.array([riddles.path(1, alpha)[7] for alpha in alphas])
     np.testing.assert_allclose(slope * ys + offset, expected, atol=0.01 * np.ptp(expected))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["predicted", "best", "root", "boundary"]),
+        st.one_of(
+            st.just(0.0), st.just(1.0), st.floats(0, 1), st.just(float("nan")), st.floats(1, 3, exclude_min=True)
+        ),
+    )
+)
+def test_names_of_scales_never_touch(scales):
+    marks = placed_marks(scales, lambda value: 62 + 382 * value)
+    on_axis = {name for name, value in scales.items() if 0 <= value <= 1}
+    assert sorted(name for mark in marks for name in mark.names) == sorted(on_axis)
+    boxes = [(mark.line, mark.middle - mark.half, mark.middle + mark.half) for mark in marks]
+    for at, (line, start, end) in enumerate(boxes):
+        assert 0 <= start < end <= WIDTH
+        assert all(other[0] != line or other[2] <= start or end <= other[1] for other in boxes[:at])
+
+
+def test_scales_at_one_place_share_a_name():
+    (mark,) = placed_marks({"predicted": 0.0, "best": 0.0, "root": 0.0}, lambda value: 62 + 382 * value)
+    assert mark.symbols == "α*, α̂, r⁽²⁾"
 
 
 def test_tints_follow_the_gain_at_the_scale(first):

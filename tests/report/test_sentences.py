@@ -1,7 +1,6 @@
 import pytest
 
 from loopscope.report import sentences
-from loopscope.stats import Estimate, Interval
 
 
 @pytest.mark.parametrize(
@@ -19,29 +18,37 @@ def test_numbers_have_three_digits(value, text):
     assert sentences.number(value) == text
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "said"),
-    [(0.1, 0.3, "more likely"), (-0.3, -0.1, "less likely"), (-0.1, 0.3, "not clear"), (0.0, 0.3, "not clear")],
-)
-def test_a_gain_is_called_by_its_interval(low, high, said):
-    assert said in sentences.of_gain(Estimate(0.2, 10, Interval(low, high)), "it", "solution")
-
-
-def test_a_gain_without_an_interval_is_not_called_anything():
-    assert "Too few" in sentences.of_gain(Estimate(0.2, 1), "it", "options")
+def finding(**changes):
+    counts = {"update": "4→5", "kind": "solution", "questions": 64, "harmful": 58, "failures": 26, "predicted": 26}
+    return sentences.Finding(**counts | {"quarter": 16} | changes)
 
 
 @pytest.mark.parametrize(
-    ("finite", "harmful", "said"),
-    [(0, 0, "None of the 9"), (0, 3, "none of these starts"), (1, 3, "1 of these starts"), (2, 3, "2 of these start ")],
+    ("changes", "title", "said"),
+    [
+        ({}, "m: loop 4→5 goes too far on 26 of 64 questions", "in 26 of these 58 (44.8%) the direction was right"),
+        ({"failures": 0}, "m: loop 4→5 goes the wrong way on 58 of 64 questions", "none of these updates starts"),
+        ({"harmful": 0, "failures": 0}, "m: loop 4→5 harms no question", "makes none of the 64 references less"),
+        ({"kind": "options"}, "m: loop 4→5 goes too far", "the right option less likely for 58 of 64 questions"),
+    ],
 )
-def test_shares_in_words(finite, harmful, said):
-    assert said in sentences.of_share(finite, harmful, 9)
+def test_a_finding_in_words(changes, title, said):
+    found = finding(**changes)
+    assert found.title("m").startswith(title)
+    assert said in found.sentence()
+    assert found.sentence().endswith(".")
+    assert found.meaning().count(". ") == 1
 
 
-def test_accuracy_is_held_against_a_coin():
-    assert "not clearly better" in sentences.of_accuracy(Estimate(0.55, 40, Interval(0.4, 0.7)), "A")
-    assert ": better than" in sentences.of_accuracy(Estimate(0.9, 40, Interval(0.8, 1.0)), "A")
+@pytest.mark.parametrize(
+    ("won", "said"), [(26, "gained in all 26."), (3, "gained in 3 of them."), (0, "none of them.")]
+)
+def test_a_finding_says_what_the_predicted_step_wins_back(won, said):
+    assert finding(predicted=won).sentence().endswith(said)
+
+
+def test_a_quick_run_does_not_know_what_the_predicted_step_wins_back():
+    assert finding(predicted=None).sentence().endswith("the step too long.")
 
 
 def test_a_decline_names_both_depths():

@@ -4,7 +4,7 @@ Nothing is estimated here in a way of its own: tables come from `loopscope.studi
 `loopscope.stats` with the resamples of the paper (Section 4.1), step oracles from `loopscope.path`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from loopscope.path import Outcome, oracles, uniform_grid
 from loopscope.report import sentences
 from loopscope.report.evaluation_set import EvaluationSet
+from loopscope.report.opening import finding, leading_update
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.studies.result import Row, TableResult
@@ -36,7 +37,6 @@ STEPS = {
 }
 BLIND = ("full", "quarter")
 """Steps that a model can take while it answers. A, Q and L_D are of the reference's own log probability."""
-ORACLES = ("halt", "oracle", "best")
 EXPLAINED = {
     "full": "The update as the model takes it.",
     "quarter": "A quarter of the update, for every question.",
@@ -46,6 +46,23 @@ EXPLAINED = {
     "oracle": "An oracle that may also take ¼, ½ or ¾ of it.",
     "best": "An oracle that may take any scale of the FP64 path.",
 }
+"""What each step is; the page says it once."""
+FACTS = {
+    "finite": ("Right direction, step too long", "Finite-step failures among the updates that lower the utility."),
+    "sign_slope": (
+        "Sign foretold by A",
+        "How often slope A has the sign of the gain. It is taken with the reference, so it explains and does not "
+        "decide; a coin has 50%.",
+    ),
+    "sign_quadratic": ("Sign foretold by A\u00a0+\u00a0Q", "The same for slope and curvature together."),
+    "quarter": ("Won back by a quarter step", "Finite-step failures that a quarter of the step turns into a gain."),
+    "layout": (
+        "Layout-sensitive outcomes",
+        "Updates that are nearer to zero than another batch layout may move them.",
+    ),
+    "certified": ("Certified outcomes", "Outcomes that no rounding of the readout can overturn."),
+}
+"""Name and meaning of the shares of an update; the page says the meaning once."""
 
 
 @dataclass(frozen=True)
@@ -57,45 +74,48 @@ class Overview:
     bootstrap: Bootstrap
 
     def of(self, data: EvaluationSet) -> dict[str, Any]:
-        """One evaluation set."""
+        """One evaluation set; `leading` is the place of the update that tells most, `finding` what it tells."""
+        gains = [step_gains(updates, self.bootstrap) for updates in data.updates]
+        leading = leading_update(data.updates, [each["full"] for each in gains])
         return {
             "depth": self._depth(data),
-            "updates": [self._update(updates) for updates in data.updates],
+            "updates": [self._update(updates, each) for updates, each in zip(data.updates, gains, strict=True)],
+            "leading": leading,
+            "declines": sentences.clearly(gains[leading]["full"]) < 0,
+            "finding": finding(data.updates[leading]).sentence(),
         }
 
     def _depth(self, data: EvaluationSet) -> dict[str, Any] | None:
         sweep = next((sweep for sweep in self.records.sweeps if sweep.condition.same_set(data.condition)), None)
         return None if sweep is None else depth_summary(sweep, self.bootstrap)
 
-    def _update(self, updates: Updates) -> dict[str, Any]:
+    def _update(self, updates: Updates, gains: Mapping[str, Estimate]) -> dict[str, Any]:
         condition = updates.condition
         mechanism = self._row("mechanism", updates)
         contraction = self._row("contraction", updates)
         facts = []
         if isinstance(mechanism, MechanismRow):
-            said = sentences.of_share(mechanism.finite_step, mechanism.harmful, condition.n)
-            facts.append(_fact("Finite-step failures among harmful updates", mechanism.share, said))
-            for predictor, accuracy in (("A", mechanism.sign_slope), ("A + Q", mechanism.sign_quadratic)):
-                said = sentences.of_accuracy(accuracy, predictor)
-                facts.append(_fact(f"Sign accuracy of {predictor}", accuracy, said))
+            facts.append(_fact("finite", mechanism.share, mechanism.finite_step, mechanism.harmful))
+            for key, accuracy in (("sign_slope", mechanism.sign_slope), ("sign_quadratic", mechanism.sign_quadratic)):
+                facts.append(_fact(key, accuracy, round((accuracy.value or 0.0) * accuracy.n), accuracy.n))
         if isinstance(contraction, ContractionRow):
-            said = sentences.of_recovery(contraction.recovered, contraction.failures)
-            facts.append(_fact("Recovered by a quarter step", contraction.recovery, said))
+            facts.append(_fact("quarter", contraction.recovery, contraction.recovered, contraction.failures))
         sensitive = int(updates.layout_sensitive.sum())
         if sensitive:
             share = self.bootstrap.estimate({"share": Mean(updates.layout_sensitive)})["share"]
             said = sentences.of_layout(sensitive, condition.n, condition.layout_margin)
-            facts.append(_fact("Layout-sensitive outcomes", share, said))
+            facts.append(_fact("layout", share, sensitive, condition.n, said))
         certified = self._row("certificates", updates)
         if isinstance(certified, CertificateRow) and certified.share is not None:
             share = Estimate(certified.share, certified.updates)
-            facts.append(_fact("Certified outcomes", share, sentences.of_certificates(certified)))
+            said = sentences.of_certificates(certified)
+            facts.append(_fact("certified", share, certified.certified, certified.updates, said))
         return {
             "transition": condition.transition,
             "update": condition.update,
             "n": condition.n,
             "outcomes": outcome_shares(updates, self.bootstrap),
-            "steps": _steps(step_gains(updates, self.bootstrap), condition.kind),
+            "steps": _steps(gains),
             "bounded": self._bounded(updates),
             "facts": facts,
         }
@@ -106,8 +126,7 @@ class Overview:
         if row is None or not row.value("n"):
             return None
         gains = bounded_gains(updates, self.bootstrap)
-        steps = _steps(gains, updates.condition.kind)
-        return {"n": gains["safe"].n, "steps": [step | {"rule": ""} if step["blind"] else step for step in steps]}
+        return {"n": gains["safe"].n, "steps": _steps(gains)}
 
     def _row(self, table: str, updates: Updates, key: str = "") -> Row | None:
         result = self.tables.get(table)
@@ -145,17 +164,9 @@ def bounded_gains(updates: Updates, bootstrap: Bootstrap) -> dict[str, Estimate]
     return bootstrap.estimate({key: Mean(updates.floats(column)[inside]) for key, column in columns.items()})
 
 
-def _steps(gains: Mapping[str, Estimate], kind: str) -> list[dict[str, Any]]:
+def _steps(gains: Mapping[str, Estimate]) -> list[dict[str, Any]]:
     return [
-        {
-            "key": key,
-            "label": STEPS[key],
-            "blind": key in BLIND,
-            "rule": EXPLAINED[key],
-            **_numbers(gains[key]),
-            "text": _signed(gains[key]),
-            "words": sentences.of_oracle(gains[key]) if key in ORACLES else sentences.of_gain(gains[key], "it", kind),
-        }
+        {"key": key, "label": STEPS[key], "blind": key in BLIND, **_numbers(gains[key])}
         for key in STEPS
         if key in gains
     ]
@@ -170,7 +181,6 @@ def outcome_shares(updates: Updates, bootstrap: Bootstrap) -> list[dict[str, Any
             "label": outcome.label,
             "count": int((updates.outcome == outcome).sum()),
             **_numbers(shares[outcome]),
-            "text": _share(shares[outcome]),
         }
         for outcome in Outcome
     ]
@@ -189,16 +199,16 @@ def depth_summary(sweep: DepthSweep, bootstrap: Bootstrap) -> dict[str, Any]:
         "words": sentences.of_decline(peak, (decline.reference, decline.depth) if decline else None, sweep.depths[-1]),
     }
     if decline is not None:
-        summary["decline"] = {"from": decline.reference, "to": decline.depth, "text": _signed(decline.change)}
+        summary["decline"] = {"from": decline.reference, "to": decline.depth}
     if sweep.correct is not None:
         accuracy = bootstrap.estimate({depth: Mean(sweep.correct[:, at]) for at, depth in enumerate(sweep.depths)})
         summary["accuracy"] = [_numbers(accuracy[depth]) for depth in sweep.depths]
     return summary
 
 
-def _fact(label: str, estimate: Estimate, said: str) -> dict[str, Any]:
-    """A share with its interval and what it says."""
-    return {"label": label, **_numbers(estimate), "text": _share(estimate), "words": said}
+def _fact(key: str, share: Estimate, count: int, of: int, said: str = "") -> dict[str, Any]:
+    """A share with its interval and its counts; `said` is what only this update can say of it."""
+    return {"key": key, **_numbers(share), "count": count, "of": of, "said": said}
 
 
 def _numbers(estimate: Estimate) -> dict[str, float | None]:
@@ -208,19 +218,3 @@ def _numbers(estimate: Estimate) -> dict[str, float | None]:
         "low": interval.low if interval else None,
         "high": interval.high if interval else None,
     }
-
-
-def _signed(estimate: Estimate) -> list[str]:
-    """Value and interval as text; one entry where there is no interval."""
-    return _text(estimate, sentences.number, lambda value: sentences.number(value, sign=True))
-
-
-def _share(estimate: Estimate) -> list[str]:
-    return _text(estimate, sentences.percent, sentences.percent)
-
-
-def _text(estimate: Estimate, end: Callable[[float], str], value: Callable[[float], str]) -> list[str]:
-    if estimate.value is None:
-        return ["—"]
-    ends = [f"{end(estimate.interval.low)} to {end(estimate.interval.high)}"] if estimate.interval else []
-    return [value(estimate.value), *ends]

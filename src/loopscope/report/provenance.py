@@ -1,5 +1,6 @@
 """The manifest of a run in words, and what must be said at the top of the page."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,8 +20,13 @@ TENSORS = "tensors"
 """The entry of `ModelInfo.weights` that stands for the weights of a model that was read from no file."""
 
 
-def warnings_of(runs: Sequence[StoredRun]) -> list[str]:
-    """What a reader must not overlook: weights that were never trained, toy models, unfinished runs."""
+def warnings_of(runs: Sequence[StoredRun], again: str = "") -> list[str]:
+    """What a reader must not overlook: weights that were never trained, toy models, runs that are still going on.
+
+    Args:
+        runs: of the page.
+        again: the command that writes the page anew.
+    """
     random, toy = _models(runs, Weights.RANDOM), _models(runs, Weights.TOY)
     found = []
     if random:
@@ -32,8 +38,12 @@ def warnings_of(runs: Sequence[StoredRun]) -> list[str]:
         found.append(f"{joined(toy)} are small models that ship with loopscope. They are here to show the method.")
     for run in runs:
         if not run.finished:
-            done, all_units = len(run.unit_records), len(run.units)
-            found.append(f"{run.path.resolve().name} is unfinished: {done} of {all_units} work units are measured.")
+            done, asked = run.examples.height, sum(task.rows for task in run.manifest.tasks)
+            more = f" For what is measured since, write the page again: `{again}`." if again else ""
+            found.append(
+                f"{run.path.resolve().name} is unfinished: {done} of {asked} questions are measured so far, and this "
+                f"page is about these.{more}"
+            )
     return found
 
 
@@ -114,7 +124,7 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "Seeds", ", ".join(f"{name} {seed}" for name, seed in _seeds(manifest))
     yield "Settings", ", ".join(f"{name} {value}" for name, value in manifest.settings.items() if value is not None)
     yield "Measured by", f"loopscope {manifest.loopscope_version}, code SHA-256 {manifest.code_sha256}"
-    yield "Command", " ".join(manifest.command_line)
+    yield "Command", shlex.join(manifest.command_line)
     yield "Manifest", f"SHA-256 {manifest.digest}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,26 +15,23 @@ import polars as pl
 
 from loopscope.display import SOFT, Markup, element, html_table, swatch
 from loopscope.path import GRID, classify
+from loopscope.report.path_drawing import MODEL, UP, path_drawing
 from loopscope.report.question_view import QuestionView
 from loopscope.report.sentences import number, scale, signed
 from loopscope.studies.conditions import spelled
 
-UP, DOWN = "27,158,119", "176,71,154"
-MODEL, BEST, FINITE, ACCENT = "#9a8546", "currentColor", "#d55e00", "#4a72b8"
+DOWN = "176,71,154"
 STRONGEST, FAINT = 0.62, 0.04
 """Opacity of the largest gain or loss of a question; below the second there is no tint."""
 MOST_CHARACTERS = 12_000
 """Characters of a text that are shown."""
-WIDTH, HEIGHT = 460, 290
-LEFT, RIGHT, TOP, BOTTOM = 54, 14, 12, 58
-LINE = "stroke:currentColor;stroke-opacity:.2"
 _BOX = "flex:1 1 310px;min-width:0;max-width:720px"
 
 
 def as_html(view: QuestionView) -> str:
     """The whole display."""
     words = element("div", *_words(view), style=_BOX)
-    drawn = element("div", _path_plot(view), _legend(view), _facts(view), style=_BOX)
+    drawn = element("div", path_drawing(view), _legend(view), _facts(view), style=_BOX)
     return element(
         "div",
         element("p", element("strong", view.title)),
@@ -157,106 +154,6 @@ def _tint_key(most: float, alpha: float) -> Markup:
         f"gains {number(most)} nats",
         style=SOFT,
     )
-
-
-def _line(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    span = high - low or 1.0
-    return lambda value: round(start + (value - low) / span * (end - start), 2)
-
-
-def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round numbers of a linear axis.
-
-    >>> ticks(-0.1, 0.3)
-    [-0.1, 0.0, 0.1, 0.2, 0.3]
-    """
-    rough = (high - low) / wanted
-    base = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * base for factor in (1, 2, 2.5, 5, 10) if factor * base >= rough * (1 - 1e-9))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [float(f"{at * step:.12g}") for at in range(first, last + 1)]
-
-
-def _text(x: float, y: float, content: Any, anchor: str = "middle", **more: Any) -> Markup:
-    return element("text", content, x=x, y=y, text_anchor=anchor, fill="currentColor", font_size=12, **more)
-
-
-def _points(xs: Any, ys: Any, x: Callable[[float], float], y: Callable[[float], float]) -> str:
-    return " ".join(f"{x(float(a))},{y(float(b))}" for a, b in zip(xs, ys, strict=True))
-
-
-def _path_plot(view: QuestionView) -> Markup:
-    """φ(α) with its quadratic model; where the model leaves the frame it is cut."""
-    alphas, gains = view.path
-    low, high = min(0.0, float(gains.min())), max(0.0, float(gains.max()))
-    room = 0.14 * (high - low or 1e-9)
-    low, high = low - room, high + room
-    x, y = _line(0, 1, LEFT, WIDTH - RIGHT), _line(low, high, HEIGHT - BOTTOM, TOP)
-    parts: list[Markup] = []
-    safe = min(view.scales["safe"], 1.0)
-    if safe > 0:
-        height = HEIGHT - TOP - BOTTOM
-        parts.append(element("rect", x=x(0), y=TOP, width=x(safe) - x(0), height=height, fill=f"rgba({UP},.13)"))
-    for value in ticks(low, high):
-        parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(value), y2=y(value), style=LINE))
-        parts.append(_text(LEFT - 8, y(value) + 4, tick_text(value), "end"))
-    parts.append(
-        element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(0), y2=y(0), stroke="currentColor", stroke_opacity=0.5)
-    )
-    parts += [_text(x(value), HEIGHT - BOTTOM + 34, scale(value)) for value in (0, 0.25, 0.5, 0.75, 1)]
-    fine = np.linspace(0, 1, 201)
-    model = view.slope * fine + view.quadratic * fine**2
-    inside = np.flatnonzero((model < low) | (model > high))
-    until = int(inside[0]) if inside.size else fine.size
-    parts.append(
-        element(
-            "polyline", points=_points(fine[:until], model[:until], x, y),
-            fill="none", stroke=MODEL, stroke_width=1.6, stroke_dasharray="6 4",
-        )
-    )  # fmt: skip
-    parts.append(
-        element("polyline", points=_points(alphas, gains, x, y), fill="none", stroke="currentColor", stroke_width=2)
-    )
-    now = float(np.interp(view.alpha, alphas, gains))
-    parts += _marks(view, x)
-    parts.append(element("circle", cx=x(view.alpha), cy=y(now), r=5, fill=ACCENT))
-    label = f"Gain along the update: slope {signed(view.slope)}, full step {signed(view.gain)}"
-    return element(
-        "svg", *parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img",
-        aria_label=label, style=f"width:100%;max-width:{WIDTH}px;overflow:visible",
-    )  # fmt: skip
-
-
-MARKS = {
-    "predicted": ("α̂", MODEL, "scale that the quadratic model predicts"),
-    "best": ("α*", BEST, "best scale"),
-    "root": ("r²", MODEL, "root of the quadratic model"),
-    "boundary": ("r₁", FINITE, "progress boundary"),
-}
-"""Symbol, colour and meaning of the scales that are marked under the axis."""
-
-
-def _marks(view: QuestionView, x: Callable[[float], float]) -> Iterator[Markup]:
-    known = sorted((value, name) for name, value in view.scales.items() if name in MARKS and 0 <= value <= 1)
-    base, last, level = HEIGHT - BOTTOM, -math.inf, 0
-    for value, name in known:
-        symbol, colour, words = MARKS[name]
-        at = x(value)
-        level = (level + 1) % 2 if at - last < 24 else 0
-        last = at
-        yield element("path", d=f"M{at},{base + 1} l4,7 h-8 z", fill=colour)
-        title = element("title", f"{words}: {scale(value)}")
-        yield _text(at, base + 20 + 30 * level, Markup(f"{symbol}{title}"))
-
-
-def tick_text(value: float) -> str:
-    """A number on an axis, without idle zeros.
-
-    >>> tick_text(0.5), tick_text(-20.0), tick_text(0.00001)
-    ('0.5', '−20', '1×10⁻⁵')
-    """
-    written = number(value)
-    return written.rstrip("0").rstrip(".") if "." in written and "×" not in written else written
 
 
 def _legend(view: QuestionView) -> Markup:

@@ -1,6 +1,7 @@
 """Numbers and findings in plain words; every sentence follows from an estimate and its interval."""
 
 import math
+from dataclasses import dataclass
 
 from loopscope.path import Outcome
 from loopscope.stats import Estimate
@@ -85,6 +86,81 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%".replace(".0%", "%")
 
 
+@dataclass(frozen=True)
+class Finding:
+    """What one update did to all questions of a set, in counts."""
+
+    update: str
+    """`4→5`."""
+    kind: str
+    """`solution` or `options`."""
+    questions: int
+    harmful: int
+    failures: int
+    """Finite-step failures."""
+    predicted: int | None
+    """Of these, how many gain at the scale that slope and curvature predict; None where it was not measured."""
+    quarter: int | None
+    """How many gain at a quarter of the step; None likewise."""
+
+    def title(self, model: str) -> str:
+        """The finding in a few words."""
+        where = f"{model}: loop {self.update}"
+        if self.failures:
+            return f"{where} goes too far on {self.failures} of {self.questions} questions"
+        if self.harmful:
+            return f"{where} goes the wrong way on {self.harmful} of {self.questions} questions"
+        return f"{where} harms no question"
+
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        one, many = ("the right option", "the right options") if self.kind == "options" else ("reference", "references")
+        if not self.harmful:
+            return f"Loop {self.update} makes none of the {self.questions} {many} less likely."
+        if self.kind == "options":
+            said = f"Loop {self.update} makes {one} less likely for {self.harmful} of {self.questions} questions"
+        else:
+            said = f"Loop {self.update} makes {self.harmful} of {self.questions} {many} less likely"
+        if not self.failures:
+            return f"{said}; none of these updates starts in a helpful direction."
+        share = percent(self.failures / self.harmful)
+        said += f"; in {self.failures} of these {self.harmful} ({share}) the direction was right and the step too long"
+        if self.predicted is None:
+            return f"{said}."
+        won = _count(self.predicted, self.failures)
+        return f"{said}, and the length that slope and curvature predict would have gained in {won}."
+
+    def meaning(self) -> str:
+        """What that means, in two sentences."""
+        if self.failures:
+            which = "the right option" if self.kind == "options" else "the reference"
+            return (
+                "One more loop is a direction and a length: in these cases the direction helps and the length "
+                f"overshoots, so a shorter step the same way would have made {which} more likely. Slope and curvature "
+                "at the start of the step foretell it, but they are made with the answer at hand: they explain "
+                "failures and do not choose steps."
+            )
+        if self.harmful:
+            return (
+                "Where this loop harms, it starts in the wrong direction, so a short step the same way harms as well. "
+                "It is the direction that fails here, not the length of the step."
+            )
+        return (
+            "At this depth one more loop does no harm to any question. What more loops do is seen at the other updates."
+        )
+
+
+def _count(part: int, whole: int) -> str:
+    """A part in words where it is all or nothing.
+
+    >>> _count(3, 3), _count(0, 3), _count(2, 3), _count(1, 1)
+    ('all 3', 'none of them', '2 of them', 'it')
+    """
+    if part == whole:
+        return "it" if whole == 1 else f"all {whole}"
+    return f"{part} of them" if part else "none of them"
+
+
 def of_layout(sensitive: int, updates: int, margin: float) -> str:
     """How many outcomes the batch layout could have changed.
 
@@ -107,62 +183,6 @@ def clearly(estimate: Estimate) -> int:
     if interval is None:
         return 0
     return (interval.low > 0) - (interval.high < 0)
-
-
-def of_gain(estimate: Estimate, subject: str, kind: str) -> str:
-    """What a mean gain says of the reference; `subject` is the step that was taken."""
-    if estimate.value is None:
-        return f"There is no question to average {subject} over."
-    reference = "the right option" if kind == "options" else "the reference solution"
-    match clearly(estimate):
-        case 1:
-            return f"On average {subject} makes {reference} more likely."
-        case -1:
-            return f"On average {subject} makes {reference} less likely."
-    if estimate.interval is None:
-        return f"Too few questions to say what {subject} does on average."
-    return f"Whether {subject} helps or harms on average is not clear: the interval contains zero."
-
-
-def of_oracle(estimate: Estimate) -> str:
-    """What a choice made with the reference at hand is worth; it can always stay, so it never loses."""
-    if not estimate.value:
-        return "No question gains: staying is best for all of them."
-    return "It never loses, since it may stay: this is what knowing the reference would be worth."
-
-
-def of_accuracy(estimate: Estimate, predictor: str) -> str:
-    """How far a sign goes beyond a coin; it is taken with the reference at hand, so it explains and does not decide."""
-    if estimate.value is None:
-        return "No question to judge by."
-    right = percent(estimate.value)
-    low = estimate.interval.low if estimate.interval else None
-    beyond = "better than a coin" if low is not None and low > 0.5 else "not clearly better than a coin"
-    return f"Taken with the reference, {predictor} has the sign of the gain for {right} of the questions: {beyond}."
-
-
-def of_share(finite: int, harmful: int, n: int) -> str:
-    """Which of the two kinds of failure the harmful updates are."""
-    if not harmful:
-        return f"None of the {n} updates lowers the utility."
-    lower = "lowers" if harmful == 1 else "lower"
-    if not finite:
-        return f"{harmful} of {n} updates {lower} the utility, and none of these starts in a helpful direction."
-    return (
-        f"{harmful} of {n} updates {lower} the utility; {finite} of these {'starts' if finite == 1 else 'start'} in a "
-        "helpful direction, so a short enough step would have helped."
-    )
-
-
-def of_recovery(recovered: int, failures: int) -> str:
-    """What a quarter of the displacement does to the finite-step failures."""
-    if not failures:
-        return "There is no finite-step failure to recover."
-    one = failures == 1
-    return (
-        f"A quarter of the step turns {recovered} of {failures} finite-step {'failure' if one else 'failures'} "
-        "into a gain."
-    )
 
 
 def of_decline(peak: int, decline: tuple[int, int] | None, last: int) -> str:

@@ -1,6 +1,7 @@
 """`write_report`: runs in, one HTML file out."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from loopscope.report import study_pages
 from loopscope.report.assemble import document
 from loopscope.report.details import CHUNK, Details, Precision, TokenTable
 from loopscope.report.evaluation_set import EvaluationSet, TextChunks, index, sets_of
-from loopscope.report.overview import NEEDED_TABLES, Overview, Tables
+from loopscope.report.opening import Candidate, opening
+from loopscope.report.overview import EXPLAINED, FACTS, NEEDED_TABLES, Overview, Tables
 from loopscope.report.pack import pack
 from loopscope.report.provenance import provenance, warnings_of
 from loopscope.stats import Bootstrap
@@ -43,7 +45,8 @@ def write_report(
         raise LoopscopeError(f"{target} is a folder: name a file, such as {target / 'report.html'}")
     require_plain(target)
     records = open_records(runs)
-    page = Page(records, bootstrap or Bootstrap())
+    again = shlex.join(["loopscope", "report", *map(str, runs), "--output", str(target)])
+    page = Page(records, bootstrap or Bootstrap(), again)
     with clear_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     # The page speaks of commands, whoever writes it.
@@ -56,8 +59,9 @@ def write_report(
 class Page:
     """What goes into the file."""
 
-    def __init__(self, records: Records, bootstrap: Bootstrap) -> None:
+    def __init__(self, records: Records, bootstrap: Bootstrap, again: str) -> None:
         self.records = records
+        self.again = again
         self.sets = [(run, sets_of(run)) for run in records.runs]
         self.bootstrap = bootstrap
         flat = [data for _, sets in self.sets for data in sets]
@@ -70,7 +74,7 @@ class Page:
         """The file in order."""
         tables = study_pages.compute_tables(self.records, self.bootstrap)
         early: list[tuple[str, str]] = []
-        runs = []
+        runs, candidates = [], []
         labels = run_labels([run for run, _ in self.sets])
         for number, (run, sets) in enumerate(self.sets):
             overview = self._overview(run, tables)
@@ -78,7 +82,9 @@ class Page:
             for place, data in enumerate(sets):
                 name = f"s{number}-{place}"
                 early.append((name, index(data)))
-                described.append(self._set(name, data) | {"overview": overview.of(data)})
+                summary = overview.of(data)
+                described.append(self._set(name, data) | {"overview": summary})
+                candidates.append(Candidate(name, data, summary["leading"], summary["declines"]))
             runs.append(_run(run, labels[number]) | {"sets": described})
         studies = study_pages.study_pages(self.records, self.bootstrap, tables)
         self.late.insert(0, ("studies", pack({}, studies)))
@@ -89,7 +95,9 @@ class Page:
             "precision": self.precision.value,
             "level": self.bootstrap.level,
             "resamples": self.bootstrap.resamples,
-            "warnings": warnings_of([run for run, _ in self.sets]),
+            "warnings": warnings_of([run for run, _ in self.sets], self.again),
+            "opening": opening(candidates),
+            "explained": {"steps": EXPLAINED, "facts": FACTS},
             "runs": runs,
         }
         early.insert(0, ("meta", pack({}, meta)))
@@ -116,6 +124,7 @@ class Page:
             "kind": condition.kind,
             "affine": condition.affine,
             "questions": len(data),
+            "expected": condition.expected,
             "transitions": list(data.transitions),
             "depths": list(data.depths),
             "texts": texts.starts,

@@ -100,8 +100,11 @@ def test_updates_are_chosen_with_arrow_keys(visit, report):
     page = visit(report)
     card = page.locator(".set-card").first
     card.locator("input[type=radio]:checked").focus()
+    before = card.locator("input[type=radio]:checked").input_value()
     page.keyboard.press("ArrowUp")
-    assert "Outcomes of 3→4" in card.inner_text()
+    after = card.locator("input[type=radio]:checked").input_value()
+    assert {before, after} == {"3", "4"}
+    assert f"Outcomes of {after}→" in card.inner_text()
 
 
 def test_the_skip_link_leads_past_the_navigation(visit, report):

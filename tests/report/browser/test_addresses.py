@@ -37,7 +37,6 @@ def text(word):
 @pytest.mark.parametrize("word", PROPERTIES[:3])
 def test_a_word_of_every_object_is_no_view(visit, report, word):
     page = visit(report, f"#/{word}")
-    assert page.locator("h1").inner_text() == "What one more loop does"
     assert page.locator("main").get_attribute("data-view") == "overview"
 
 

@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 
 
 def rows(page):
@@ -37,12 +38,73 @@ def test_filters_by_run_task_and_update(visit, report, riddles):
     assert page.locator(".empty").is_visible()
 
 
-def test_filter_by_depth_keeps_the_deeper_updates(visit, report):
-    page = visit(report, "#/questions?run=first")
-    assert count(page).endswith("of 60 updates")
-    field(page, "Depth").select_option("4")
-    assert count(page) == "30 updates"
-    assert "depth=4" in page.url
+def test_finite_step_failures_stand_first_the_greatest_loss_before_others(visit, report, riddles):
+    page = visit(report, "#/questions?run=first&t=4")
+    gain, outcome = riddles.path(1, 1.0), riddles.outcome(1)
+    order = np.lexsort((gain, -outcome.astype(int)))
+    expected = [f"Riddle {row}:" for row in order[:5]]
+    shown = page.locator("table.records tbody a").all_inner_texts()[:5]
+    assert [text[: len(start)] for text, start in zip(shown, expected, strict=True)] == expected
+
+
+def test_a_click_anywhere_in_a_row_opens_it(visit, report):
+    page = visit(report, "#/questions?run=first&t=4")
+    row = page.locator("table.records tbody tr").nth(2)
+    words = row.locator("a").inner_text()
+    row.locator("td").nth(3).click()
+    page.wait_for_selector(".question-head")
+    assert words in page.locator(".words-panel").inner_text()
+
+
+def numbers(page, column):
+    return page.locator(f"table.records tbody td:nth-child({column})").all_inner_texts()
+
+
+@pytest.mark.parametrize("column", [4, 5, 6, 7])
+def test_a_column_has_one_format(visit, report, column):
+    shown = numbers(visit(report, "#/questions?run=first"), column)
+    assert len(shown) == 50
+    assert len({len(text.partition(".")[2]) for text in shown if text != "—"}) == 1
+    assert not any("×" in text or "-" in text for text in shown)
+    if column < 6:
+        assert all(text[0] in "+−" for text in shown)
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_every_number_of_a_row_is_within_the_window(visit, report, width):
+    page = visit(report, "#/questions", viewport={"width": width, "height": 900})
+    for cell in page.locator("table.records tbody tr").first.locator("td").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert cell.inner_text().strip()
+
+
+def test_back_returns_through_the_choices(visit, expect, report):
+    page = visit(report, "#/questions")
+    field(page, "Run").select_option("first")
+    field(page, "Update").select_option("4")
+    page.locator("th button[data-sort=gain]").click()
+    page.go_back()
+    expect(page.locator("th[aria-sort=descending]")).to_contain_text("Outcome")
+    page.go_back()
+    expect(field(page, "Update")).to_have_value("")
+    expect(field(page, "Run")).to_have_value("first")
+    page.go_back()
+    expect(field(page, "Run")).to_have_value("")
+    page.go_forward()
+    expect(field(page, "Run")).to_have_value("first")
+
+
+def test_the_page_of_the_table_is_in_the_address(visit, expect, report):
+    page = visit(report, "#/questions")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator(".table-head [role=status]")).to_have_text("51–100 of 140 updates")
+    again = visit(report, page.url[page.url.index("#") :])
+    expect(again.locator(".table-head [role=status]")).to_have_text("51–100 of 140 updates")
+    assert numbers(again, 4) == numbers(page, 4)
+    page.go_back()
+    expect(page.locator(".table-head [role=status]")).to_have_text("1–50 of 140 updates")
 
 
 def test_text_filter_reads_the_whole_question(visit, expect, report):

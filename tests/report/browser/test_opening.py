@@ -2,7 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
+
+from loopscope.report import write_report
+from loopscope.stats import Bootstrap
+from loopscope.store import open_or_create
 
 VIEWS = ("overview", "questions", "studies", "provenance")
 
@@ -37,6 +42,100 @@ def test_overview_shows_both_runs_with_their_numbers(visit, report, riddles):
     assert [head.split()[0] for head in heads] == ["Needs", "Uses", "Needs", "Uses"]
     own = int(((riddles.A[1] > 0) & (riddles.Q[1] < 0)).sum())
     assert f"a safe step exists: {own} of 30 questions" in card.inner_text()
+
+
+def test_it_opens_with_a_measured_path_that_rises_and_falls(visit, expect, report, riddles):
+    page = visit(report)
+    figure = page.locator(".opening-figure")
+    points = figure.locator("polyline.measured").get_attribute("points").replace(",", " ").split()
+    heights = -np.array(points[1::2], dtype=float)
+    assert heights.argmax() not in (0, 20)
+    assert heights[20] < heights[0]
+    href = figure.locator("a").get_attribute("href")
+    row, at = int(re.search(r"riddles-(\d+)", href)[1]), riddles.transitions.index(int(re.search(r"t=(\d)", href)[1]))
+    expected = np.polyval(np.polyfit(riddles.grid(at)[row], heights, 1), riddles.grid(at)[row])
+    np.testing.assert_allclose(heights, expected, atol=0.1)
+    figure.locator("a").click()
+    expect(page.locator(".question-head h1")).to_contain_text(f"riddles-{row}")
+    assert riddles.outcome(at)[row] == 3
+
+
+def test_the_opening_says_what_was_found_and_leads_to_the_questions(visit, expect, report, riddles):
+    page = visit(report)
+    at = 1 if "loop 4→5" in page.locator("h1").inner_text() else 0
+    failures, harmful = int((riddles.outcome(at) == 3).sum()), int((riddles.path(at, 1.0) < 0).sum())
+    assert f"goes too far on {failures} of 30 questions" in page.locator("h1").inner_text()
+    assert f"{failures} of these {harmful}" in page.locator(".opening .lead").inner_text()
+    findings = page.locator(".findings li").all_inner_texts()
+    assert [text.split(".")[0] for text in findings] == ["some/looped-model on riddles test", "drawn on choices test"]
+    page.get_by_role("link", name=f"All {failures} finite-step failures").click()
+    expect(page.locator(".table-head [role=status]")).to_have_text(f"{failures} updates")
+
+
+def test_numbers_of_a_card_share_their_format_and_an_axis(visit, report):
+    page = visit(report)
+    for card in page.locator(".set-card").all():
+        means = card.locator("label.update .number").all_inner_texts()
+        assert len({len(text.partition(".")[2]) for text in means}) == 1
+        for text in means:
+            assert re.fullmatch(r"[+−]?\d+(\.\d+)?", text)
+        assert card.locator(".step.axis").count() == card.locator(".steps").count() / 2
+        assert len(card.locator(".step.axis").first.locator(".tick").all_inner_texts()) >= 2
+
+
+def test_words_are_said_once(visit, report):
+    """Long texts that several cards would share stand in one place."""
+    page = visit(report)
+    texts = page.locator(".set-card").all_inner_texts()
+    lines = [{line for line in text.splitlines() if len(line) > 80} for text in texts]
+    assert lines[0] & lines[1] == set()
+    assert page.locator(".bar-legend").count() == 1
+    assert page.locator(".how-to-read dt").all_inner_texts()[:2] == ["Full step", "Quarter step"]
+
+
+def test_the_chosen_update_is_in_the_address_and_back_undoes_it(visit, expect, report):
+    page = visit(report)
+    card = page.locator(".set-card").first
+    before = card.locator("input[type=radio]:checked").input_value()
+    other = "3" if before == "4" else "4"
+    card.locator("label.update", has=page.locator(f"input[value='{other}']")).click()
+    expect(card).to_contain_text(f"Outcomes of {other}→")
+    again = visit(report, page.url[page.url.index("#") :])
+    expect(again.locator(".set-card").first).to_contain_text(f"Outcomes of {other}→")
+    page.go_back()
+    expect(page.locator(".set-card").first).to_contain_text(f"Outcomes of {before}→")
+    assert "report.html" in page.url
+
+
+def test_runs_of_one_task_share_the_update_and_the_axes(visit, expect, tmp_path, synthetic):
+    questions = [synthetic.Question("q", ["a b"])] * 12
+    for seed in (1, 2):
+        synthetic.write_run(
+            tmp_path / f"run{seed}", synthetic.Made(questions, seed=seed, model={"name": f"model {seed}"})
+        )
+    path = write_report([tmp_path / "run1", tmp_path / "run2"], tmp_path / "report.html", Bootstrap(resamples=20))
+    page = visit(path)
+    cards = page.locator(".set-card").all()
+    for transition in ("3", "4"):
+        cards[0].locator("label.update", has=page.locator(f"input[value='{transition}']")).click()
+        for card in cards:
+            expect(card).to_contain_text(f"Outcomes of {transition}→")
+        ticks = [card.locator(".step.axis .tick").all_inner_texts() for card in cards]
+        assert ticks[0] == ticks[1]
+
+
+def test_back_returns_to_where_the_page_was_left(visit, expect, report):
+    page = visit(report)
+    page.locator(".how-to-read").scroll_into_view_if_needed()
+    page.wait_for_timeout(300)
+    left = page.evaluate("scrollY")
+    assert left > 300
+    page.locator(".set-card .outcomes a").last.evaluate("(link) => link.click()")
+    expect(page.locator("main")).to_have_attribute("data-view", "questions")
+    assert page.evaluate("scrollY") == 0
+    page.go_back()
+    expect(page.locator("main")).to_have_attribute("data-view", "overview")
+    page.wait_for_function(f"Math.abs(scrollY - {left}) < 5")
 
 
 def test_choosing_an_update_shows_its_numbers(visit, report, riddles):
@@ -108,3 +207,27 @@ def test_a_decline_before_the_best_depth_is_marked(visit, page_of, synthetic):
     assert page.locator(".set-card .chart").count() == 2
     assert page.locator(".set-card .chart").first.get_by_text("clearly lower").count() == 1
     assert page.locator(".set-card .chart").last.get_by_text("best").count() == 1
+
+
+def test_a_run_that_is_going_on_says_so_and_its_page_can_be_written_again(visit, expect, tmp_path, synthetic):
+    made = synthetic.Made([synthetic.Question(f"Riddle {row}", ["a b"]) for row in range(12)], unit_size=4)
+    manifest = synthetic.manifest_of(made)
+    makers = {"examples": synthetic.examples, "questions": synthetic.questions, "depths": synthetic.depths}
+    with open_or_create(tmp_path / "run", manifest) as writer:
+        unit = writer.pending()[0]
+        rows = np.arange(unit.start, unit.stop)
+        tables = makers | {"tokens": synthetic.tokens}
+        writer.commit(unit, {table.name: tables[table.name](made, rows) for table in manifest.tables()})
+    target = tmp_path / "report.html"
+    page = visit(write_report([tmp_path / "run"], target, Bootstrap(resamples=20)))
+    warning = page.locator("#warnings")
+    expect(warning).to_contain_text("run is unfinished: 4 of 12 questions are measured so far")
+    expect(warning.locator("code")).to_have_text(f"loopscope report {tmp_path / 'run'} --output {target}")
+    expect(page.locator(".set-card header")).to_contain_text("4 of 12 questions so far")
+    page.goto(target.as_uri() + "#/questions")
+    expect(page.locator(".table-head [role=status]")).to_have_text("8 updates")
+    synthetic.write_run(tmp_path / "run", made)
+    assert write_report([tmp_path / "run"], target, Bootstrap(resamples=20)) == target
+    page.reload()
+    expect(page.locator(".table-head [role=status]")).to_have_text("24 updates")
+    expect(warning).to_have_text("")

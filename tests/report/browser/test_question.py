@@ -82,17 +82,144 @@ def test_tokens_stand_where_the_run_says_even_after_wide_characters(visit, repor
     assert words == [" green", " 😀", " one"]
 
 
-def test_options_show_their_scores_at_both_ends(visit, report):
-    page = visit(report, "#/question?run=second&task=choices/test&id=choices-6&t=2")
-    options = page.locator(".option")
-    assert options.count() == 4
-    assert page.locator(".option.right").get_attribute("aria-label") == "Option C, the right one"
+def option_scores(report, row, depth):
     frame = StoredRun(report.parent / "second").depths
-    scores = frame.filter(pl.col("row") == 6, pl.col("depth").is_in([2, 3])).sort("depth")["option_scores"].to_list()
-    text = options.nth(1).locator(".scores").inner_text().replace("−", "-").replace("✓", "")
-    before, after = text.replace("nats per token", "").split("→")
-    assert float(before) == pytest.approx(scores[0][1], rel=5e-3)
-    assert float(after) == pytest.approx(scores[1][1], rel=5e-3)
+    return frame.filter(pl.col("row") == row, pl.col("depth") == depth)["option_scores"].to_list()[0]
+
+
+def shown_scores(page):
+    return [
+        float(each)
+        for each in page.locator(".option .score-now [data-value]").evaluate_all(
+            "(all) => all.map((e) => e.dataset.value)"
+        )
+    ]
+
+
+def test_option_scores_follow_the_slider(visit, report):
+    page = visit(report, "#/question?run=second&task=choices/test&id=choices-6&t=2")
+    assert page.locator(".option").count() == 4
+    assert page.locator(".option.right").get_attribute("aria-label") == "Option C, the right one"
+    before, after = option_scores(report, 6, 2), option_scores(report, 6, 3)
+    tokens = token_rows(report, "second", 6, 2)
+    for alpha, at in ((0.0, 0), (0.25, 5), (0.6, 12), (1.0, 20)):
+        slide(page, alpha)
+        moved = tokens.group_by("option", maintain_order=True).agg(pl.col("grid_gain").list.get(at).mean())
+        between = np.array(before) + moved["grid_gain"].to_numpy()
+        expected = {0.0: before, 1.0: after}.get(alpha, between)
+        np.testing.assert_allclose(shown_scores(page), expected, rtol=1e-5)
+        chosen = page.locator(".option").evaluate_all(
+            "(all) => all.map((e) => e.querySelector('.score-now strong') !== null)"
+        )
+        assert chosen.index(True) == int(np.argmax(expected))
+        assert chosen.count(True) == 1
+        chance = page.locator(".option .chance").first.get_attribute("aria-label")
+        expected_share = np.exp(expected[0]) / np.exp(expected).sum()
+        assert float(chance.removeprefix("probability ").removesuffix("%")) == pytest.approx(
+            100 * expected_share, abs=0.06
+        )
+
+
+def test_without_tokens_options_have_scores_at_both_ends_alone(visit, page_of, synthetic):
+    questions = [synthetic.Question("q", [" a", " b"], 1)] * 3
+    path = page_of(synthetic.Made(questions, tokens=False, name="pair"))
+    page = visit(path, "#/question?run=run&task=pair/test&id=pair-1&t=4&alpha=0.5")
+    assert "only a run with --tokens knows the score" in page.locator(".option").first.inner_text()
+    slide(page, 1)
+    assert len(shown_scores(page)) == 2
+
+
+def test_the_plot_is_dragged_and_read(visit, report, riddles):
+    page = visit(report, ADDRESS.format(row=8, t=4))
+    box = page.locator(".held .chart svg").bounding_box()
+
+    def place(alpha):
+        return box["x"] + 62 + alpha * (box["width"] - 62 - 16)
+
+    page.mouse.move(place(0.3), box["y"] + 150)
+    assert page.locator(".tip.reading").inner_text().startswith("α 0.3:")
+    assert page.locator("output").inner_text() == "1"
+    page.mouse.down()
+    page.mouse.move(place(0.5), box["y"] + 150)
+    page.mouse.up()
+    assert page.locator("output").inner_text() == "0.5"
+    assert phi(page) == np.float32(riddles.grid(1)[8, 10])
+    assert "alpha=0.5" in page.url
+    page.mouse.move(place(0.7), box["y"] + 150)
+    assert page.locator("output").inner_text() == "0.5"
+
+
+def test_the_question_names_its_model_and_run(visit, report):
+    page = visit(report, ADDRESS.format(row=8, t=4))
+    assert page.locator(".question-head .where").inner_text() == "some/looped-model · run first · loop 4→5"
+
+
+def test_axes_have_titles(visit, report):
+    page = visit(report, ADDRESS.format(row=8, t=4))
+    titles = page.locator(".question svg .axis-title").all_text_contents()
+    assert "share α of the update" in titles
+    assert any(text.startswith("gain φ(α), ") and text.endswith("nats") for text in titles)
+    assert any(text.startswith("utility, ") for text in titles)
+
+
+def test_all_updates_stand_on_one_axis(visit, expect, report, riddles):
+    page = visit(report, ADDRESS.format(row=3, t=4))
+    links = page.locator(".depth-panel svg[role=group] a")
+    assert links.count() == 2
+    # Where one path ends the next begins: the height of both is the utility after four loops.
+    ends = [
+        [float(part) for part in link.locator("polyline").last.get_attribute("points").replace(",", " ").split()]
+        for link in links.all()
+    ]
+    assert ends[0][-2:] == pytest.approx(ends[1][:2], abs=1e-2)
+    values = np.concatenate([riddles.utility[3, 2 + at] + riddles.grid(at)[3] for at in range(2)])
+    heights = np.concatenate([each[1::2] for each in ends])
+    fitted = np.polyval(np.polyfit(values, heights, 1), values)
+    np.testing.assert_allclose(heights, fitted, atol=0.05)
+    links.first.click()
+    expect(page.locator(".chip[aria-current]")).to_contain_text("3→4")
+
+
+def test_an_uphill_that_nobody_could_see_is_enlarged(visit, page_of, synthetic):
+    made = synthetic.Made([synthetic.Question("q", ["a b"])] * 3)
+    made.A[:], made.Q[:], made.R[:] = 0.1, -1.0, 0.0
+    path = page_of(made)
+    assert (
+        visit(path, "#/question?run=run&task=riddles/test&id=riddles-1&t=4").locator(".numbers-panel svg").count() == 1
+    )
+    made.A[:], made.Q[:] = 1.0, -1.5
+    assert (
+        visit(page_of(made), "#/question?run=run&task=riddles/test&id=riddles-1&t=4")
+        .locator(".numbers-panel svg")
+        .count()
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("A", "Q", "names"), [(-0.5, -0.5, ["α̂, α*"]), (1.0, -1.02, ["α̂, α*", "r⁽²⁾"]), (0.3, -2.0, ["α̂", "α*", "r⁽²⁾"])]
+)
+def test_names_of_scales_do_not_touch(visit, page_of, synthetic, A, Q, names):
+    made = synthetic.Made([synthetic.Question("q", ["a b"])] * 3)
+    made.A[:], made.Q[:], made.R[:] = A, Q, 0.0
+    page = visit(page_of(made), "#/question?run=run&task=riddles/test&id=riddles-1&t=4")
+    texts = page.locator(".step-panel .named text")
+    found = [text.split("scale")[0].split("best")[0].split("root")[0] for text in texts.all_text_contents()]
+    assert sorted("".join(sorted(name)) for name in found) == sorted("".join(sorted(name)) for name in names)
+    boxes = [each.bounding_box() for each in texts.all()]
+    for at, one in enumerate(boxes):
+        for other in boxes[:at]:
+            apart = one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
+            assert apart or abs(one["y"] - other["y"]) >= 12
+
+
+def test_the_path_stays_in_view_while_the_tokens_scroll(visit, report):
+    page = visit(report, ADDRESS.format(row=8, t=4), viewport={"width": 390, "height": 844})
+    page.locator(".depth-panel").scroll_into_view_if_needed()
+    box = page.locator(".step-panel").bounding_box()
+    assert 0 <= box["y"] < 20
+    assert box["height"] < 844 / 2
+    assert page.locator("#alpha").is_visible()
 
 
 def test_a_link_opens_the_same_scale(visit, report):
@@ -116,6 +243,7 @@ def test_bounds_and_boundary_are_drawn_where_they_are_known(visit, report, riddl
     page = visit(report, ADDRESS.format(row=row, t=4))
     text = page.locator(".step-panel").inner_text()
     assert "what the curvature bounds allow" in text
+    text = page.locator(".numbers-panel").inner_text()
     assert "Boundary r₁" in text
     assert "Safe range" in text
     assert page.locator(".step-panel svg polygon").count() == 1

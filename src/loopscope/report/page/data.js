@@ -104,6 +104,15 @@ export async function detailsOf(set, row, transition) {
   return found;
 }
 
+/** The grids of every update of one question, by transition; null where the run's level has none. */
+export async function gridsOf(set, row) {
+  const size = page.meta.chunk;
+  const pack = await late(`${set.name}-d${Math.floor(row / size)}`);
+  if (!pack.grid) return null;
+  const count = pack.grid.length / (set.transitions.length * page.meta.grid.length);
+  return new Map(set.transitions.map((transition, t) => [transition, cut(pack.grid, t * count + (row % size), page.meta.grid.length)]));
+}
+
 const cut = (values, at, width) => values.subarray(at * width, (at + 1) * width);
 
 const sumBefore = (counts, at) => counts.subarray(0, at).reduce((sum, value) => sum + value, 0);

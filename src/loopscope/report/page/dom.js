@@ -41,12 +41,18 @@ export function replace(element, ...children) {
   return element;
 }
 
+/** While a view is laid out its boxes can be a few pixels wide for a moment; no axis fits into that. */
+const NARROWEST = 120;
+
 /** A box whose drawing is made anew whenever its width changes. */
 export function chart(label, draw) {
   const box = h("div", { class: "chart" });
   let width = 0;
   const redraw = () => {
-    if (width > 0) replace(box, fill(draw(width), { role: "img", "aria-label": visible(label) }, []));
+    if (width < NARROWEST) return;
+    const drawing = draw(width);
+    // A drawing with links inside is a group and says so; any other is one picture.
+    replace(box, fill(drawing, { role: drawing.getAttribute("role") ?? "img", "aria-label": visible(label) }, []));
   };
   new ResizeObserver((entries) => {
     const now = Math.round(entries[0].contentRect.width);

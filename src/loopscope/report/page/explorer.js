@@ -1,7 +1,7 @@
 // The view of all questions: plot and table of the same updates, under one filter that lives in the address.
 
 import { certified, h, replace, swatch } from "./dom.js";
-import { plural, scale, signed } from "./numbers.js";
+import { columnFormat, plural } from "./numbers.js";
 import { note, page, recordAddress, recordsReady, searchable, update } from "./data.js";
 import { NO_FILTER, filterBar, filterFromAddress, filterValues, matching, sorted } from "./filters.js";
 import { Scatter } from "./scatter.js";
@@ -17,17 +17,22 @@ export async function showExplorer(main, params) {
     pointed: () => {},
   });
   const table = new Table({
-    sorted: (sort, dir) => apply({ sort, dir }, false),
+    sorted: (sort, dir) => apply({ sort, dir, from: "" }, false),
+    turned: (from) => {
+      filter = { ...filter, from: from ? String(from) : "" };
+      note("questions", filterValues(filter), { step: true });
+    },
     pointed: (record) => scatter.point(scatter.records.indexOf(record)),
   });
   const bar = h("div");
   const apply = (changes, refilter = true) => {
-    filter = { ...filter, ...changes };
+    filter = { ...filter, ...(refilter && Object.keys(changes).length ? { from: "" } : {}), ...changes };
     if (refilter) scatter.show(matching(filter));
     const order = sorted(scatter.records, filter.sort, filter.dir);
     Object.assign(explorer, { order, filter });
-    table.show(order, filter.sort, filter.dir);
-    note("questions", filterValues(filter));
+    table.show(order, filter);
+    // A word that is being typed is not a step for every letter.
+    note("questions", filterValues(filter), { step: Object.keys(changes).some((name) => name !== "q") });
     redrawBar();
   };
   const redrawBar = () => {
@@ -40,7 +45,7 @@ export async function showExplorer(main, params) {
   };
   replace(
     main,
-    h("div", { class: "intro" }, h("h1", {}, "Questions"), h("p", {}, "Each point is one update of one question. To the right the update starts uphill; below the line it ends lower than it began. The tinted quarter holds the finite-step failures: right direction, wrong step.")),
+    h("div", { class: "intro" }, h("h1", {}, "Questions"), h("p", {}, "Each point is one update of one question. To the right the update starts uphill; below the line it ends lower than it began. The tinted quarter holds the finite-step failures: right direction, step too long.")),
     bar,
     h("div", { class: "explorer" }, h("div", { class: "card plot-card" }, scatter.box), table.box),
   );
@@ -63,8 +68,10 @@ const COLUMNS = [
 ];
 
 class Table {
-  constructor({ sorted, pointed }) {
+  constructor({ sorted, turned, pointed }) {
     this.sortBy = sorted;
+    this.turned = turned;
+    this.formats = { slope: columnFormat(page.slope), gain: columnFormat(page.gain) };
     this.pointed = pointed;
     this.start = 0;
     this.count = h("p", { class: "soft", role: "status" });
@@ -83,9 +90,10 @@ class Table {
     );
   }
 
-  show(records, sort, direction) {
+  show(records, { sort, dir: direction, from }) {
     this.records = records;
-    this.start = 0;
+    const asked = Math.floor(Number(from) / PAGE) * PAGE;
+    this.start = asked > 0 && asked < records.length ? asked : 0;
     replace(this.head, COLUMNS.map((column) => this.heading(column, sort, direction)));
     this.fill();
   }
@@ -98,6 +106,7 @@ class Table {
       "button",
       { type: "button", "data-sort": column.key, onclick: () => this.sortBy(column.key, flip) },
       column.title,
+      this.formats[column.key]?.unit("") && h("span", { class: "unit" }, ` (${this.formats[column.key].unit("").trim()})`),
       column.name && h("span", { class: "visually-hidden" }, `, ${column.name}`),
       mine && h("span", { class: "arrow", "aria-hidden": "true" }, direction === "desc" ? " ↓" : " ↑"),
     );
@@ -107,6 +116,7 @@ class Table {
   turn(by) {
     this.start += by * PAGE;
     this.fill();
+    this.turned(this.start);
   }
 
   fill() {
@@ -126,14 +136,21 @@ class Table {
     const point = () => this.pointed(record);
     return h(
       "tr",
-      { onmouseenter: point, onfocusin: point },
+      { onmouseenter: point, onfocusin: point, onclick: (event) => open(event, record) },
       h("td", {}, h("a", { href: recordAddress(record) }, set.snippets[page.row[record]] || set.ids[page.row[record]]), where && h("span", { class: "soft small" }, where)),
       h("td", { class: "number" }, update(page.transition[record])),
       h("td", {}, h("span", { class: "kind-cell" }, swatch(outcome), SHORT[outcome], certified(page.certified[record]))),
-      h("td", { class: "numeric" }, signed(page.slope[record])),
-      h("td", { class: "numeric" }, signed(page.gain[record])),
-      h("td", { class: "numeric" }, scale(page.scale[record])),
-      h("td", { class: "numeric" }, scale(page.optimum[record])),
+      h("td", { class: "numeric", "data-name": "A" }, this.formats.slope.text(page.slope[record])),
+      h("td", { class: "numeric", "data-name": "ΔU" }, this.formats.gain.text(page.gain[record])),
+      h("td", { class: "numeric", "data-name": "α̂" }, places(page.scale[record])),
+      h("td", { class: "numeric", "data-name": "α*" }, places(page.optimum[record])),
     );
   }
+}
+
+const places = (value) => (Number.isFinite(value) ? value.toFixed(2) : "—");
+
+/** A click anywhere in a row opens it; one that ends a selection of text does not. */
+function open(event, record) {
+  if (!event.target.closest("a") && !String(getSelection())) location.hash = recordAddress(record);
 }

@@ -1,9 +1,9 @@
-// Which updates are shown: by run, task, transition, depth, outcome and words; read from and written to the address.
+// Which updates are shown: by run, task, transition, outcome and words; read from and written to the address.
 
 import { h, swatch } from "./dom.js";
 import { BAR_ORDER, OUTCOMES, page, searchable, update } from "./data.js";
 
-export const NO_FILTER = { run: "", task: "", t: "", depth: "", outcome: "", q: "", sort: "gain", dir: "asc" };
+export const NO_FILTER = { run: "", task: "", t: "", outcome: "", q: "", sort: "outcome", dir: "desc", from: "" };
 
 export function filterFromAddress(params) {
   const filter = { ...NO_FILTER };
@@ -19,7 +19,6 @@ export const filterValues = (filter) => Object.fromEntries(Object.entries(filter
 export function matching(filter) {
   const outcomes = filter.outcome === "" ? null : new Set(filter.outcome.split(",").map(Number));
   const transition = filter.t === "" ? null : Number(filter.t);
-  const shallowest = filter.depth === "" ? 0 : Number(filter.depth);
   const words = filter.q.trim().toLowerCase();
   const found = new Uint32Array(page.total);
   let count = 0;
@@ -27,7 +26,7 @@ export function matching(filter) {
     if ((filter.run && set.run.label !== filter.run) || (filter.task && set.task !== filter.task)) return;
     const has = words ? Uint8Array.from(set.search ?? set.snippets, (text) => text.toLowerCase().includes(words)) : null;
     set.transitions.forEach((t, at) => {
-      if ((transition !== null && t !== transition) || t < shallowest) return;
+      if (transition !== null && t !== transition) return;
       const base = set.base + at * set.questions;
       for (let row = 0; row < set.questions; row++) {
         if ((!outcomes || outcomes.has(page.outcome[base + row])) && (!has || has[row])) found[count++] = base + row;
@@ -40,7 +39,7 @@ export function matching(filter) {
 /** The column of the page that each word of an address sorts by. */
 const COLUMN_OF = new Map([...["question", "slope", "gain", "scale", "optimum", "outcome"].map((name) => [name, name]), ["t", "transition"]]);
 
-/** The same records in the order of the table; missing numbers last. */
+/** The same records in the order of the table; missing numbers last, and within an outcome the greatest loss first. */
 export function sorted(records, sort, direction) {
   const sign = direction === "desc" ? -1 : 1;
   const order = Uint32Array.from(records);
@@ -51,7 +50,7 @@ export function sorted(records, sort, direction) {
   const key = page[COLUMN_OF.get(sort)];
   return order.sort((a, b) => {
     const [x, y] = [key[a], key[b]];
-    if (x === y) return a - b;
+    if (x === y) return (sort === "outcome" && page.gain[a] - page.gain[b]) || a - b;
     if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y) || a - b;
     return sign * (x - y);
   });
@@ -77,7 +76,6 @@ export function filterBar(filter, changed) {
     runs.length > 1 && select("Run", filter.run, runs, change("run")),
     tasks.length > 1 && select("Task", filter.task, tasks, change("task")),
     transitions.length > 1 && select("Update", filter.t, transitions, change("t")),
-    transitions.length > 1 && select("Depth", filter.depth, transitions.slice(1).map(([t]) => [t, `≥ ${t}`]), change("depth")),
     searchBox(filter, change("q")),
   );
 }

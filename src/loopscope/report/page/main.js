@@ -19,6 +19,17 @@ const VIEWS = new Map([
 
 let opened = null;
 
+/** How far each step of the history was scrolled, so that Back returns to the place that was left. */
+function rememberScroll() {
+  let waiting = null;
+  history.scrollRestoration = "manual";
+  addEventListener("scroll", () => {
+    clearTimeout(waiting);
+    const [hash, y] = [location.hash, scrollY];
+    waiting = setTimeout(() => location.hash === hash && history.replaceState({ y }, ""), 200);
+  });
+}
+
 async function route() {
   // The skip link is an address too; it moves the focus and opens nothing.
   if (location.hash === "#main") return;
@@ -43,7 +54,7 @@ async function route() {
   main.dataset.view = name;
   document.title = `${title} · ${page.meta.runs.map((run) => run.model).join(", ")} · loopscope`;
   if (route.moved) {
-    scrollTo(0, 0);
+    scrollTo(0, history.state?.y ?? 0);
     main.focus({ preventScroll: true });
   }
   route.moved = true;
@@ -56,9 +67,10 @@ async function start() {
     byId("views"),
     [...VIEWS].filter(([, view]) => view.title).map(([name, view]) => h("a", { href: address(name), "data-view": name }, view.title)),
   );
-  replace(byId("warnings"), page.meta.warnings.map((text) => h("p", { class: "warning", role: "note" }, text)));
+  replace(byId("warnings"), page.meta.warnings.map((text) => h("p", { class: "warning", role: "note" }, text.split(/`([^`]*)`/).map((part, at) => (at % 2 ? h("code", {}, part) : part)))));
   replace(byId("foot"), `Written by loopscope ${page.meta.version}. This file holds everything it shows and loads nothing.`);
   addEventListener("hashchange", route);
+  rememberScroll();
   await route();
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }

@@ -15,8 +15,44 @@ export function number(value, { sign = false, digits = 3 } = {}) {
   return `${mark}${Number(mantissa)}×10${raised(exponent)}`;
 }
 
-/** A number on an axis: the same without idle zeros. */
-export const tickText = (value) => number(value).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+const size = (value) => Math.floor(Math.log10(value));
+
+/** One power of ten for numbers up to `most`: none where they can be written out. */
+const shared = (most) => (most > 0 && (size(most) < -2 || size(most) > 3) ? size(most) : 0);
+
+const fixed = (value, exponent, decimals, sign) => {
+  if (!Number.isFinite(value)) return "—";
+  return (value < 0 ? "−" : sign && value > 0 ? "+" : "") + (Math.abs(value) / 10 ** exponent).toFixed(decimals);
+};
+
+/** A unit with the power of ten that its numbers share. */
+const unit = (name, exponent) => (exponent ? `10${raised(exponent)} ${name}` : name);
+
+/** One format for all numbers of a column: the same decimals, and one power of ten, which `unit` puts into its head
+ * and `whole` behind a number that stands alone.
+ * The largest has three digits; numbers that are much smaller get up to two more. */
+export function columnFormat(values, { sign = true } = {}) {
+  const sizes = Float64Array.from(values, Math.abs).filter((value) => value > 0 && Number.isFinite(value)).sort();
+  const most = sizes.at(-1) ?? 0;
+  const exponent = shared(most);
+  const least = sizes[Math.floor(sizes.length / 10)] ?? most;
+  const top = most > 0 ? size(most) : 0;
+  const more = most > 0 ? Math.min(2, Math.max(0, top - size(least) - 2)) : 0;
+  const decimals = Math.max(0, 2 - (top - exponent) + more);
+  const text = (value) => fixed(value, exponent, decimals, sign);
+  return { text, unit: (name) => unit(name, exponent), whole: (value) => text(value) + (exponent ? `×10${raised(exponent)}` : "") };
+}
+
+/** The same for the ticks of an axis, which are equally far from each other. */
+export function axisFormat(values) {
+  const exponent = shared(values.reduce((most, value) => Math.max(most, Math.abs(value)), 0));
+  const step = values.length > 1 ? Math.abs(values[1] - values[0]) / 10 ** exponent : 1;
+  let decimals = Math.max(0, -size(step));
+  if (Math.abs(step * 10 ** decimals - Math.round(step * 10 ** decimals)) > 1e-6) decimals += 1;
+  return { text: (value) => (Math.abs(value) < 1e-12 * 10 ** exponent ? "0" : fixed(value, exponent, decimals, false)), unit: (name) => unit(name, exponent) };
+}
+
+export const share = (value) => (Number.isFinite(value) ? `${(100 * value).toFixed(1)}%` : "—");
 
 export const signed = (value) => number(value, { sign: true });
 

@@ -1,13 +1,13 @@
 // One update of one question: its words, its path, its depths.
 
 import { certified, h, prose, replace, swatch } from "./dom.js";
-import { number, scale, signed } from "./numbers.js";
-import { OUTCOMES, address, detailsOf, note, page, questionAddress, recordAddress, recordAt, recordsReady, textOf, update } from "./data.js";
-import { depthPlots } from "./depth_plot.js";
+import { columnFormat, number, scale, signed } from "./numbers.js";
+import { BAR_ORDER, OUTCOMES, address, detailsOf, gridsOf, note, page, questionAddress, recordAddress, recordAt, recordsReady, textOf, update } from "./data.js";
+import { depthPlots, pathsPlot } from "./depth_plot.js";
 import { filterValues } from "./filters.js";
 import { explorer } from "./explorer.js";
 import { optionCards, retint, tintKey, tintRange, tokenStrip, tokenText } from "./tokens.js";
-import { namedScales, stepPanel } from "./path.js";
+import { namedScales, stepPanels } from "./path.js";
 
 export async function showQuestion(main, params) {
   await recordsReady();
@@ -18,19 +18,20 @@ export async function showQuestion(main, params) {
     replace(main, h("div", { class: "intro" }, h("h1", {}, "No such question"), h("p", {}, "This page holds no update at that address. ", h("a", { href: "#/questions" }, "All questions"))));
     return;
   }
-  const [text, details] = await Promise.all([textOf(set, row), detailsOf(set, row, transition)]);
+  const [text, details, grids] = await Promise.all([textOf(set, row), detailsOf(set, row, transition), gridsOf(set, row)]);
   const record = recordAt(set, row, transition);
   const given = params.has("alpha") ? Number(params.get("alpha")) : 1;
   const alpha = given >= 0 && given <= 1 ? given : 1;
   const marks = [];
-  const words = wordsPanel(set, details, text, transition, marks);
+  const { panel: words, follow } = wordsPanel(set, details, text, transition, marks);
   const most = details.tokens?.length ? tintRange(details.tokens) : 1;
   if (marks.length) words.append(tintKey(most));
   const moved = (value, report) => {
     retint(marks, value, most);
+    follow(value);
     if (report) note("question", { run: set.run.label, task: set.task, id: set.ids[row], t: transition, alpha: scale(value) });
   };
-  const panel = stepPanel(record, details, alpha, moved);
+  const [step, numbers] = stepPanels(record, details, alpha, moved);
   replace(
     main,
     crumbs(record),
@@ -38,19 +39,25 @@ export async function showQuestion(main, params) {
       "div",
       { class: "question-head" },
       h("h1", {}, `${set.title} · ${set.ids[row]}`),
+      h("p", { class: "where soft" }, h("strong", {}, set.run.model), ` · run ${set.run.label} · loop ${update(transition)}`),
       h("p", { class: "verdict" }, verdict(record, details), " ", certified(page.certified[record])),
       updateChips(set, row, transition),
       otherRuns(set, row),
     ),
-    h("div", { class: "question" }, words, panel, depthPanel(set, details, transition)),
+    h("div", { class: "question" }, h("div", { class: "column" }, words, numbers, depthPanel(set, details, grids, row, transition)), h("div", { class: "column path-column" }, step)),
   );
   main.repaint = () => {};
 }
 
+/** Question and reference or options; `follow` moves what depends on the scale and is no token. */
 function wordsPanel(set, details, text, transition, marks) {
   const parts = [h("h2", {}, "Question"), prose(text.prompt)];
-  if (text.options) parts.push(h("h3", {}, "Options"), optionCards(set, details, text, transition, marks));
-  else {
+  let follow = () => {};
+  if (text.options) {
+    const cards = optionCards(set, details, text, transition, marks);
+    follow = cards.follow;
+    parts.push(h("h3", {}, "Options"), cards.block);
+  } else {
     const shown = tokenText(text.reference ?? "", details.tokens ?? []);
     parts.push(h("h3", {}, "Reference solution"));
     if (shown) {
@@ -65,7 +72,7 @@ function wordsPanel(set, details, text, transition, marks) {
       }
     }
   }
-  return h("section", { class: "card panel words-panel", "aria-label": "Question and reference" }, parts);
+  return { panel: h("section", { class: "card panel words-panel", "aria-label": "Question and reference" }, parts), follow };
 }
 
 /** What happened, in a sentence. */
@@ -98,6 +105,7 @@ function crumbs(record) {
 }
 
 function updateChips(set, row, transition) {
+  const format = columnFormat(set.transitions.map((t) => page.gain[recordAt(set, row, t)]));
   return h(
     "nav",
     { class: "chips", "aria-label": "Updates of this question" },
@@ -109,9 +117,10 @@ function updateChips(set, row, transition) {
         swatch(page.outcome[record]),
         update(t),
         h("span", { class: "visually-hidden" }, OUTCOMES[page.outcome[record]]),
-        h("span", { class: "soft number" }, signed(page.gain[record])),
+        h("span", { class: "soft number" }, format.text(page.gain[record])),
       );
     }),
+    h("span", { class: "soft small" }, format.unit("nats")),
   );
 }
 
@@ -127,12 +136,20 @@ function otherRuns(set, row) {
   );
 }
 
-function depthPanel(set, details, transition) {
+function depthPanel(set, details, grids, row, transition) {
   const means = Array.from(details.utility, (value) => ({ value, low: null }));
+  const paths = set.transitions.map((t) => {
+    const record = recordAt(set, row, t);
+    const words = `${update(t)}: ${OUTCOMES[page.outcome[record]]}, ${signed(page.gain[record])} nats`;
+    return { transition: t, before: page.before[record], grid: grids?.get(t) ?? [0, page.gain[record]], outcome: page.outcome[record], href: questionAddress(set, row, t), words };
+  });
   return h(
     "section",
     { class: "card panel depth-panel", "aria-label": "Utility over depth" },
     h("h2", {}, "Utility over depth"),
     depthPlots({ label: `Utility of this question after ${set.depths.join(", ")} loops`, depths: set.depths, means, transition, height: 190 }),
+    h("h3", {}, "Every measured update, path by path"),
+    pathsPlot({ label: `Paths of the updates ${set.transitions.map(update).join(", ")} on one axis`, paths, transition }),
+    h("p", { class: "path-legend" }, BAR_ORDER.map((code) => h("span", {}, swatch(code), OUTCOMES[code]))),
   );
 }

@@ -1,7 +1,7 @@
 // Reference tokens tinted by their gain at the scale of the slider, in a solution or in the options of a choice.
 
-import { SHOWN, append, h, prose, safeCut } from "./dom.js";
-import { number, scale, signed } from "./numbers.js";
+import { SHOWN, append, h, prose, replace, safeCut } from "./dom.js";
+import { columnFormat, number, scale, share, signed } from "./numbers.js";
 import { readGrid } from "./data.js";
 
 const STRONGEST = 62;
@@ -74,18 +74,20 @@ export function retint(marks, alpha, most) {
   }
 }
 
-// The options of a choice side by side: their words, tinted by token, and their scores at both ends.
+// The options of a choice side by side: their words, tinted by token, and their scores at the scale of the slider.
 
+/** The block, and a function that moves the scores to a scale. */
 export function optionCards(set, details, text, transition, marksOut) {
-  const [from, to] = [transition, transition + 1].map((depth) => details.optionScores?.[set.depths.indexOf(depth)]);
-  return h(
+  const ends = [transition, transition + 1].map((depth) => details.optionScores?.[set.depths.indexOf(depth)]);
+  const lines = text.options.map(() => h("div", { class: "scores" }));
+  const tokens = text.options.map((_, index) => (details.tokens ?? []).filter((token) => token.option === index));
+  const block = h(
     "div",
     { class: "option-cards" },
     text.options.map((option, index) => {
-      const tokens = (details.tokens ?? []).filter((token) => token.option === index);
-      const shown = tokenText(option, tokens);
+      const shown = tokenText(option, tokens[index]);
       if (shown) marksOut.push(...shown.marks);
-      const strip = !shown && tokens.length ? tokenStrip(tokens) : null;
+      const strip = !shown && tokens[index].length ? tokenStrip(tokens[index]) : null;
       if (strip) marksOut.push(...strip.marks);
       return h(
         "article",
@@ -93,16 +95,47 @@ export function optionCards(set, details, text, transition, marksOut) {
         h("header", {}, h("span", {}, letter(index)), index === text.right && h("span", { class: "badge" }, "right")),
         shown ? shown.block : prose(option),
         strip && strip.block,
-        from && scoreLine(from, to, index),
+        ends[0] && ends[1] && lines[index],
       );
     }),
   );
+  const follow = (alpha) => {
+    if (!ends[0] || !ends[1]) return;
+    const now = scoresAt(ends, tokens, alpha);
+    const format = columnFormat([...ends[0], ...ends[1]], { sign: false });
+    const chances = now && softmax(now);
+    lines.forEach((line, index) => replace(line, scoreLine(now, chances, index, format, alpha, ends)));
+  };
+  return { block, follow };
 }
 
 const letter = (index) => (index < 26 ? String.fromCharCode(65 + index) : String(index + 1));
 
-function scoreLine(from, to, index) {
-  const best = (scores) => scores.indexOf(Math.max(...scores)) === index;
-  const score = (scores) => h(best(scores) ? "strong" : "span", { class: "number", title: best(scores) ? "chosen" : null }, number(scores[index]), best(scores) && " ✓");
-  return h("p", { class: "scores" }, score(from), h("span", { class: "soft" }, "→"), score(to), h("span", { class: "soft small" }, "nats per token"));
+/** The score of every option at a scale: stored at both ends, between them moved by the mean gain of its tokens. */
+function scoresAt([from, to], tokens, alpha) {
+  if (alpha === 0) return from;
+  if (alpha === 1) return to;
+  const moved = Float64Array.from(from, (score, index) => score + tokens[index].reduce((sum, token) => sum + tokenGain(token, alpha), 0) / tokens[index].length);
+  return moved.every(Number.isFinite) ? moved : null;
+}
+
+function softmax(scores) {
+  const most = Math.max(...scores);
+  const weights = Array.from(scores, (score) => Math.exp(score - most));
+  const sum = weights.reduce((total, weight) => total + weight, 0);
+  return weights.map((weight) => weight / sum);
+}
+
+const chosen = (scores, index) => scores.indexOf(Math.max(...scores)) === index;
+
+function scoreLine(now, chances, index, format, alpha, [from, to]) {
+  const score = (scores) => [format.text(scores[index]), chosen(scores, index) && h("span", { title: "chosen" }, " ✓")];
+  const [low, high] = [score(from), score(to)];
+  const ends = h("p", { class: "soft small" }, "before ", h("span", { class: "number" }, low), " → after ", h("span", { class: "number" }, high), ` ${format.unit("nats")} per token`);
+  if (!now) return [h("p", { class: "soft small" }, `At α = ${scale(alpha)} only a run with --tokens knows the score.`), ends];
+  return [
+    h("div", { class: "chance", role: "img", "aria-label": `probability ${share(chances[index])}` }, h("span", { vars: { width: `${100 * chances[index]}%` } })),
+    h("p", { class: "score-now" }, h(chosen(now, index) ? "strong" : "span", { class: "number", "data-value": now[index] }, score(now)), h("span", { class: "soft small" }, ` at α = ${scale(alpha)} · ${share(chances[index])}`)),
+    ends,
+  ];
 }

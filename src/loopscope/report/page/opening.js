@@ -1,0 +1,124 @@
+// What the page opens with: one measured path drawn large, what was found, what that means, and the way on from there.
+
+import { chart, h, s, swatch } from "./dom.js";
+import { columnFormat, plural, scale, signed } from "./numbers.js";
+import { OUTCOMES, address, page, update } from "./data.js";
+import { pathPlot, pathRange } from "./path_plot.js";
+
+export function openingPart() {
+  const opening = page.meta.opening;
+  const set = page.sets.find((candidate) => candidate.name === opening.set);
+  const at = set.overview.updates.find((entry) => entry.transition === opening.transition);
+  const where = { run: set.run.label, task: set.task };
+  const question = address("question", { ...where, id: opening.id, t: opening.transition });
+  const code = opening.outcome;
+  const alike = at.outcomes[code].count;
+  const others = address("questions", { ...where, t: opening.transition, outcome: code });
+  return h(
+    "section",
+    { class: "opening", "aria-label": "What was found" },
+    h(
+      "div",
+      { class: "opening-words" },
+      h("h1", {}, opening.title),
+      h("p", { class: "lead" }, opening.finding),
+      h("p", {}, opening.meaning),
+      h(
+        "p",
+        { class: "row" },
+        h("a", { class: "button strong", href: question }, "Open this question"),
+        alike > 1 && h("a", { class: "button", href: others }, swatch(code), ` All ${alike.toLocaleString("en")} ${OUTCOMES[code].replace(/failure$/, "failures")} of ${update(opening.transition)}`),
+      ),
+    ),
+    h(
+      "figure",
+      { class: "card opening-figure" },
+      h("a", { href: question, "aria-label": `Open the question whose path this is: ${opening.snippet}` }, picture(set, opening)),
+      h(
+        "figcaption",
+        {},
+        h("strong", {}, `${set.run.model}, loop ${update(opening.transition)}, one question of ${set.title}: `),
+        h("q", {}, opening.snippet),
+        ` ${opening.why}`,
+      ),
+    ),
+  );
+}
+
+function picture(set, opening) {
+  const curve = opening.alphas.map((alpha, i) => [alpha, opening.path[i]]);
+  const [best, peak] = curve.reduce((most, point) => (point[1] > most[1] ? point : most), [0, 0]);
+  const words = `Measured path: slope ${signed(opening.slope)} at the start, ${peak > 0 ? `highest at ${scale(best)} of the update with ${signed(peak)} nats, ` : ""}${signed(opening.gain)} nats after the whole update.`;
+  const low = Math.min(0, ...opening.path);
+  const high = Math.max(0, ...opening.path);
+  const room = high - low || 1e-9;
+  // Above the peak there is room for its words, below the end for theirs.
+  const range = peak > 0 && opening.gain < 0 ? [low - 0.2 * room, high + 0.24 * room] : pathRange(opening.path);
+  return chart(words, (width) =>
+    pathPlot(width, {
+      curve,
+      points: opening.stored ? curve : [],
+      range,
+      height: Math.min(430, Math.max(300, width * 0.56)),
+      title: "change of log probability",
+      across: width > 480 ? "share α of the update that is taken: 0 = none, 1 = all of it" : "share α of the update",
+      under: (frame) => sides(frame, opening, peak),
+      over: (frame) => annotations(width, frame, opening, best, peak),
+    }),
+  );
+}
+
+/** Better above the line, worse below it. */
+function sides({ x, y, top, bottom }, opening, peak) {
+  return [
+    peak > 0 && s("rect", { x: x(0), y: top, width: x(1) - x(0), height: y(0) - top, fill: "var(--safe)" }),
+    opening.gain < 0 && s("rect", { x: x(0), y: y(0), width: x(1) - x(0), height: bottom - y(0), fill: "var(--finite-soft)" }),
+    peak > 0 && s("text", { x: x(1) - 8, y: top + 17, "text-anchor": "end", class: "side" }, "more likely than before the loop"),
+    opening.gain < 0 && s("text", { x: x(0) + 8, y: bottom - 10, "text-anchor": "start", class: "side" }, "less likely than before the loop"),
+  ];
+}
+
+/** Words on the picture itself: where the path is highest, where the model ends. */
+function annotations(width, { x, y }, opening, best, peak) {
+  const wide = width > 480;
+  const format = columnFormat([peak, opening.gain]);
+  const nats = (value) => `${format.whole(value)} nats`;
+  const note = (at, lines, anchor, dy, fill) =>
+    lines.map((text, i) => s("text", { x: at[0], y: at[1] + dy + 16 * i, "text-anchor": anchor, class: "note", ...(fill && { fill }) }, text));
+  const dot = (alpha, value, fill) => s("circle", { cx: x(alpha), cy: y(value), r: 6, fill, stroke: "var(--surface)", "stroke-width": 2 });
+  const [endFill, bestFill] = [opening.gain < 0 ? "var(--finite)" : "var(--up)", "var(--up)"];
+  const parts = [];
+  if (peak > 0 && best < 1) {
+    const left = x(best) < width * 0.3;
+    parts.push(dot(best, peak, bestFill), note([left ? Math.max(x(best), x(0) + 4) : x(best), y(peak)], wide ? [`best at ${scale(best)} of the step: ${nats(peak)}`] : [`best at ${scale(best)}:`, `${nats(peak)}`], left ? "start" : "middle", wide ? -14 : -28));
+  }
+  const end = [`the model takes the whole step: ${nats(opening.gain)}`];
+  parts.push(dot(1, opening.gain, endFill), note([x(1) - (wide ? 12 : 4), y(opening.gain)], wide ? end : ["the whole step:", `${nats(opening.gain)}`], "end", wide ? 26 : 24));
+  return parts;
+}
+
+/** One sentence for every task of every run, with the way to its questions. */
+export function findings() {
+  if (page.sets.length < 2) return null;
+  return h(
+    "section",
+    { class: "findings", "aria-label": "What every run shows" },
+    h("h2", {}, "What every run shows"),
+    h(
+      "ul",
+      {},
+      page.sets.map((set) => {
+        const entry = set.overview.updates[set.overview.leading];
+        const name = page.sets.some((other) => other !== set && other.run.model === set.run.model && other.title === set.title) ? `${set.run.model} (${set.run.label})` : set.run.model;
+        return h(
+          "li",
+          {},
+          h("strong", {}, `${name} on ${set.title}. `),
+          set.overview.finding,
+          " ",
+          h("a", { href: address("questions", { run: set.run.label, task: set.task, t: entry.transition }) }, `${plural(entry.n, "question")} of ${entry.update}`),
+        );
+      }),
+    ),
+  );
+}
