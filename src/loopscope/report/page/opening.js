@@ -3,7 +3,7 @@
 import { chart, h, s, swatch } from "./dom.js";
 import { columnFormat, plural, scale, signed } from "./numbers.js";
 import { OUTCOMES, address, page, update } from "./data.js";
-import { pathPlot, pathRange } from "./path_plot.js";
+import { EDGE, pathPlot } from "./path_plot.js";
 
 export function openingPart() {
   const opening = page.meta.opening;
@@ -49,23 +49,29 @@ function picture(set, opening) {
   const curve = opening.alphas.map((alpha, i) => [alpha, opening.path[i]]);
   const [best, peak] = curve.reduce((most, point) => (point[1] > most[1] ? point : most), [0, 0]);
   const words = `Measured path: slope ${signed(opening.slope)} at the start, ${peak > 0 ? `highest at ${scale(best)} of the update with ${signed(peak)} nats, ` : ""}${signed(opening.gain)} nats after the whole update.`;
-  const low = Math.min(0, ...opening.path);
-  const high = Math.max(0, ...opening.path);
-  const room = high - low || 1e-9;
-  // Above the peak there is room for its words, below the end for theirs.
-  const range = peak > 0 && opening.gain < 0 ? [low - 0.2 * room, high + 0.24 * room] : pathRange(opening.path);
-  return chart(words, (width) =>
-    pathPlot(width, {
+  return chart(words, (width) => {
+    const height = Math.min(430, Math.max(320, width * 0.56));
+    return pathPlot(width, {
       curve,
       points: opening.stored ? curve : [],
-      range,
-      height: Math.min(430, Math.max(300, width * 0.56)),
+      range: roomyRange(opening.path, height, width > WIDE),
+      height,
       title: "change of log probability",
-      across: width > 480 ? "share α of the update that is taken: 0 = none, 1 = all of it" : "share α of the update",
+      across: width > WIDE ? "share α of the update that is taken: 0 = none, 1 = all of it" : "share α of the update",
       under: (frame) => sides(frame, opening, peak),
       over: (frame) => annotations(width, frame, opening, best, peak),
-    }),
-  );
+    });
+  });
+}
+
+const WIDE = 480;
+
+/** The range of the path with room for words: above the peak, and below the end. */
+function roomyRange(path, height, wide) {
+  const [low, high] = [Math.min(0, ...path), Math.max(0, ...path)];
+  const [above, below] = [wide ? 60 : 74, wide ? 58 : 72];
+  const nats = (high - low || 1e-9) / (height - EDGE.bottom - 12 - above - below);
+  return [low - below * nats, high + above * nats];
 }
 
 /** Better above the line, worse below it. */
@@ -80,7 +86,7 @@ function sides({ x, y, top, bottom }, opening, peak) {
 
 /** Words on the picture itself: where the path is highest, where the model ends. */
 function annotations(width, { x, y }, opening, best, peak) {
-  const wide = width > 480;
+  const wide = width > WIDE;
   const format = columnFormat([peak, opening.gain]);
   const nats = (value) => `${format.whole(value)} nats`;
   const note = (at, lines, anchor, dy, fill) =>
