@@ -1,0 +1,114 @@
+"""The pictures of docs/report.md: `python docs/figures/report_pictures.py RUNS [NAME…]`.
+
+Measures the embedded models into the folder RUNS (what is there already is kept), writes the pages beside the runs and
+photographs their views with Chromium (`apt-get install chromium`, `pip install playwright pillow`) into docs/images.
+NAME limits it to some pictures. A picture of the window has the window's size; a whole one goes down to the foot.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loopscope.report import write_report
+
+IMAGES = Path(__file__).resolve().parent.parent / "images"
+RUNS = {
+    "stories": "--model toy-ouro --tasks stories --limit 64 --transitions 3-6 --depths 1-8 --tokens",
+    "words": "--model toy-ouro --tasks arithmetic --limit 64 --transitions 3-6 --depths 1-8 --tokens",
+    "options": "--model toy-ouro --tasks arithmetic-mc --limit 64 --transitions 3-6 --depths 1-8 --tokens",
+    "huginn": "--model toy-huginn --tasks stories --limit 64 --transitions 3-6 --depths 1-8 --tokens",
+}
+"""What `loopscope measure` is asked for, by folder."""
+PAGES = {"report": ("stories", "words", "options"), "two": ("stories", "huginn")}
+QUALITY = 88
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One view of one page."""
+
+    page: str
+    address: str
+    width: int = 1440
+    height: int = 900
+    dark: bool = False
+    whole: bool = False
+
+
+PICTURES = {
+    "report-overview": Picture("report", "#/overview"),
+    "report-two": Picture("two", "#/overview", height=1500, dark=True),
+    "report-questions": Picture("report", "#/questions?run=stories"),
+    "report-question": Picture("report", "opening", height=1060),
+    "report-options": Picture(
+        "report", "#/question?run=options&task=arithmetic-mc/test&id=test-3&t=4&alpha=0.5", height=1000, dark=True
+    ),
+    "report-narrow": Picture("report", "opening", width=390, height=844),
+    "report-provenance": Picture("report", "#/provenance", height=760),
+}
+"""The address `opening` is that of the question which the overview opens with."""
+
+
+def measured(folder: Path) -> None:
+    """Measure what is not there yet."""
+    for name, flags in RUNS.items():
+        if not (folder / name / "manifest.json").exists():
+            command = ["loopscope", "measure", *flags.split(), "--device", "cpu", "--output", str(folder / name)]
+            subprocess.run(command, check=True)
+
+
+def photograph(browser: Any, page: Path, picture: Picture) -> bytes:
+    """A view as PNG."""
+    context = browser.new_context(
+        viewport={"width": picture.width, "height": picture.height},
+        color_scheme="dark" if picture.dark else "light",
+        device_scale_factor=1,
+    )
+    view = context.new_page()
+    address = picture.address
+    if address == "opening":
+        view.goto(page.as_uri())
+        view.wait_for_selector("html[data-ready]")
+        address = view.locator(".opening-figure a").get_attribute("href")
+    view.goto("about:blank")
+    view.goto(page.as_uri() + address)
+    view.wait_for_selector("html[data-ready]")
+    view.wait_for_timeout(300)
+    if picture.width < 500 and picture.address == "opening":
+        view.locator(".words-panel").evaluate("(panel) => scrollTo(0, panel.offsetTop - 300)")
+        view.wait_for_timeout(200)
+    found: bytes = view.screenshot(full_page=picture.whole)
+    context.close()
+    return found
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Measure, write, photograph."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    measured(folder)
+    chosen = {name: PICTURES[name] for name in names or PICTURES}
+    pages = {
+        name: write_report([folder / run for run in PAGES[name]], folder / f"{name}.html")
+        for name in {picture.page for picture in chosen.values()}
+    }
+    program = os.environ.get("LOOPSCOPE_CHROMIUM") or shutil.which("chromium")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        for name, picture in chosen.items():
+            image = Image.open(io.BytesIO(photograph(browser, pages[picture.page], picture)))
+            image.save(IMAGES / f"{name}.webp", quality=QUALITY, method=6)
+            print(IMAGES / f"{name}.webp", *image.size)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
