@@ -23,10 +23,10 @@ RUNS = {
     "stories": "--model toy-ouro --tasks stories --limit 64 --transitions 3-6 --depths 1-8 --tokens",
     "words": "--model toy-ouro --tasks arithmetic --limit 64 --transitions 3-6 --depths 1-8 --tokens",
     "options": "--model toy-ouro --tasks arithmetic-mc --limit 64 --transitions 3-6 --depths 1-8 --tokens",
-    "huginn": "--model toy-huginn --tasks stories --limit 64 --transitions 3-6 --depths 1-8 --tokens",
+    "float32": "--model toy-ouro --tasks stories --limit 64 --transitions 3-6 --depths 1-8 --tokens --dtype float32",
 }
 """What `loopscope measure` is asked for, by folder."""
-PAGES = {"report": ("stories", "words", "options"), "two": ("stories", "huginn")}
+PAGES = {"report": ("stories", "words", "options"), "two": ("stories", "float32")}
 QUALITY = 88
 
 

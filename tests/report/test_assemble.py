@@ -16,7 +16,7 @@ BROWSER = """Array Blob Boolean DataView DecompressionStream Float32Array Float6
     Int8Array JSON Map Math NaN Node Number Object OffscreenCanvas Promise ResizeObserver Response Set String
     Symbol TextDecoder URLSearchParams Uint16Array Uint32Array Uint8Array addEventListener atob clearTimeout
     devicePixelRatio document getComputedStyle getSelection history localStorage location matchMedia navigator
-    parseFloat performance scrollTo scrollY setTimeout undefined"""
+    parseFloat performance requestAnimationFrame scrollTo scrollY setTimeout undefined"""
 """What the page may use of the browser; a new name here is a decision."""
 
 

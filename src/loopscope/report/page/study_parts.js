@@ -1,6 +1,7 @@
 // What a study is shown as: a table of the conditions that pass the filter, a drawing, buttons that copy.
 
-import { announce, h, s } from "./dom.js";
+import { h, s } from "./dom.js";
+import { copyButton } from "./copy.js";
 
 /** Whether a cell's condition passes; `-1` belongs to no one condition. A row about all updates passes any update. */
 export function kept(places, { run, task, t }) {
@@ -88,29 +89,5 @@ export function drawing([tag, attributes, children], label) {
 
 export function copyButtons(study, keep) {
   const csv = () => study.csv.head + study.csv.lines.filter((_, at) => keep(study.csv.places[at])).join("");
-  const button = (words, text) => {
-    const element = h("button", { class: "button", type: "button", onclick: async () => {
-      const done = await copy(text());
-      element.textContent = done ? "Copied" : "Refused by the browser";
-      announce(done ? `${words}: copied` : "The browser refused to copy");
-      setTimeout(() => (element.textContent = words), 1600);
-    } }, words);
-    return element;
-  };
-  return h("div", { class: "copy" }, button(keep.active ? "Copy LaTeX of all rows" : "Copy LaTeX", () => study.latex), button("Copy CSV", csv));
-}
-
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    // Pages from disk are refused the clipboard by some browsers; they still copy what is selected.
-    const area = h("textarea", { class: "visually-hidden", value: text, "aria-hidden": "true" });
-    document.body.append(area);
-    area.select();
-    const done = document.execCommand("copy");
-    area.remove();
-    return done;
-  }
+  return h("div", { class: "copy" }, copyButton(keep.active ? "Copy LaTeX of all rows" : "Copy LaTeX", () => study.latex), copyButton("Copy CSV", csv));
 }
