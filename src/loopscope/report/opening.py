@@ -87,7 +87,8 @@ class Candidate:
 def _peak(updates: Updates) -> Floats:
     """The highest gain on each path: on the grid, or of the quadratic model where there is none."""
     if updates.has("grid_gain"):
-        return updates.grid_gain.max(axis=1)
+        peak: Floats = updates.grid_gain.max(axis=1)
+        return peak
     scale = updates.quadratic_scale
     return updates.slope * scale + updates.quadratic * scale**2
 
