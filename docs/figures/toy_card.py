@@ -3,6 +3,10 @@
 From toy_curves.json (training logs, greedy answers) and toy_updates.npz beside this file: for each model and update the
 slope A, the curvature Q, and the gains of the full, the quarter and the quadratic step, of 1,024 held-out documents of
 the task stories in float64.
+
+`--measure FOLDER` measures the first update beyond training of each model again, with `loopscope measure` in float32
+on a CPU, and prints the same columns beside the largest difference from toy_updates.npz; `--questions` takes fewer
+documents than all. The runs stay in FOLDER, and the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -18,11 +22,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binomtest
 
+from loopscope.api import measure
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio
+from loopscope.store import StoredRun
+from loopscope.studies.records import Records
 
 FOLDER = Path(__file__).resolve().parent
 CARD = FOLDER.parent / "embedded-models.md"
-TRAINED = {"toy-ouro": 4, "toy-huginn": 3}
+FIRST = {"toy-ouro": 4, "toy-ouro:inside=3": 3, "toy-huginn": 3}
+"""The first update beyond the trained depth of each model."""
+DOCUMENTS = 1024
 MARGIN = 1e-4
 BOOTSTRAP = Bootstrap()
 
@@ -98,25 +107,50 @@ def estimates(update: npt.NDArray[np.float64]) -> dict[str, Estimate]:
     )
 
 
+HEADS = (
+    "model, update", "mean gain (1e-3)", "finite-step/harmful", "share (%)", "beyond 1e-4 (%)", "sign A (%)",
+    "sign A+Q (%)", "quarter (%)", "quadratic (%)",
+)  # fmt: skip
+
+
+def update_row(name: str, update: npt.NDArray[np.float64]) -> tuple[str, ...]:
+    """Gains, failures, signs and recovery of one update, under its model and transition."""
+    model, transition = name.rsplit(" ", 1)
+    found, gain = estimates(update), update[:, 2]
+    failed = int(((gain < 0) & (update[:, 0] > 0)).sum())
+    return (
+        f"{model} {transition}→{int(transition) + 1}",
+        number(found["gain"], 1e3, 2),
+        f"{failed}/{(gain < 0).sum()}",
+        *(number(found[key], 100, 1) for key in ("share", "beyond", "A", "A+Q", "quarter", "quadratic")),
+    )
+
+
 def update_table(seeds: bool) -> str:
-    """Gains, failures, signs and recovery, of the shipped weights or of the three seeds."""
-    rows = []
-    for name, update in updates().items():
-        if (" seed " in name) != seeds:
-            continue
-        model, transition = name.rsplit(" ", 1)
-        found, gain = estimates(update), update[:, 2]
-        failed = int(((gain < 0) & (update[:, 0] > 0)).sum())
-        rows.append(
-            (
-                f"{model} {transition}→{int(transition) + 1}",
-                number(found["gain"], 1e3, 2),
-                f"{failed}/{(gain < 0).sum()}",
-                *(number(found[key], 100, 1) for key in ("share", "beyond", "A", "A+Q", "quarter", "quadratic")),
-            )
-        )
-    heads = ("model, update", "mean gain (1e-3)", "finite-step/harmful", "share (%)", "beyond 1e-4 (%)", "sign A (%)")
-    return grid((*heads, "sign A+Q (%)", "quarter (%)", "quadratic (%)"), rows)
+    """The updates of the shipped weights, or the first beyond training of the three seeds."""
+    return grid(HEADS, (update_row(name, update) for name, update in updates().items() if (" seed " in name) == seeds))
+
+
+def measured(run: StoredRun) -> npt.NDArray[np.float64]:
+    """What toy_updates.npz holds of an update [documents, 5], from a run of level grid."""
+    (found,) = Records([run]).updates
+    columns = (found.slope, found.quadratic, found.gain, found.quarter_gain, found.floats("quadratic_gain"))
+    return np.stack(columns, axis=1)
+
+
+def measured_table(folder: Path, questions: int) -> str:
+    """The first update beyond training as `loopscope measure` finds it, and how far that is from the stored numbers."""
+    stored, rows = updates(), []
+    for model, transition in FIRST.items():
+        run = measure(
+            model, "stories", transitions=[transition], depths=[transition, transition + 1], level="grid",
+            limit=questions, output=folder / re.sub(r"\W", "-", model), device="cpu", dtype="float32",
+        )  # fmt: skip
+        name, here = f"{model} {transition}", measured(run)
+        before = stored[name][:questions]
+        signs = int((np.sign(here) != np.sign(before)).sum())
+        rows.append((*update_row(name, here), f"{np.abs(here - before).max():.0e}", str(signs)))
+    return grid((*HEADS, "largest difference", "other signs"), rows)
 
 
 def tables() -> dict[str, str]:
@@ -139,8 +173,16 @@ def main() -> None:
     """Print the tables, or put them into the card."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/embedded-models.md")
+    parser.add_argument(
+        "--measure", type=Path, metavar="FOLDER", help="measure the first updates beyond training again"
+    )
+    parser.add_argument("--questions", type=int, default=DOCUMENTS, help="documents to measure again")
+    given = parser.parse_args()
+    if given.measure is not None:
+        print(measured_table(given.measure, given.questions))
+        return
     made = tables()
-    if parser.parse_args().write:
+    if given.write:
         CARD.write_text(write(CARD.read_text(encoding="utf-8"), made), encoding="utf-8")
         return
     for name, text in made.items():

@@ -14,9 +14,11 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def recipes():
     """Both families, tiny."""
-    ouro = Recipe("tiny-ouro", "ouro", ouro_config(32, 64, 2, 2, 3), mixture=SMALL, warmup_steps=2)
+    ouro = Recipe("tiny-ouro", "ouro", ouro_config(32, 64, 2, 2, 3), minutes=0.02, mixture=SMALL, warmup_steps=2)
     huginn = huginn_config(32, 64, (1, 1, 1), 2, 3, 2)
     return {
         "ouro": ouro,
-        "huginn": Recipe("tiny-huginn", "huginn", huginn, mixture=SMALL, warmup_steps=2, backprop_steps=2),
+        "huginn": Recipe(
+            "tiny-huginn", "huginn", huginn, minutes=0.02, mixture=SMALL, warmup_steps=2, backprop_steps=2
+        ),
     }

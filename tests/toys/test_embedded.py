@@ -13,6 +13,7 @@ from loopscope.models.load import load_model
 from loopscope.tasks.arithmetic.problem import split_of
 from loopscope.tasks.arithmetic.task import Arithmetic, problem
 from loopscope.toys.recipe import get_recipe
+from loopscope.toys.train import rate_factor
 from loopscope.toys.train_toy import greedy_accuracy
 from loopscope.toys.training_files import LIMIT
 
@@ -109,6 +110,19 @@ def test_first_update_beyond_training_shows_the_effect(update):
     assert value["A+Q"] >= 0.96
     assert value["quadratic"] >= 0.93
     assert found["quadratic"].interval.low > found["quarter"].interval.high
+
+
+@pytest.mark.parametrize("name", DEPTHS)
+def test_the_recipe_has_the_rates_and_the_time_of_the_log(name):
+    """The stretches of the recipe give the learning rate that was logged along the training of the shipped weights."""
+    recipe, log = get_recipe(name), runpy.run_path(str(DOCS / "figures" / "toy_card.py"))["training"]()[name]
+    assert log["seconds"] == pytest.approx(60 * recipe.minutes, abs=1)
+    for point in log["curves"]:
+        spent = point["seconds"] / log["seconds"]
+        # A point lies at the end of a stretch or within it, and seconds are rounded.
+        stretch = next(stretch for stretch in recipe.stretches if spent <= stretch.until + 1e-3)
+        expected = rate_factor(point["step"], spent / stretch.until, recipe.warmup_steps, stretch.decay_from)
+        assert point["rate_factor"] == pytest.approx(expected, abs=0.01), point["step"]
 
 
 def test_log_in_the_docs_is_of_these_weights():

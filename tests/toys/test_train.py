@@ -87,6 +87,21 @@ def test_a_stretch_begins_with_new_optimisers_and_is_resumed_exactly(run, recipe
     assert not torch.equal(alone.model.lm_head.weight, whole.model.lm_head.weight)
 
 
+def test_the_gate_is_trained_after_everything_else_which_stays(run, recipes, tmp_path):
+    weighted = dataclasses.replace(recipes["ouro"], depth_weights=(0.0, 0.0, 1.0))
+    without, _ = run(weighted, tmp_path / "without", 4)
+    gated, lines = run(dataclasses.replace(weighted, gate_steps=30), tmp_path / "with", 4)
+    gate = {name for name in gated.model.state_dict() if "early_exit_gate" in name}
+    assert gate
+    for name, weight in without.model.state_dict().items():
+        assert torch.equal(weight, gated.model.state_dict()[name]) == (name not in gate), name
+    assert any("30 steps for the gate, exits" in line for line in lines)
+    assert all(weight.requires_grad for weight in gated.model.parameters())
+    again, lines = run(dataclasses.replace(weighted, gate_steps=30), tmp_path / "with", 4)
+    assert not any("for the gate" in line for line in lines), "done once"
+    assert torch.equal(again.model.lm_head.weight, gated.model.lm_head.weight)
+
+
 @pytest.mark.parametrize("family", ["ouro", "huginn"])
 def test_loss_falls_and_curves_are_written(run, recipes, tmp_path, family):
     run(recipes[family], tmp_path, 40)

@@ -17,10 +17,11 @@ def tiny(recipes, monkeypatch):
 
 
 def test_command_trains_exports_and_solves(tiny, tmp_path, capsys):
-    flags = ["--device", "cpu", "--minutes", "0.02", "--workers", "0", "--problems", "2", "--output", str(tmp_path)]
+    flags = ["--device", "cpu", "--workers", "0", "--problems", "2", "--output", str(tmp_path)]
     assert main(["toy-ouro", *flags]) == 0
     result = json.loads((tmp_path / "accuracy.json").read_text())
     assert result["steps"] >= 1
+    assert result["seconds"] >= 60 * RECIPES["toy-ouro"].minutes  # which nothing was said about
     assert set(result["accuracy"]) == {
         f"depth {depth}, {form}" for depth in (3, 1, 2, 6) for form in ("worked solutions", "bare answers")
     }

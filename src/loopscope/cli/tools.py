@@ -44,7 +44,9 @@ def train_toy(
     name: Annotated[str, typer.Argument(help="toy-ouro or toy-huginn.")],
     seed: Annotated[int, flag("--seed", "Seed of weights and data.")] = 0,
     device: Device = "auto",
-    minutes: Annotated[float, flag("--minutes", "Minutes of training; more of them train further.")] = 8.0,
+    minutes: Annotated[
+        float | None, flag("--minutes", "Minutes of training, if not the recipe's; more of them train further.")
+    ] = None,
     output: Annotated[str | None, flag("--output", "Folder for the checkpoint.")] = None,
 ) -> None:
     """Rebuild an embedded model from nothing."""

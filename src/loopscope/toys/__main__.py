@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", help="toy-ouro or toy-huginn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
-    parser.add_argument("--minutes", type=float, default=8.0, help="training time in all, resumed parts included")
+    parser.add_argument("--minutes", type=float, help="training time, resumed parts included (default: the recipe's)")
     parser.add_argument("--output", type=Path, default=None, help="checkpoint folder (default: runs/NAME)")
     parser.add_argument("--workers", type=int, default=None, help="processes that write problems")
     parser.add_argument("--problems", type=int, default=500, help="held-out problems to solve at the end")

@@ -71,6 +71,7 @@ class Recipe:
     """One embedded model's training.
 
     Attributes:
+        minutes: what the shipped weights took on one H200, and what `train-toy` takes if it is not told.
         mixture: the text, in the last stretch where there are several.
         earlier: the stretches before the last.
         depth_weights: what the loss after 1, 2, … loops counts (Ouro), or how likely a step has that many
@@ -86,6 +87,7 @@ class Recipe:
     name: str
     family: Family
     config: Mapping[str, Any]
+    minutes: float
     mixture: Mixture = Mixture()
     depth_weights: tuple[float, ...] | None = None
     gate_steps: int = 0
@@ -212,6 +214,7 @@ RECIPES = {
         "toy-ouro",
         "ouro",
         ouro_config(hidden=192, inner=576, layers=4, heads=3, loops=4),
+        minutes=9.3,
         # The shipped weights: 306 s, 402 s and 558 s on one device, each stretch from the exported weights of the last.
         earlier=(Stretch(306 / 558, Mixture(), 0.45), Stretch(402 / 558, Mixture(second_draw=0.6), 0.45)),
         mixture=Mixture(second_draw=1.0, story_share=0.12, direct_share=0.1, operations=(0.35, 0.3, 0.2, 0.08, 0.07)),
@@ -223,6 +226,7 @@ RECIPES = {
         "toy-huginn",
         "huginn",
         huginn_config(hidden=192, inner=576, blocks=(1, 2, 1), heads=3, recurrence=3, backprop=3),
+        minutes=4.3,
         depth_weights=(0.0, 0.0, 1.0),
         backprop_steps=3,
     ),

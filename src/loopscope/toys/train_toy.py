@@ -22,7 +22,7 @@ from loopscope.toys.recipe import END_ID, get_recipe
 from loopscope.toys.train import Budget, train
 
 MOST_MINUTES = 30 * 24 * 60
-"""A month; the embedded models took eight minutes."""
+"""A month; the embedded models took minutes."""
 MOST_PROBLEMS = 1_000_000
 MOST_WORKERS = 64
 LARGEST_SEED = 2**63 - 1
@@ -42,7 +42,7 @@ def train_toy(
     *,
     seed: int = 0,
     device: str = "auto",
-    minutes: float = 8.0,
+    minutes: float | None = None,
     output: Path | None = None,
     workers: int | None = None,
     problems: int = 500,
@@ -50,8 +50,10 @@ def train_toy(
 ) -> dict[str, Any]:
     """Trains an embedded model and reports its greedy accuracy on the test split at several depths.
 
-    The same call goes on where an interrupted one stopped; more minutes train further.
+    The same call goes on where an interrupted one stopped; more minutes train further. Left out, they are the recipe's.
     """
+    recipe = get_recipe(name)
+    minutes = recipe.minutes if minutes is None else minutes
     # Written so that a NaN is refused, too.
     if not 0 < minutes <= MOST_MINUTES:
         raise LoopscopeError(f"{setting('minutes', minutes)} must be above 0 and at most {MOST_MINUTES}")
@@ -59,7 +61,6 @@ def train_toy(
     _check_count("problems", problems, 1, MOST_PROBLEMS)
     if workers is not None:
         _check_count("workers", workers, 0, MOST_WORKERS)
-    recipe = get_recipe(name)
     place = find_device(device)
     folder = Path("runs") / name if output is None else output
     try:
