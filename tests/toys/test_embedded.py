@@ -112,6 +112,16 @@ def test_first_update_beyond_training_shows_the_effect(update):
     assert found["quadratic"].interval.low > found["quarter"].interval.high
 
 
+@pytest.mark.slow
+def test_measured_again_the_first_updates_are_those_of_the_card(tmp_path):
+    module = runpy.run_path(str(DOCS / "figures" / "toy_card.py"))
+    rows = [_cells(line) for line in module["measured_table"](tmp_path, 64).splitlines()[2:]]
+    assert [row[0] for row in rows] == ["toy-ouro 4→5", "toy-ouro:inside=3 3→4", "toy-huginn 3→4"]
+    for row in rows:
+        assert float(row[-2]) < 1e-6
+        assert row[-1] == "0"
+
+
 @pytest.mark.parametrize("name", DEPTHS)
 def test_the_recipe_has_the_rates_and_the_time_of_the_log(name):
     """The stretches of the recipe give the learning rate that was logged along the training of the shipped weights."""

@@ -37,7 +37,7 @@ GROWTH = 1.1
 SMALL = OURO_SHAPE | {"architectures": ["OuroForCausalLM"], "model_type": "ouro", "torch_dtype": "float32"}
 SMALL |= {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "max_position_embeddings": 4096}
 SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
-TINY = SMALL | {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+TINY = SMALL | {"vocab_size": 1024, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
 TINY |= {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
 
 

@@ -44,7 +44,7 @@ OURO: dict[str, Any] = OURO_SHAPE | {
 }
 SMALL = OURO | {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4}
 SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
-TINY = OURO | {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+TINY = OURO | {"vocab_size": 1024, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 TINY |= {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
 TRANSITION = 4
 
