@@ -19,6 +19,7 @@ from loopscope.measuring.settings import (
     MOST_QUESTIONS,
     MOST_WORKERS,
     READOUT_DTYPES,
+    REFERENCES,
     BatchPolicy,
     LongPolicy,
     Numbers,
@@ -26,6 +27,7 @@ from loopscope.measuring.settings import (
     Settings,
     limits,
     rows,
+    scales_end,
     task_list,
 )
 from loopscope.models.in_memory import ModelSpec, borrowed
@@ -57,6 +59,9 @@ def measure(
     certify: bool = False,
     trace: bool = False,
     lens: int | None = None,
+    scales_to: float | None = None,
+    renormalise: bool = False,
+    reference: str = "given",
     limit: int | str | Mapping[str, int] | None = None,
     ids: Numbers | Mapping[str, Numbers] | None = None,
     template: Text | None = None,
@@ -103,6 +108,9 @@ def measure(
             affine readouts only, and about the readout of the states as they are.
         trace: store a row for every reference position after every loop from 1 to the deepest: what a policy may see.
         lens: with it, store the so many likeliest tokens in these rows and the rank of the reference; implies `trace`.
+        scales_to: measure steps longer than the proposed one, at scales up to this, such as 2.
+        renormalise: measure every update along the renormalised path, too, on which states keep their norm.
+        reference: "given", or "own": the model's own greedy answer (or option) at its trained depth, without labels.
         limit: the most rows of each task, or of some tasks by name.
         ids: these source rows of each task only, or of some tasks by name.
         template: a template file instead of the tasks' own.
@@ -192,6 +200,9 @@ def _request(call: SimpleNamespace) -> Request:
         certify=switch("certify", call.certify),
         trace=switch("trace", call.trace) or candidates > 0,
         lens=candidates,
+        scales_to=scales_end(call.scales_to),
+        renormalise=switch("renormalise", call.renormalise),
+        reference=choice("reference", call.reference, REFERENCES),
         batch=BatchPolicy.parse(call.batch_size),
         unit_size=whole("unit_size", call.unit_size, 1, MOST_QUESTIONS),
         readout_dtype=choice("readout_dtype", _named(call.readout_dtype), READOUT_DTYPES),

@@ -24,6 +24,11 @@ def measure(
     certify: Annotated[bool, flag("--certify", "Enclose every update's numbers, rounding included (affine).")] = False,
     trace: Annotated[bool, flag("--trace", "Store a row for every reference position after every loop.")] = False,
     lens: Annotated[int | None, flag("--lens", "Keep this many of the likeliest tokens in these rows.")] = None,
+    scales_to: Annotated[float | None, flag("--scales-to", "Also longer steps, at scales up to this, e.g. 2.")] = None,
+    renormalise: Annotated[bool, flag("--renormalise", "Also the path on which states keep their norm.")] = False,
+    reference: Annotated[
+        str, flag("--reference", "given, or own: the model's own answer at its trained depth.")
+    ] = "given",
     limit: Annotated[str, flag("--limit", "At most so many questions: 100, or gsm8k=100,piqa=50.")] = "",
     ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,

@@ -25,6 +25,7 @@ from loopscope.store.run import StoredRun
 _CHOSEN = (
     *("level", "tokens", "paths", "depths", "batch"),
     *("settings.certify", "settings.trace", "settings.lens", "settings.scalar_checks"),
+    *("settings.scales_to", "settings.renormalise"),
 )
 """What the certificates' own run chooses for itself; its batches are those of the device that it runs on."""
 
@@ -71,6 +72,8 @@ def certify_run(
         certify=True,
         trace=False,
         lens=0,
+        scales_to=None,
+        renormalise=False,
     )
 
     def check(wanted: Manifest) -> None:

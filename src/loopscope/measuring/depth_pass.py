@@ -26,8 +26,10 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.certificates import certificate_columns
 from loopscope.measuring.fp64 import analyse
 from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
+from loopscope.measuring.longer_steps import longer_step_columns
 from loopscope.measuring.progress import stage
 from loopscope.measuring.reading import LOGITS, Reading, readout_of
+from loopscope.measuring.renormalised import renormalised_columns
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
 from loopscope.measuring.trace import Trace
@@ -249,15 +251,20 @@ class Trip:
         if settings.tokens:
             with stage("tokens", h_RSD.device):
                 tables["tokens"] = token_columns(paths.tokens, layout, settings)
+        identity = {name: questions[name] for name in ("row", "example_id")}
         if settings.certify:
-            identity = {name: questions[name] for name in ("row", "example_id")}
             tables["certificates"] = {**identity, **certificate_columns(update)}
+        if settings.scales_to is not None:
+            longer = longer_step_columns(paths, settings.scales_to, is_affine=self._readout.is_affine)
+            tables["longer_steps"] = {**identity, **longer}
+        if settings.renormalise:
+            tables["renormalised"] = {**identity, **renormalised_columns(update, paths)}
         if settings.level is Level.FULL:
             del paths
             analysis = analyse(update)
             questions.update(analysis.questions)
             if settings.paths:
-                tables["paths"] = {"row": questions["row"], "example_id": questions["example_id"], **analysis.nodes}
+                tables["paths"] = {**identity, **analysis.nodes}
         return tables
 
     def _decided(self, tables: Tables, transition: int, decision: GateDecision | None) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.layout import Question
+from loopscope.measuring.own_answers import own_answers
 from loopscope.measuring.plan import PlannedTask
 from loopscope.measuring.replay import Sources, request_of
 from loopscope.measuring.settings import BatchPolicy, Settings
@@ -119,12 +120,14 @@ def _movements(run: StoredRun, sources: Sources) -> Iterator[Movement]:
         scalar_checks=0,
     )
     encoders = {share: sources.encoder(spans=settings.tokens, share=share) for share in (False, True)}
+    answers = own_answers(sources.model, sources.tokenizer, given)
     for planned in sources.prepared.tasks:
 
         def measured(choice: LayoutChoice, planned: PlannedTask = planned) -> dict[str, _Columns]:
-            rows = planned.rows[: choice.questions]
-            questions = encoders[choice.share].questions(planned.task, rows, 0)
-            return _measured(sources, settings, questions, choice)
+            questions = encoders[choice.share].questions(planned.task, planned.rows[:QUESTIONS], 0)
+            # In the run's own layout, so that all layouts are asked about the same answers.
+            questions = questions if answers is None else answers(questions)
+            return _measured(sources, settings, questions[: choice.questions], choice)
 
         task = f"{planned.task.name} {planned.task.split}"
         shares = planned.task.kind == "options" and sources.facts.shares_context

@@ -362,11 +362,7 @@ def build_manifest(
             "scalar_checks": settings.scalar_checks,
             "exit_threshold": settings.exit_threshold,
             "long": settings.long,
-            # Only where it was chosen: a run from before there was a choice then still replays.
-            **({"share_context": True} if settings.share_context else {}),
-            **({"certify": True} if settings.certify else {}),
-            **({"trace": True} if settings.trace else {}),
-            **({"lens": settings.lens} if settings.lens else {}),
+            **settings.chosen(),
             **prompting.chosen(),
             **({"model_args": dict(facts.args)} if facts.args else {}),
         },

@@ -158,6 +158,13 @@ class GeneralReadout:
         """φ of every question with readout and derivatives in FP64."""
         return _joint(self._sequences(update, torch.float64), update.layout)
 
+    def path_between(self, first: Tensor, second: Tensor, layout: Layout, before: Reading) -> UtilityPath:
+        """φ of every question along any straight line; `before` is the reading of its start.
+
+        States are those of all positions, [R, S, D]; of prediction positions alone, [N, D], where the head is affine.
+        """
+        return _joint(self._sequences(Update(self, layout, first, second), self.dtype), layout)
+
     def _sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
         """φ of every sequence's mean log probability."""
         self._ways.append({GENERAL})
@@ -287,6 +294,11 @@ class AffineReadout(GeneralReadout):
         path = affine_path(z0_NV, v_NV, layout.targets_N, examples=layout.sequence_N, **self._blocks)
         self._ways.append(path.ways_taken)
         return _joint(path, layout)
+
+    def path_between(self, first: Tensor, second: Tensor, layout: Layout, before: Reading) -> UtilityPath:
+        """The same from the prediction positions alone."""
+        tokens = RememberedPath(self._tokens(first, second, layout), before.log_p_N)
+        return _joint(MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R), layout)
 
     def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout) -> AffinePath:
         """φ of every reference token by itself."""

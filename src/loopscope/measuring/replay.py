@@ -23,6 +23,7 @@ from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.depth_pass import Trip
 from loopscope.measuring.given_rows import given_task
 from loopscope.measuring.layout import Question, example_columns, plan_batches
+from loopscope.measuring.own_answers import own_answers
 from loopscope.measuring.plan import ModelFacts, ModelRequest, QuestionEncoder, Request, facts_of
 from loopscope.measuring.run import Prepared, chat_of, prepare
 from loopscope.measuring.settings import BatchPolicy, Prompting, Settings, limits, rows
@@ -247,6 +248,8 @@ def _replay_unit(
 ) -> Iterator[Finding]:
     settings, planned = sources.request.settings, sources.prepared.task_of(unit)
     questions = encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
+    answers = own_answers(sources.model, sources.tokenizer, settings)
+    questions = questions if answers is None else answers(questions)
     # The last batch has the shortest questions, so a sample is cheap.
     number, batch = list(enumerate(plan_batches(questions, settings.batch)))[-1]
     tables = {**Trip(sources.model, settings, batch).run(), "examples": example_columns(batch)}

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.certificates import require_affine
+from loopscope.measuring.own_answers import require_trained_depth
 from loopscope.measuring.plan import (
     ModelFacts,
     PlannedTask,
@@ -131,6 +132,8 @@ def prepare(
         raise LoopscopeError(
             f"{facts.info.name} has {facts.vocabulary_size} tokens: {setting('lens', settings.lens)} asks for more"
         )
+    if settings.reference == "own":
+        require_trained_depth(facts.info.name, facts.info.trained_depth)
     if tokenizer is not None:
         tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
     for task in loaded:

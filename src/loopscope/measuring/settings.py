@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loopscope.errors import LoopscopeError, choice, index, parse_number, parse_ranges, setting, shown, text, whole
+from loopscope.path.grids import GRID_POINTS
 from loopscope.store.column_types import Level
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.known_tasks import find_benchmark
@@ -205,6 +206,28 @@ class Prompting:
 
 
 LongPolicy = Literal["error", "skip", "truncate-left"]
+REFERENCES = ("given", "own")
+LONGEST_STEP = 4.0
+"""The largest multiple of a proposed step that is measured."""
+
+
+def scales_end(given: float | None) -> float | None:
+    """Where scales end that go beyond 1: a multiple of the grid's spacing, or nothing.
+
+    >>> scales_end(2), scales_end(1.5), scales_end(None)
+    (2.0, 1.5, None)
+    """
+    if given is None:
+        return None
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    steps = float(given) * (GRID_POINTS - 1) if is_number else 0.0
+    if not 1.0 < steps / (GRID_POINTS - 1) <= LONGEST_STEP or abs(steps - round(steps)) > 1e-9:
+        raise LoopscopeError(
+            f"{setting('scales_to', given)}: give a multiple of {1 / (GRID_POINTS - 1):g} above 1 and up to"
+            f" {LONGEST_STEP:g}, such as 2"
+        )
+    return round(steps) / (GRID_POINTS - 1)
+
 
 READOUT_DTYPES = ("float32", "float64")
 _BUDGETS = {"cuda": 65536}
@@ -272,6 +295,9 @@ class Settings:
         certify: whether every update gets enclosures and verdicts that no rounding can overturn.
         trace: whether every reference position gets a row after every loop.
         lens: how many of the likeliest tokens those rows hold; it needs `trace`.
+        scales_to: where the scales end at which steps longer than the proposed one are measured; None measures none.
+        renormalise: whether every update is measured along the renormalised path, too.
+        reference: "given", the task's own, or "own", the model's own answer at its trained depth.
     """
 
     transitions: tuple[int, ...]
@@ -289,6 +315,9 @@ class Settings:
     certify: bool = False
     trace: bool = False
     lens: int = 0
+    scales_to: float | None = None
+    renormalise: bool = False
+    reference: str = "given"
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -307,6 +336,11 @@ class Settings:
             raise LoopscopeError(
                 f"{setting('trace', True)} follows the loops: name a depth from 1 on with {setting('depths')}"
             )
+        for name in ("scales_to", "renormalise"):
+            if getattr(self, name) and not self.transitions:
+                raise LoopscopeError(
+                    f"{setting(name, getattr(self, name))} is about updates: name some with {setting('transitions')}"
+                )
         if self.batch.name == "paper" and self.unit_size % 2:
             raise LoopscopeError(
                 f"{setting('batch_size', 'paper')} pairs questions in source order:"
@@ -329,6 +363,12 @@ class Settings:
     def on(self, device_type: str) -> Settings:
         """The same settings with batches that suit a kind of device."""
         return dataclasses.replace(self, batch=self.batch.on(device_type))
+
+    def chosen(self) -> dict[str, Any]:
+        """What is not as it is by default, for a manifest: a run from before there was a choice then still replays."""
+        plain = Settings(self.transitions, self.depths)
+        names = ("share_context", "certify", "trace", "lens", "scales_to", "renormalise", "reference")
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
 
     @property
     def spans(self) -> bool:

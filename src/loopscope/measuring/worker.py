@@ -22,6 +22,7 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.depth_pass import PendingTrip, Tables, Trip
 from loopscope.measuring.layout import Question, example_columns, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.model_check import checked
+from loopscope.measuring.own_answers import OwnAnswers, own_answers
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, facts_of
 from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
@@ -98,15 +99,15 @@ class _Flight(Generic[Name]):
 
 
 class Worker:
-    """Measures the questions of units with one model.
+    """Measures the questions of units with one model, with `answers` against the model's own.
 
     A batch that does not fit into memory is halved, and no later batch of this worker is larger than what is left. One
     whose tokens the kernels gave up was measured twice; the worker then takes care from the start, which changes no
     number.
     """
 
-    def __init__(self, model: LoopedModel, settings: Settings) -> None:
-        self._model, self._settings = model, settings
+    def __init__(self, model: LoopedModel, settings: Settings, answers: OwnAnswers | None = None) -> None:
+        self._model, self._settings, self._answers = model, settings, answers
         self._ceiling: int | None = None
         self._careful = False
         self._said: set[str] = set()
@@ -115,6 +116,7 @@ class Worker:
         """Each unit in order, after its batches, as soon as the batch after its last one is launched."""
         flights: deque[_Flight[Name]] = deque()
         for name, questions in units:
+            questions = questions if self._answers is None else self._answers(questions)
             unit = _Unit(name, questions)
             waiting = deque(plan_batches(questions, self._settings.batch))
             while waiting:
@@ -207,8 +209,8 @@ class LocalEngine:
         self._facts = facts_of(self.model)
         if card_of(self.model).is_own:
             checked(self.model).require()
-        self._worker = Worker(self.model, settings)
         self.tokenizer = request.model.load_tokenizer(self.model)
+        self._worker = Worker(self.model, settings, own_answers(self.model, self.tokenizer, settings))
         self.encoder = QuestionEncoder(
             self.tokenizer,
             self._facts.max_positions,

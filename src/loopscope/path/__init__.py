@@ -52,10 +52,12 @@ from loopscope.path.grids import (
     GridAction,
     GridOptimum,
     GridResolution,
+    best_of,
     grid_optimum,
     grid_regret,
     grid_resolution,
     nearest_action,
+    scales_up_to,
     uniform_grid,
 )
 from loopscope.path.outcomes import (
@@ -110,6 +112,7 @@ __all__ = [
     "SampledCrossing",
     "beneficial_lower_bound",
     "beneficial_range",
+    "best_of",
     "classify",
     "combined_regret_bound",
     "concave_boundary",
@@ -143,6 +146,7 @@ __all__ = [
     "scale_bound",
     "scale_case",
     "scale_error_interval",
+    "scales_up_to",
     "search_optimum",
     "taylor_deviation_bound",
     "taylor_regret_bound",

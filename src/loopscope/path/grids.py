@@ -82,6 +82,28 @@ def uniform_grid(points: int = GRID_POINTS) -> FloatArray:
     return np.arange(points) / (points - 1)
 
 
+def scales_up_to(end: float) -> FloatArray:
+    """The scales 0, 0.05, …, `end`: those of `GRID`, and as dense beyond 1.
+
+    >>> scales_up_to(1.1)[-3:]
+    array([1.  , 1.05, 1.1 ])
+    """
+    return np.arange(round(end * (GRID_POINTS - 1)) + 1) / (GRID_POINTS - 1)
+
+
+def best_of(scales: ArrayLike, values: ArrayLike) -> GridOptimum:
+    """The best of some increasing scales, which need not end at 1; ties choose the smallest.
+
+    >>> best_of([0.0, 1.0, 2.0], [0.0, 0.25, 0.5])
+    GridOptimum(alpha=2.0, index=2, value=0.5)
+    """
+    scales, values = as_floats("scales", scales), as_floats("values", values)
+    if values.shape[-1:] != scales.shape or (np.diff(scales) <= 0).any():
+        raise LoopscopeError(f"scales must increase, one for each of the {values.shape[-1:]} values of an update")
+    index = np.asarray(values.argmax(axis=-1))
+    return GridOptimum(plain(scales[index]), plain(index), plain(_take(values, index)))
+
+
 def grid_optimum(grid: ArrayLike, values: ArrayLike) -> GridOptimum:
     """α*_A = min argmax of φ over the grid (Eq. grid-optimum); ties choose the smallest scale.
 
@@ -94,9 +116,7 @@ def grid_optimum(grid: ArrayLike, values: ArrayLike) -> GridOptimum:
     GridOptimum(alpha=0.5, index=1, value=0.25)
     """
     grid = partition("grid", grid)
-    values = sampled("values", values, grid)
-    index = np.asarray(values.argmax(axis=-1))
-    return GridOptimum(plain(grid[index]), plain(index), plain(_take(values, index)))
+    return best_of(grid, sampled("values", values, grid))
 
 
 def nearest_action(grid: ArrayLike, scale: ArrayLike) -> GridAction:

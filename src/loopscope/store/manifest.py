@@ -27,6 +27,9 @@ from loopscope.store.tables import SCHEMA_VERSION, TABLES
 
 Depth = Annotated[int, Field(ge=0)]
 
+ASKED_BY = {"certificates": "certify", "trace": "trace", "longer_steps": "scales_to", "renormalised": "renormalise"}
+"""Tables that a run has where `settings` holds this."""
+
 PROVENANCE = frozenset({"command_line"})
 """Fields that may differ between the command that began a run and one that continues it."""
 
@@ -149,13 +152,8 @@ class Manifest(_Frozen):
 
     def tables(self) -> tuple[Table, ...]:
         """The tables that this run writes."""
-        settings = self.settings
-        chosen = {
-            "tokens": self.tokens,
-            "paths": self.paths,
-            "certificates": settings.get("certify"),
-            "trace": settings.get("trace"),
-        }
+        chosen = {"tokens": self.tokens, "paths": self.paths}
+        chosen |= {name: bool(self.settings.get(wanted)) for name, wanted in ASKED_BY.items()}
         left_out = {name for name, wanted in chosen.items() if not wanted}
         return tuple(table for name, table in TABLES.items() if name not in left_out)
 

@@ -10,7 +10,7 @@ from loopscope.errors import LoopscopeError, setting, text
 from loopscope.store.column_types import Table
 from loopscope.store.events import Event, read_events
 from loopscope.store.hashing import read_bounded
-from loopscope.store.manifest import Manifest, ManifestDamageError, OtherVersionError, decode_manifest
+from loopscope.store.manifest import ASKED_BY, Manifest, ManifestDamageError, OtherVersionError, decode_manifest
 from loopscope.store.records import (
     Completion,
     DamageError,
@@ -251,7 +251,7 @@ class StoredRun:
 
 
 def _asking_for(table: str) -> str:
-    return setting({"certificates": "certify"}.get(table, table), True)
+    return setting(ASKED_BY.get(table, table), 2 if table == "longer_steps" else True)
 
 
 def _read_seal(layout: RunLayout) -> bytes | None:

@@ -1,33 +1,21 @@
-"""The seven tables of a run directory, column by column, and the version of this schema.
+"""The tables of a run directory, column by column, and the version of this schema.
 
 `examples` holds the texts, so that a run can be read without its data set; `questions` one update of one example
 (Sections 3 and 4 of the paper; the `fp64_` columns: Appendices E.5 and E.9); `depths` the reference utility at every
 requested depth (Appendix E.1); `tokens` the quantities of each reference token alone (E.8); `paths` φ and three
 derivatives at the 257 nodes of the FP64 analysis (E.5); `certificates` enclosures and verdicts that include rounding;
-`trace` every reference position after every loop. docs/run-directory.md lists them.
+`trace` every reference position after every loop; `other_paths` declares two more. docs/run-directory.md lists all
+of them.
 """
 
 from loopscope.path.grids import CURVATURE_SCALES, DIFFERENCE_SPACINGS, GRID, PATH_NODES
 from loopscope.store.column_types import Column, ColumnType, Level, Table
+from loopscope.store.key_columns import DEPTH, IDENTITY, SOURCE_ROW, TRANSITION
+from loopscope.store.other_paths import LONGER_STEPS, RENORMALISED
 from loopscope.store.trace_columns import TRACE_COLUMNS
 
 SCHEMA_VERSION = 1
 """Raised by one whenever a column is added, dropped, renamed or given another meaning."""
-
-IDENTITY = (
-    Column("model", ColumnType.STRING, "", "name of the model"),
-    Column("task", ColumnType.STRING, "", "name of the task"),
-    Column("split", ColumnType.STRING, "", "split of the task"),
-    Column("row", ColumnType.INT32, "index", "position of the example in this run's task, from 0"),
-    Column("example_id", ColumnType.STRING, "", "identifier of the example"),
-)
-
-SOURCE_ROW = Column("source_row", ColumnType.INT64, "index", "row of the example in the published split, from 0")
-
-TRANSITION = Column("transition", ColumnType.INT32, "loops", "t of the update t → t+1")
-
-DEPTH = Column("depth", ColumnType.INT32, "loops", "number of loops after which the state is read out")
-
 
 EXAMPLES = Table(
     name="examples",
@@ -361,6 +349,7 @@ TRACE = Table(
 
 
 TABLES: dict[str, Table] = {
-    table.name: table for table in (EXAMPLES, QUESTIONS, DEPTHS, TOKENS, PATHS, CERTIFICATES, TRACE)
+    table.name: table
+    for table in (EXAMPLES, QUESTIONS, DEPTHS, TOKENS, PATHS, CERTIFICATES, TRACE, LONGER_STEPS, RENORMALISED)
 }
-"""Every table by name; `tokens`, `paths`, `certificates` and `trace` are written only when a run asks for them."""
+"""Every table by name; those after `depths` are written only when a run asks for them."""

@@ -69,6 +69,8 @@ class Condition:
     layout_margin: float
     token_layout_margin: float
     """How far another batch layout moves a gain or a slope, in nats; those of single tokens."""
+    reference: str = "given"
+    """`own` where utility is that of the model's own answer."""
 
     @property
     def model_title(self) -> str:
@@ -86,8 +88,9 @@ class Condition:
 
     @property
     def set_title(self) -> str:
-        """The evaluation set as tables print it: `GSM8K test`."""
-        return set_titles().get(self.evaluation_set, f"{title(self.task)} {title(self.subset or self.split)}")
+        """The evaluation set as tables print it: `GSM8K test`; own answers are never left unsaid."""
+        named = set_titles().get(self.evaluation_set, f"{title(self.task)} {title(self.subset or self.split)}")
+        return named if self.reference == "given" else f"{named} (own answers)"
 
     @property
     def finished(self) -> bool:
@@ -161,6 +164,7 @@ def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo) -> Condition:
         scalar_checks=checks if isinstance(checks, int) else 0,
         layout_margin=margin.options if task.kind == "options" else margin.solution,
         token_layout_margin=margin.token,
+        reference=str(manifest.settings.get("reference", "given")),
     )
 
 

@@ -37,6 +37,12 @@ QUARTER = 5
 """Grid index of the quarter step."""
 
 
+def matrix(lists: pl.Series) -> Floats:
+    """Lists of one length as an array with a row for each."""
+    width = len(lists[0]) if len(lists) else 0
+    return lists.explode().cast(pl.Float64).to_numpy().reshape(len(lists), width)
+
+
 @dataclass(frozen=True)
 class Updates:
     """The `questions` rows of one condition, in the order of the run."""
@@ -61,9 +67,7 @@ class Updates:
 
     def matrix(self, column: str) -> Floats:
         """A list column as an array with one row per question; every list has the same length."""
-        width = len(self.frame[column][0]) if len(self) else 0
-        flat = self.frame[column].explode().cast(pl.Float64).to_numpy()
-        return flat.reshape(len(self), width)
+        return matrix(self.frame[column])
 
     @cached_property
     def ids(self) -> list[str]:
@@ -229,6 +233,14 @@ class Records:
                 # A `Run` names outcomes in the order of their codes.
                 rows = rows.sort("row").with_columns(pl.col("outcome").to_physical().cast(pl.Int8))
                 return rows if rows.height else None
+        return None
+
+    def beside(self, table: str, condition: Condition) -> pl.DataFrame | None:
+        """The rows of another table about a condition's updates, in the order of the run; None where it has none."""
+        for run in self.runs:
+            if folder_name(run) == condition.run and any(table == known.name for known in run.manifest.tables()):
+                rows = run.read(table).filter(of_set(condition), pl.col("transition") == condition.transition)
+                return rows.sort("row") if rows.height else None
         return None
 
     def inputs(self) -> list[dict[str, object]]:

@@ -124,6 +124,9 @@ TABLES: dict[str, Study] = {
         _table("certificates", "tab:certificates", "--certify", "verdicts that no rounding can overturn"),
         _table("flips", "tab:flips", "--trace", "how often a loop changes the likeliest token, for better or worse"),
         _table("settling", "tab:settling", "--trace", "loops until the likeliest token stays; right then wrong"),
+        _table("longer-steps", "tab:longer-steps", "--scales-to", "steps that were too short: best scales beyond 1"),
+        _table("renormalised-path", "tab:renormalised-path", "--renormalise", "outcomes where states keep their norm"),
+        _table("own-reference", "tab:own-reference", "--reference own", "own answers against given references"),
         _table("derivative-checks", "app:exp-protocol", "grid", "derivatives computed in two ways"),
     )
 }
@@ -135,6 +138,7 @@ FIGURES: dict[str, Study] = {
         _figure("direction-progress", "fig:direction-progress", "quick", "slope against full-step gain by outcome"),
         _figure("scale-prediction", "fig:scale-prediction", "grid", "example paths, predicted scales, regrets"),
         _figure("contraction", "fig:contraction", "grid", "quarter-step recovery with intervals"),
+        _figure("longer-steps", "tab:longer-steps", "--scales-to", "gain over scales beyond 1, and best scales"),
         _figure("depth-curves", "app:exp-coverage", "quick", "utility over depth, declines marked"),
         _figure("flips", "fig:flips", "--trace", "share right after each loop, and what each loop flipped"),
     )

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+import polars as pl
+
 from loopscope.errors import setting
 from loopscope.stats import Bootstrap
 from loopscope.store import Level
@@ -83,6 +85,36 @@ def select(records: Records, *columns: str, level: Level = Level.QUICK, about: S
     return Selection(kept, tuple(notes))
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Conditions whose run holds another table, with its rows about each."""
+
+    selection: Selection
+    frames: Mapping[Condition, pl.DataFrame]
+
+
+def select_beside(records: Records, table: str, asking: str, *columns: str, level: Level = Level.QUICK) -> Beside:
+    """The conditions that have rows in a table; `asking` is the option of `measure` that stores them.
+
+    Args:
+        records: the runs.
+        table: the table.
+        asking: what to measure with, in the reader's words.
+        columns: columns of `questions` that the study reads besides.
+        level: the level of measurement that fills those.
+    """
+    chosen = select(records, *columns, level=level)
+    found = {updates.condition: records.beside(table, updates.condition) for updates in chosen.kept}
+    frames = {condition: frame for condition, frame in found.items() if frame is not None}
+    kept = tuple(updates for updates in chosen.kept if updates.condition in frames)
+    without = dict.fromkeys(f"{c.model_title} {c.set_title}" for c in found if c not in frames)
+    about_all = notes_on(updates.condition for updates in chosen.kept)
+    notes = [*notes_on(updates.condition for updates in kept), *(n for n in chosen.notes if n not in about_all)]
+    if without:
+        notes.append(f"without the columns of this study: {', '.join(without)} (measure with {asking})")
+    return Beside(Selection(kept, tuple(notes)), frames)
+
+
 def no_updates(records: Records) -> str:
     """The note of a study whose runs hold no updates."""
     return records.nothing(f"these runs hold no updates: measure with {setting('transitions', 4)}")
@@ -132,6 +164,8 @@ def notes_on(conditions: Iterable[Condition]) -> tuple[str, ...]:
             notes[f"{title(condition.model)} has random weights: its numbers describe no trained model"] = None
         if condition.weights is Weights.TOY:
             notes[f"{condition.model_title} is a small model that ships with loopscope, not one of the paper's"] = None
+        if condition.reference == "own":
+            notes["own answers: utility is that of the model's own greedy answer or option at its trained depth"] = None
         if not condition.finished:
             progress = f"{condition.n} of {condition.expected} questions"
             notes[f"{condition.run}{_UNFINISHED}{progress} of {condition.set_title}"] = None

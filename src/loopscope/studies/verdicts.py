@@ -60,6 +60,8 @@ def setting_differences(condition: Condition, setting: Setting) -> tuple[str, ..
         found.append(f"{condition.readout} readout")
     if condition.task == setting.task and condition.template_sha256 != templates()[setting.task]:
         found.append("another template")
+    if condition.reference != "given":
+        found.append("own answers as references")
     if condition.exit_threshold not in (None, EXIT_THRESHOLD):
         found.append(f"exit threshold {condition.exit_threshold:g}")
     return tuple(found)
