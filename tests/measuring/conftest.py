@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from loopscope.models.registry import EMBEDDED
 from loopscope.store import StoredRun
 
 # Run by another process, not collected.
-collect_ignore = ["killed_pass.py", "peak_of_pass.py", "short_of_memory.py", "small_gpt.py"]
+collect_ignore = ["killed_pass.py", "peak_of_pass.py", "short_of_memory.py", "small_gpt.py", "plain_paths.py"]
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 Pass = Callable[..., StoredRun]
@@ -122,6 +124,18 @@ def shared(name: str) -> Path:
     if not (SHARED / name).is_dir():
         pytest.skip(f"needs the folder shared/{name} beside the repository")
     return SHARED / name
+
+
+@pytest.fixture(scope="session")
+def plain_updates() -> Any:
+    """`plain_updates(folder, run, task, transition)`: a run's updates as plain tensors, see `plain_paths.py`."""
+    spec = importlib.util.spec_from_file_location("plain_paths", Path(__file__).with_name("plain_paths.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.plain_updates
 
 
 @pytest.fixture(scope="session")

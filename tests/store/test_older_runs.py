@@ -19,6 +19,7 @@ import loopscope as ls
 from loopscope.errors import LoopscopeError
 from loopscope.stats import Bootstrap
 from loopscope.store import SCHEMA_VERSION, TABLES, StoredRun, verify
+from loopscope.store.manifest import ASKED_BY
 from loopscope.studies import TABLES as STUDIES
 
 duckdb = pytest.importorskip("duckdb")
@@ -48,7 +49,7 @@ def test_it_opens_as_a_finished_run() -> None:
     assert [event["event"] for event in run.events] == ["new", "call", *["unit"] * 4, "complete"]
 
 
-@pytest.mark.parametrize("table", [table for table in TABLES if table not in ("certificates", "trace")])
+@pytest.mark.parametrize("table", [table for table in TABLES if table not in ASKED_BY])
 def test_every_table_is_read_as_it_was_written(table: str) -> None:
     plain = pl.concat([pl.read_parquet(shard) for shard in sorted((OLD / table).glob("*.parquet"))])
     found = StoredRun(OLD).read(table)

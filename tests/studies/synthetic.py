@@ -137,7 +137,12 @@ def manifest(tasks: list[Task], **changes: Any) -> Manifest:
         "seeds": {},
         "batch": BatchInfo(policy="paper", size=2),
         "unit_size": max(len(task) for task in tasks),
-        "settings": {"trace": True, **({"certify": True} if model["affine_readout"] else {})},
+        "settings": {
+            "trace": True,
+            "scales_to": 2.0,
+            "renormalise": True,
+            **({"certify": True} if model["affine_readout"] else {}),
+        },
     }
     return Manifest(**{**fields, **changes})
 
@@ -439,8 +444,62 @@ def trace(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     }
 
 
+BENT = 0.75
+"""Slope of the made-up renormalised path over that of the straight one; both have the same end."""
+
+
+def bent(paths: Paths) -> Paths:
+    """A renormalised path: less slope at first, the same gain at 1."""
+    return Paths(BENT * paths.A, paths.Q + (1 - BENT) * paths.A, paths.R)
+
+
+def longer_steps(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    end = described.settings["scales_to"]
+    scales = np.linspace(0, end, round(20 * end) + 1)
+    parts = []
+    for transition, whole in sorted(task.paths.items()):
+        paths = Paths(whole.A[rows], whole.Q[rows], whole.R[rows])
+        gains, scale = paths.on(scales), end * predicted_scale(end * paths.A, end**2 * paths.Q)
+        parts.append(
+            {
+                **identity(task, rows),
+                "transition": np.full(len(rows), transition),
+                "end_slope": paths.slope(1.0),
+                "gains": gains,
+                "best_scale": scales[gains.argmax(axis=1)],
+                "best_gain": gains.max(axis=1),
+                "quadratic_scale": scale,
+                "quadratic_gain": paths.value(scale),
+            }
+        )
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def renormalised(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    parts = []
+    for transition, whole in sorted(task.paths.items()):
+        paths = bent(Paths(whole.A[rows], whole.Q[rows], whole.R[rows]))
+        scale = predicted_scale(paths.A, paths.Q)
+        parts.append(
+            {
+                **identity(task, rows),
+                "transition": np.full(len(rows), transition),
+                "slope": paths.A,
+                "quadratic": paths.Q,
+                "outcome": classify(paths.A, paths.value(1.0)),
+                "quadratic_scale": scale,
+                "quadratic_gain": paths.value(scale),
+                "gains": paths.on(GRID_SCALES),
+                "norm_loss": np.full(len(rows), 0.01),
+            }
+        )
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 MAKERS = {
     "trace": trace,
+    "longer_steps": longer_steps,
+    "renormalised": renormalised,
     "examples": examples,
     "questions": questions,
     "depths": depths,

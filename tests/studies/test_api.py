@@ -45,7 +45,8 @@ def test_every_study_has_a_function_and_one_line():
     for study in (*TABLES.values(), *FIGURES.values()):
         assert callable(study.function)
         assert "\n" not in study.summary
-        assert study.needs in ("quick", "grid", "full", "--tokens", "--certify", "--trace")
+        flags = ("--tokens", "--trace", "--certify", "--scales-to", "--renormalise", "--reference own")
+        assert study.needs in ("quick", "grid", "full", *flags)
 
 
 def test_records_are_read_once(run):

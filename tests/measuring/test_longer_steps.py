@@ -1,0 +1,98 @@
+"""`scales_to=`: φ beyond the proposed step against plain readouts in float64, and what is stored and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import loopscope as ls
+from loopscope.errors import LoopscopeError
+from loopscope.measuring.settings import scales_end
+from loopscope.store import StoredRun, verify
+
+FAMILIES = ("ouro", "huginn")
+SCALES = [index / 20 for index in range(41)]
+
+
+def straight(update: Any, alpha: torch.Tensor) -> torch.Tensor:
+    return update.utility(update.before + alpha * (update.after - update.before))
+
+
+def gain_at(update: Any, alpha: float) -> float:
+    at = torch.tensor(alpha, dtype=torch.float64)
+    return float(straight(update, at) - straight(update, torch.zeros_like(at)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
+def test_numbers_are_those_of_plain_readouts(
+    family: str, task: str, measured: Any, checkpoint: Any, plain_updates: Any
+):
+    options = {"limit": 2, "level": "quick", "readout_dtype": "float64", "scales_to": 2, "depths": ""}
+    run = measured(family, task, **options)
+    rows = run.read("longer_steps").sort("row")
+    for update, row in zip(plain_updates(checkpoint(family), run, task, 2), rows.to_dicts(), strict=True):
+        gains = np.array([gain_at(update, alpha) for alpha in SCALES])
+        assert row["gains"] == pytest.approx(gains, abs=1e-9)
+        assert row["best_scale"] == SCALES[int(np.argmax(row["gains"]))]
+        assert row["best_gain"] == max(row["gains"])
+        alpha = torch.ones((), dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(straight(update, alpha), alpha)
+        assert row["end_slope"] == pytest.approx(float(slope), abs=1e-8)
+        assert row["quadratic_gain"] == pytest.approx(gain_at(update, row["quadratic_scale"]), abs=1e-9)
+
+
+def test_the_quadratic_scale_is_the_best_one_of_the_quadratic_model_up_to_the_end(measured: Any):
+    run = measured(limit=5, level="quick", scales_to=3)
+    found = run.read("longer_steps").join(run.records, on=["row", "transition"], suffix="_short")
+    fine = np.linspace(0, 3, 30001)
+    for row in found.to_dicts():
+        model = row["slope"] * fine + row["quadratic"] * fine**2
+        assert row["quadratic_scale"] == pytest.approx(fine[model.argmax()], abs=2e-4)
+        assert len(row["gains"]) == 61
+
+
+def test_the_first_scales_are_those_of_the_grid_and_concave_paths_end_where_the_slope_says(measured: Any):
+    run = measured(limit=5, transitions=[1, 2, 3], scales_to=2)
+    found = run.read("longer_steps").join(run.records, on=["row", "transition"])
+    assert found["gains"].list.head(21).to_list() == found["grid_gain"].to_list()
+    # An affine head makes a solution's path concave: it still rises at 1 exactly where its maximum lies beyond.
+    rising = found["end_slope"] > 0
+    assert (found.filter(rising)["best_scale"] >= 1).all()
+    assert (found.filter(~rising)["best_scale"] <= 1).all()
+
+
+def test_it_belongs_to_the_run(measured: Any, contents: Any):
+    run = measured(limit=2, level="quick", scales_to=2)
+    assert run.manifest.settings["scales_to"] == 2.0
+    assert verify(run.path).ok
+    assert ls.Run(run.path).verify(replay=True).ok
+    with pytest.raises(LoopscopeError, match=r"settings\.scales_to was 2\.0, is now absent"):
+        measured(limit=2, level="quick", output=run.path)
+    plain = measured(limit=2, level="quick")
+    same = {name: data for name, data in contents(run.path).items() if name.endswith("parquet")}
+    assert {name: data for name, data in same.items() if not name.startswith("longer_steps")} == {
+        name: data for name, data in contents(plain.path).items() if name.endswith("parquet")
+    }
+    with pytest.raises(LoopscopeError, match="measured without longer_steps: measure again with scales_to=2"):
+        StoredRun(plain.path).read("longer_steps")
+
+
+@pytest.mark.parametrize("given", [1, 0.5, 5, 1.33, "2", True, float("nan"), float("inf")])
+def test_an_end_that_is_no_multiple_of_the_spacing_is_refused(given: Any):
+    with pytest.raises(LoopscopeError, match=r"scales_to=.* give a multiple of 0\.05 above 1 and up to 4"):
+        scales_end(given)
+
+
+def test_depths_alone_have_no_steps(measured: Any):
+    with pytest.raises(LoopscopeError, match=r"scales_to=2\.0 is about updates: name some with transitions="):
+        measured(transitions=(), depths=[1, 2], scales_to=2)
+
+
+def test_outcomes_read_as_words(measured: Any):
+    run = ls.Run(measured(limit=2, level="quick", renormalise=True).path)
+    assert run.read("renormalised")["outcome"].dtype == run.records["outcome"].dtype != pl.Int8
