@@ -113,6 +113,16 @@ def test_where_there_is_no_direction_to_scale_the_state_stays():
     assert torch.isfinite(wiped.factor(0.3)).all()
 
 
+def test_a_gain_of_another_size_is_refused(tmp_path: Any):
+    words, turn = torch.nn.Embedding(16, 8), torch.nn.Linear(8, 8)
+    model: Any = ls.wrap(embed=words, step=lambda h: h + torch.tanh(turn(h)), head=words.weight)
+    task = ls.Task.from_rows([{"prompt_ids": [1, 2], "solution_ids": [3, 4]}])
+    for gain, said in ((torch.ones(4), r"\[4\]"), (1.0, "float")):
+        model.state_gain_D = gain
+        with pytest.raises(LoopscopeError, match=rf"wrapped: state_gain_D must be a tensor \[8\], not {said}"):
+            ls.measure(model, task, output=tmp_path / said, transitions=1, renormalise=True)
+
+
 def test_it_belongs_to_the_run_and_changes_nothing_else(measured: Any, contents: Any):
     run = measured(limit=2, renormalise=True)
     plain = measured(limit=2)

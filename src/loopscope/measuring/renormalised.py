@@ -28,11 +28,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from loopscope.errors import LoopscopeError
 from loopscope.measuring.layout import Layout
 from loopscope.measuring.progress import stage
 from loopscope.measuring.reading import AffineReadout, Reading
 from loopscope.measuring.transfer import Columns, Later
 from loopscope.measuring.update import Update, UpdatePaths, predicted_scale
+from loopscope.models.protocol import LoopedModel
 from loopscope.path import classify
 from loopscope.path.grids import GRID
 
@@ -124,7 +126,7 @@ class _Curve:
         self._update, self._readout, self._layout = update, update.readout, update.layout
         alone = isinstance(self._readout, AffineReadout)
         before, after = update.predicting() if alone else (update.before_RSD, update.after_RSD)
-        gain_D = getattr(self._readout.model, "state_gain_D", None)
+        gain_D = _gain_of(self._readout.model)
         self._h = before.to(self._readout.dtype)
         self._d = after.to(self._readout.dtype) - self._h
         self._radii = Radii.of(self._h, self._d, gain_D)
@@ -162,6 +164,15 @@ class _Curve:
         radius = self._radii.radius(0.5)
         loss = torch.where(radius > 0, 1.0 - self._radii.norm(0.5) / radius, 0.0)[..., 0]
         return loss if loss.dim() == 1 else _at_predictions(loss, self._layout)
+
+
+def _gain_of(model: LoopedModel) -> Tensor | None:
+    """The gain of the norm that states come out of, where the model names one."""
+    gain_D = getattr(model, "state_gain_D", None)
+    if gain_D is not None and (not isinstance(gain_D, Tensor) or gain_D.shape != (model.hidden_size,)):
+        shape = list(gain_D.shape) if isinstance(gain_D, Tensor) else type(gain_D).__name__
+        raise LoopscopeError(f"{model.name}: state_gain_D must be a tensor [{model.hidden_size}], not {shape}")
+    return gain_D
 
 
 def _at_predictions(values_RS: Tensor, layout: Layout) -> Tensor:

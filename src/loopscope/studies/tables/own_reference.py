@@ -85,17 +85,13 @@ def own_reference(records: Records, bootstrap: Bootstrap | None = None) -> Table
     settings = bootstrap or Bootstrap()
     pairs = tuple(reference_pairs(records))
     notes = [*notes_on(updates.condition for pair in pairs for updates in (pair.own, pair.given))]
-    lonely = [u.condition for u in records.updates if u.condition not in {p.own.condition for p in pairs}]
-    lonely = [condition for condition in lonely if condition.reference == "own"]
-    if lonely:
-        notes.append(f"no run with the given references beside {', '.join(dict.fromkeys(map(str, lonely)))}")
+    paired = {updates.condition for pair in pairs for updates in (pair.own, pair.given)}
+    alone = dict.fromkeys(str(u.condition) for u in records.updates if u.condition not in paired)
+    if alone:
+        how = f"measure the same with and without {setting('reference', 'own')}, into two folders, and name both"
+        notes.append(f"without a partner: {', '.join(alone)} ({how})")
     if not records.updates:
         notes.append(no_updates(records))
-    elif not pairs and not lonely:
-        notes.append(
-            f"this study pairs two runs: measure the same again with {setting('reference', 'own')} into another folder,"
-            " and name both"
-        )
     return TableResult(
         study="own-reference",
         label="tab:own-reference",
