@@ -27,6 +27,7 @@ from loopscope.measuring.settings import (
     Settings,
     limits,
     rows,
+    scale_list,
     scales_end,
     task_list,
 )
@@ -62,6 +63,7 @@ def measure(
     scales_to: float | None = None,
     renormalise: bool = False,
     reference: str = "given",
+    trajectories: Sequence[float] | float | str | None = None,
     limit: int | str | Mapping[str, int] | None = None,
     ids: Numbers | Mapping[str, Numbers] | None = None,
     template: Text | None = None,
@@ -111,6 +113,8 @@ def measure(
         scales_to: measure steps longer than the proposed one, at scales up to this, such as 2.
         renormalise: measure every update along the renormalised path, too, on which states keep their norm.
         reference: "given", or "own": the model's own greedy answer (or option) at its trained depth, without labels.
+        trajectories: scales; store the utilities that follow if an update is taken at such a scale, and if every later
+            one is, too, for each of `transitions` and from the first loop on.
         limit: the most rows of each task, or of some tasks by name.
         ids: these source rows of each task only, or of some tasks by name.
         template: a template file instead of the tasks' own.
@@ -203,6 +207,7 @@ def _request(call: SimpleNamespace) -> Request:
         scales_to=scales_end(call.scales_to),
         renormalise=switch("renormalise", call.renormalise),
         reference=choice("reference", call.reference, REFERENCES),
+        trajectories=scale_list("trajectories", call.trajectories),
         batch=BatchPolicy.parse(call.batch_size),
         unit_size=whole("unit_size", call.unit_size, 1, MOST_QUESTIONS),
         readout_dtype=choice("readout_dtype", _named(call.readout_dtype), READOUT_DTYPES),

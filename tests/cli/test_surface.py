@@ -17,7 +17,7 @@ SURFACE = {
     "--engine --exit-threshold --fewshot-seed --fewshot-split --ids --lens --level --limit --long --model --model-args "
     "--num-fewshot --output --paths --plan --progress --random-weights --readout-dtype --reference --renormalise "
     "--revision --scales-to --seed --share-context --tasks --template --tokenizer --tokens "
-    "--trace --transitions --unit-size --workers",
+    "--trace --trajectories --transitions --unit-size --workers",
     "models": "--json",
     "reproduce": "--address --checkpoints --config --data-dir --device --engine --limit --models --only --output "
     "--plan --plan-seconds --progress --protocol --random-weights --tasks --tokenizer --workers",

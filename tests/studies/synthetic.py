@@ -141,6 +141,7 @@ def manifest(tasks: list[Task], **changes: Any) -> Manifest:
             "trace": True,
             "scales_to": 2.0,
             "renormalise": True,
+            "trajectories": [0.25],
             **({"certify": True} if model["affine_readout"] else {}),
         },
     }
@@ -444,6 +445,30 @@ def trace(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     }
 
 
+def trajectories(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    """A quarter of each update's gain is won back right after it, half of that is left at every later depth."""
+    parts, deepest = [], described.depths[-1]
+    stored = dict(zip(described.depths, utilities(described, task)[rows].T, strict=True))
+    for first in sorted({0, *described.transitions}):
+        for onwards in (False, True):
+            for depth in range(first + 1, deepest + 1):
+                full = stored.get(depth, np.zeros(len(rows)))
+                harm = np.abs(task.paths[first].value(1.0)[rows]) if first in task.paths else np.zeros(len(rows))
+                kept = 0.25 * harm * (1.0 if depth == first + 1 else 0.5)
+                number = len(rows)
+                parts.append(
+                    {
+                        **identity(task, rows),
+                        "depth": np.full(number, depth),
+                        "transition": np.full(number, first),
+                        "onwards": np.full(number, onwards),
+                        "scale": np.full(number, 0.25),
+                        "utility": full + kept * (2.0 if onwards else 1.0),
+                    }
+                )
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 BENT = 0.75
 """Slope of the made-up renormalised path over that of the straight one; both have the same end."""
 
@@ -506,6 +531,7 @@ MAKERS = {
     "tokens": tokens,
     "paths": stored_paths,
     "certificates": certificates,
+    "trajectories": trajectories,
 }
 
 

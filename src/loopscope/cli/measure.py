@@ -29,6 +29,9 @@ def measure(
     reference: Annotated[
         str, flag("--reference", "given, or own: the model's own answer at its trained depth.")
     ] = "given",
+    trajectories: Annotated[
+        str | None, flag("--trajectories", "Take updates at these scales and follow them: 0.25,0.5.")
+    ] = None,
     limit: Annotated[str, flag("--limit", "At most so many questions: 100, or gsm8k=100,piqa=50.")] = "",
     ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,

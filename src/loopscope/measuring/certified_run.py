@@ -25,7 +25,7 @@ from loopscope.store.run import StoredRun
 _CHOSEN = (
     *("level", "tokens", "paths", "depths", "batch"),
     *("settings.certify", "settings.trace", "settings.lens", "settings.scalar_checks"),
-    *("settings.scales_to", "settings.renormalise"),
+    *("settings.scales_to", "settings.renormalise", "settings.trajectories"),
 )
 """What the certificates' own run chooses for itself; its batches are those of the device that it runs on."""
 
@@ -74,6 +74,7 @@ def certify_run(
         lens=0,
         scales_to=None,
         renormalise=False,
+        trajectories=(),
     )
 
     def check(wanted: Manifest) -> None:

@@ -33,6 +33,7 @@ from loopscope.measuring.renormalised import renormalised_columns
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
 from loopscope.measuring.trace import Trace
+from loopscope.measuring.trajectories import Trajectories
 from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned, stacked
 from loopscope.measuring.update import Update, update_columns
 from loopscope.models.protocol import Context, LoopedModel
@@ -147,10 +148,15 @@ class Trip:
             self._layout = self._layout.given(self._context(walk))
         self._readings = readings = self._readout.readings(self._layout)
         self._trace = trace = Trace(self._readout, self._layout, settings) if settings.trace else None
+        followed = self._trajectories()
         state = before = None
         for depth in range(deepest + 1):
+            packed = walk.state
             with stage("forward", device):
                 walk.to(depth)
+            if followed is not None and depth:
+                with stage("trajectories", device):
+                    followed.see(packed, walk)
             state, before = self._packing.separate(walk.state), state
             if depth in settings.depths:
                 with stage("finite", device):
@@ -177,6 +183,8 @@ class Trip:
         if trace is not None:
             with stage("trace", device):
                 rows += [{"trace": columns} for columns in trace.settle()]
+        if followed is not None:
+            rows += [{"trajectories": columns} for columns in followed.found]
         finite = Later(self._require_finite, *self._finite.values())
         again = None if self._careful else self._carefully
         return PendingTrip(finite, depths, rows, self.ways_taken, self.notes, again)
@@ -213,6 +221,19 @@ class Trip:
             return None
         stored = self._layout.positions_N2 if settings.tokens else None
         return gate_trace(self._model, settings.exit_threshold, stored)
+
+    def _trajectories(self) -> Trajectories | None:
+        settings = self._settings
+        if not settings.trajectories:
+            return None
+        return Trajectories(
+            self._readout,
+            self._layout,
+            settings.trajectories,
+            settings.transitions,
+            settings.deepest,
+            self._packing.separate,
+        )
 
     def _finite_sequences(self, state_RSD: Tensor) -> Tensor:
         """Whether every valid position of a sequence is finite: its sum is, in an arithmetic that cannot overflow."""

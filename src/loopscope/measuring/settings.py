@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -234,6 +234,31 @@ _BUDGETS = {"cuda": 65536}
 _CPU_BUDGET = 4096
 
 
+MOST_SCALES, LARGEST_SCALE = 16, 4.0
+"""Of `trajectories`: every scale is a trip of its own for each update."""
+
+
+def scale_list(name: str, given: Sequence[float] | float | str | None) -> tuple[float, ...]:
+    """Scales in rising order, each once: numbers, or text such as "0.25,0.5".
+
+    >>> scale_list("trajectories", "0.5, 0.25"), scale_list("trajectories", None)
+    ((0.25, 0.5), ())
+    """
+    if given is None:
+        return ()
+    listed = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+    try:
+        scales = sorted({float(scale) for scale in listed})
+    except (TypeError, ValueError):
+        scales = []
+    if not 0 < len(scales) <= MOST_SCALES or not all(0 <= scale <= LARGEST_SCALE for scale in scales):
+        raise LoopscopeError(
+            f"{setting(name, given)} is no list of scales: give up to {MOST_SCALES} from 0 to {LARGEST_SCALE:g},"
+            " such as 0.25,0.5"
+        )
+    return tuple(scales)
+
+
 @dataclass(frozen=True)
 class BatchPolicy:
     """How the questions of a work unit are put into batches.
@@ -298,6 +323,7 @@ class Settings:
         scales_to: where the scales end at which steps longer than the proposed one are measured; None measures none.
         renormalise: whether every update is measured along the renormalised path, too.
         reference: "given", the task's own, or "own", the model's own answer at its trained depth.
+        trajectories: scales at which updates are changed, to see what the later loops make of it.
     """
 
     transitions: tuple[int, ...]
@@ -318,6 +344,7 @@ class Settings:
     scales_to: float | None = None
     renormalise: bool = False
     reference: str = "given"
+    trajectories: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -341,6 +368,11 @@ class Settings:
                 raise LoopscopeError(
                     f"{setting(name, getattr(self, name))} is about updates: name some with {setting('transitions')}"
                 )
+        if self.trajectories and not self.deepest:
+            raise LoopscopeError(
+                f"{setting('trajectories')} changes updates: name some with {setting('transitions')},"
+                f" and where to follow them to with {setting('depths')}"
+            )
         if self.batch.name == "paper" and self.unit_size % 2:
             raise LoopscopeError(
                 f"{setting('batch_size', 'paper')} pairs questions in source order:"
@@ -367,8 +399,9 @@ class Settings:
     def chosen(self) -> dict[str, Any]:
         """What is not as it is by default, for a manifest: a run from before there was a choice then still replays."""
         plain = Settings(self.transitions, self.depths)
-        names = ("share_context", "certify", "trace", "lens", "scales_to", "renormalise", "reference")
-        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
+        names = ("share_context", "certify", "trace", "lens", "scales_to", "renormalise", "reference", "trajectories")
+        found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
     @property
     def spans(self) -> bool:

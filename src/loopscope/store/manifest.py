@@ -27,7 +27,10 @@ from loopscope.store.tables import SCHEMA_VERSION, TABLES
 
 Depth = Annotated[int, Field(ge=0)]
 
-ASKED_BY = {"certificates": "certify", "trace": "trace", "longer_steps": "scales_to", "renormalised": "renormalise"}
+ASKED_BY = {
+    **{"certificates": "certify", "trace": "trace", "longer_steps": "scales_to", "renormalised": "renormalise"},
+    "trajectories": "trajectories",
+}
 """Tables that a run has where `settings` holds this."""
 
 PROVENANCE = frozenset({"command_line"})

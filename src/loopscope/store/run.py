@@ -126,6 +126,11 @@ class StoredRun:
         """The `trace` table, scanned lazily: every reference position after every loop; with `trace` only."""
         return self.scan("trace")
 
+    @property
+    def trajectories(self) -> "pl.LazyFrame":
+        """The `trajectories` table, scanned lazily: utilities after changed updates; with `trajectories` only."""
+        return self.scan("trajectories")
+
     @cached_property
     def certificates(self) -> "pl.DataFrame | None":
         """The `certificates` table of this run, or of `loopscope certify` beside it; None where there is neither."""
@@ -251,7 +256,8 @@ class StoredRun:
 
 
 def _asking_for(table: str) -> str:
-    return setting(ASKED_BY.get(table, table), 2 if table == "longer_steps" else True)
+    wanted = {"longer_steps": 2, "trajectories": "0.25,0.5"}.get(table, True)
+    return setting(ASKED_BY.get(table, table), wanted)
 
 
 def _read_seal(layout: RunLayout) -> bytes | None:

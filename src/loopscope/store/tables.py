@@ -4,8 +4,8 @@
 (Sections 3 and 4 of the paper; the `fp64_` columns: Appendices E.5 and E.9); `depths` the reference utility at every
 requested depth (Appendix E.1); `tokens` the quantities of each reference token alone (E.8); `paths` φ and three
 derivatives at the 257 nodes of the FP64 analysis (E.5); `certificates` enclosures and verdicts that include rounding;
-`trace` every reference position after every loop; `other_paths` declares two more. docs/run-directory.md lists all
-of them.
+`trace` every reference position after every loop; `trajectories` utilities after updates that were changed;
+`other_paths` declares two more. docs/run-directory.md lists all of them.
 """
 
 from loopscope.path.grids import CURVATURE_SCALES, DIFFERENCE_SPACINGS, GRID, PATH_NODES
@@ -348,8 +348,34 @@ TRACE = Table(
 )
 
 
+TRAJECTORIES = Table(
+    name="trajectories",
+    per="example, changed updates and depth",
+    key=("row", "depth", "transition", "onwards", "scale"),
+    columns=(
+        *IDENTITY,
+        DEPTH,
+        Column("transition", ColumnType.INT32, "loops", "t of the first changed update t → t+1"),
+        Column("onwards", ColumnType.BOOL, "", "whether every later update is changed, too"),
+        Column("scale", ColumnType.FLOAT64, "scale", "α: the update becomes H + α·D, and the loops go on from there"),
+        Column("utility", ColumnType.FLOAT64, "nats", "reference utility after `depth` loops"),
+    ),
+)
+
+
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (EXAMPLES, QUESTIONS, DEPTHS, TOKENS, PATHS, CERTIFICATES, TRACE, LONGER_STEPS, RENORMALISED)
+    for table in (
+        EXAMPLES,
+        QUESTIONS,
+        DEPTHS,
+        TOKENS,
+        PATHS,
+        CERTIFICATES,
+        TRACE,
+        LONGER_STEPS,
+        RENORMALISED,
+        TRAJECTORIES,
+    )
 }
 """Every table by name; those after `depths` are written only when a run asks for them."""

@@ -127,6 +127,7 @@ TABLES: dict[str, Study] = {
         _table("longer-steps", "tab:longer-steps", "--scales-to", "steps that were too short: best scales beyond 1"),
         _table("renormalised-path", "tab:renormalised-path", "--renormalise", "outcomes where states keep their norm"),
         _table("own-reference", "tab:own-reference", "--reference own", "own answers against given references"),
+        _table("trajectories", "tab:trajectories", "--trajectories", "what later loops make of a changed update"),
         _table("derivative-checks", "app:exp-protocol", "grid", "derivatives computed in two ways"),
     )
 }
@@ -141,6 +142,7 @@ FIGURES: dict[str, Study] = {
         _figure("longer-steps", "tab:longer-steps", "--scales-to", "gain over scales beyond 1, and best scales"),
         _figure("depth-curves", "app:exp-coverage", "quick", "utility over depth, declines marked"),
         _figure("flips", "fig:flips", "--trace", "share right after each loop, and what each loop flipped"),
+        _figure("trajectories", "fig:trajectories", "--trajectories", "gains of changed updates over the later loops"),
     )
 }
 

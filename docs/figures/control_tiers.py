@@ -1,0 +1,130 @@
+"""The table of docs/control.md: a dozen policies acting on looped models, teacher-forced and in generation.
+
+    python docs/figures/control_tiers.py MODEL… --task arithmetic --questions 24 --answers 16
+
+For every policy: mean loops; utility minus that of the trained depth, once with every token's keys and values at full
+depth and once with those that the policy leaves behind (the cache rule `latest`); and the share of right answers in
+generation. Questions are those of the test split. Thresholds are written here and were not chosen on these questions.
+Several models are pooled; 95% intervals resample questions, each with all its models.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+import loopscope as ls
+from loopscope.control.answers import answered_tasks
+from loopscope.control.policy import Policy
+from loopscope.control.rerun import answer, rerun
+from loopscope.control.rules import KL, ArgmaxStability, Entropy, FixedDepth, LatentDifference, OuroGate, TopProbability
+from loopscope.control.scales import AnchoredSteps, FixedScale, Substeps
+from loopscope.stats import Bootstrap, Clusters, Estimate
+
+
+def policies(trained: int) -> list[tuple[Policy, int]]:
+    """The policies, and the most loops that each may take; the trained depth comes first."""
+    within: list[Policy] = [
+        FixedDepth(trained),
+        FixedDepth(trained - 1),
+        TopProbability(0.9, earliest=2),
+        Entropy(0.3, earliest=2),
+        KL(0.05),
+        ArgmaxStability(1, earliest=2),
+        LatentDifference(0.25),
+        OuroGate(0.5, earliest=2),
+        FixedScale(0.75, first=trained),
+        Substeps(2),
+        AnchoredSteps(2),
+    ]
+    beyond: list[Policy] = [FixedDepth(trained + 1), FixedScale(0.25, first=trained + 1)]
+    return [(policy, trained) for policy in within] + [(policy, trained + 1) for policy in beyond]
+
+
+def measured(model: ls.LoopedModel, task: str, questions: int, answers: int) -> pl.DataFrame:
+    """One row per policy and question."""
+    chosen = policies(model.trained_depth)
+    loaded = ls.load_task(f"{task}:test", limit=questions)
+    few = ls.load_task(f"{task}:test", limit=answers) if answers and task in answered_tasks() else None
+    found = []
+    for loops in sorted({cap for _, cap in chosen}):
+        own = [policy for policy, cap in chosen if cap == loops]
+        latest = rerun(model, loaded, own, loops=loops)
+        full = rerun(model, loaded, own, loops=loops, cache="full").select("policy", "row", full="utility")
+        frame = latest.join(full, on=["policy", "row"])
+        if few is not None:
+            longest = max(len(example.sequences[0].positions) for example in few.encode(_tokenizer(model)))
+            right = answer(model, few, own, loops=loops, max_new_tokens=longest + 8)
+            frame = frame.join(
+                right.select("policy", "row", right="accuracy", decode_loops="loops"), on=["policy", "row"], how="left"
+            )
+        found.append(frame)
+    return pl.concat(found)
+
+
+def _tokenizer(model: ls.LoopedModel) -> object:
+    from loopscope.control.generating import tokenizer_of
+
+    return tokenizer_of(model)
+
+
+def table(frames: Sequence[pl.DataFrame], names: Sequence[str]) -> str:
+    """Markdown."""
+    frame = pl.concat([found.with_columns(model=pl.lit(index)) for index, found in enumerate(frames)])
+    base = frame.filter(pl.col("policy") == names[0]).select("model", "row", at_full="full", at="utility")
+    lines = [
+        "| policy | loops | utility − trained depth, full cache | the same, its own cache | right answers |",
+        "|---|---|---|---|---|",
+    ]
+    for name in names:
+        own = frame.filter(pl.col("policy") == name).join(base, on=["model", "row"]).sort("row", "model")
+        clusters = Clusters.of(own["row"].to_numpy())
+        estimates = Bootstrap().estimate(
+            {
+                "full": clusters.mean((own["full"] - own["at_full"]).to_numpy()),
+                "latest": clusters.mean((own["utility"] - own["at"]).to_numpy()),
+            }
+        )
+        cells = [
+            f"{name}",
+            f"{own['loops'].mean():.2f}",
+            *(_shown(estimates[kind], 1e3) for kind in ("full", "latest")),
+        ]
+        right = own.drop_nulls("right") if "right" in own.columns else own.clear()
+        if right.height:
+            share = Clusters.of(right["row"].to_numpy()).mean(right["right"].to_numpy())
+            cells.append(_shown(Bootstrap().estimate({"right": share})["right"], 100, signed=False) + " %")
+        else:
+            cells.append("")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _shown(estimate: Estimate, factor: float, *, signed: bool = True) -> str:
+    sign = "+" if signed else ""
+    value = np.nan if estimate.value is None else estimate.value * factor
+    if estimate.interval is None:
+        return f"{value:{sign}.1f}"
+    return (
+        f"{value:{sign}.1f} [{estimate.interval.low * factor:{sign}.1f}, {estimate.interval.high * factor:{sign}.1f}]"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--task", default="arithmetic")
+    parser.add_argument("--questions", type=int, default=24)
+    parser.add_argument("--answers", type=int, default=16)
+    given = parser.parse_args()
+    models = [ls.load_model(spec, dtype="float32") for spec in given.models]
+    frames = [measured(model, given.task, given.questions, given.answers) for model in models]
+    print(table(frames, [policy.name for policy, _ in policies(models[0].trained_depth)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Teacher-forced re-runs and scored answers: against a measured run, depth by depth and scale by scale."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+import loopscope as ls
+from loopscope.control.cost import Costs
+from loopscope.control.rerun import answer, rerun
+from loopscope.control.rules import Entropy, FixedDepth
+from loopscope.control.scales import FixedScale, Substeps
+from loopscope.errors import LoopscopeError
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return ls.load_model("toy-ouro", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, toy):
+    return ls.measure(
+        toy, tasks=["arithmetic", "arithmetic-mc"], transitions=[4], depths=[2, 4, 5], level="grid", limit=2,
+        output=tmp_path_factory.mktemp("run") / "run",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
+def test_utilities_are_those_of_the_pass(toy, run, task):
+    policies = [FixedScale(1.0), FixedDepth(2), FixedDepth(4), FixedScale(0.25, 5, stop=True)]
+    for rule in ("latest", "held", "full"):
+        found = rerun(toy, ls.load_task(task, limit=2), policies, loops=5, cache=rule)
+        depths = run.depths.filter(pl.col("task") == task)
+        for policy, depth in zip(policies, (5, 2, 4), strict=False):
+            own = found.filter(pl.col("policy") == policy.name)
+            stored = depths.filter(pl.col("depth") == depth).sort("row")["utility"]
+            np.testing.assert_allclose(own["utility"], stored, rtol=0, atol=2e-6)
+            assert own["loops"].to_list() == [float(depth)] * 2
+            assert own["calls"].to_list() == [float(depth if rule == "latest" else 5)] * 2
+        question = run.records.filter(pl.col("task") == task).sort("row")
+        gains = question["grid_gain"].to_list()
+        quarter = [row[len(row) // 4] for row in gains]
+        expected = np.array(question["utility_before"]) + quarter
+        own = found.filter(pl.col("policy") == policies[3].name)
+        np.testing.assert_allclose(own["utility"], expected, rtol=0, atol=1e-5)
+
+
+def test_accuracies_and_costs(toy, run):
+    tasks = {name: ls.load_task(name, limit=2) for name in ("arithmetic", "arithmetic-mc")}
+    costs = Costs(outside=0.5, check=0.25)
+    found = rerun(toy, tasks["arithmetic-mc"], [FixedDepth(4), Entropy(0.7)], loops=5, costs=costs)
+    depths = run.depths.filter((pl.col("task") == "arithmetic-mc") & (pl.col("depth") == 4)).sort("row")
+    right = run.records.filter(pl.col("task") == "arithmetic-mc").sort("row")["correct_option"]
+    own = found.filter(pl.col("policy") == "fixed 4")
+    assert own["accuracy"].to_list() == [float(a == b) for a, b in zip(depths["chosen_option"], right, strict=True)]
+    rule = found.filter(pl.col("policy") == "entropy")
+    np.testing.assert_allclose(rule["cost"], 0.5 + rule["calls"].to_numpy() + 0.25 * rule["checks"].to_numpy())
+    np.testing.assert_allclose(rule["checks"], rule["loops"])
+    assert 1 < rule["loops"].mean() < 5
+    # In full, what stands before the reference takes every loop and no check.
+    full = rerun(toy, tasks["arithmetic"], [Entropy(0.7), Substeps(2)], loops=5, costs=costs, prompt="full")
+    assert set(full["prompt_loops"]) == {5.0}
+    assert set(full["prompt_cost"]) == {5.5}
+    assert full.filter(pl.col("policy") == "2 substeps")["calls"].min() > 9
+
+
+def test_batches_change_nothing(toy):
+    task = ls.load_task("arithmetic", limit=3)
+    together, alone = (rerun(toy, task, [Entropy(0.7)], loops=4, batch_size=size) for size in (3, 1))
+    assert together["loops"].to_list() == alone["loops"].to_list()
+    np.testing.assert_allclose(together["utility"], alone["utility"], atol=1e-6)
+
+
+def test_answers_are_scored_and_kept(toy):
+    task = ls.load_task("arithmetic", limit=2)
+    found = answer(toy, task, [None, FixedScale(1.0), FixedDepth(1)], loops=4, max_new_tokens=40)
+    plain, full, once = (
+        found.filter(pl.col("policy") == name) for name in ("full depth 4", "scale 1 from 0→1", "fixed 1")
+    )
+    assert plain["text"].to_list() == full["text"].to_list() != once["text"].to_list()
+    assert set(once["loops"]) == {1.0}
+    for row, text, right in zip(task.rows, plain["text"], plain["exact"], strict=True):
+        assert right == (f"Answer: {row.metadata['result']}" in text.split("\n"))
+    assert plain["accuracy"].to_list() == plain["exact"].cast(float).to_list()
+
+
+def test_what_cannot_be_is_one_line(toy):
+    task = ls.load_task("arithmetic", limit=1)
+    for call, message in (
+        (lambda: rerun(toy, task, [], loops=2), "at least one policy"),
+        (lambda: rerun(toy, task, [FixedDepth(1)] * 2, loops=2), "a name of its own"),
+        (lambda: answer(toy, ls.load_task("stories", limit=1), [None], loops=2, max_new_tokens=2), "cannot be scored"),
+        (lambda: answer(toy, ls.load_task("arithmetic-mc", limit=1), [None], loops=2, max_new_tokens=2), "an option"),
+    ):
+        with pytest.raises(LoopscopeError, match=message):
+            call()
