@@ -1,6 +1,6 @@
 """The table of docs/control.md: a dozen policies acting on looped models, teacher-forced and in generation.
 
-    python docs/figures/control_tiers.py MODEL… --task arithmetic --questions 24 --answers 16
+    python docs/figures/control_tiers.py MODEL… --task arithmetic --questions 12 --answers 8
 
 For every policy: mean loops; utility minus that of the trained depth, once with every token's keys and values at full
 depth and once with those that the policy leaves behind (the cache rule `latest`); and the share of right answers in
@@ -62,7 +62,8 @@ def measured(model: ls.LoopedModel, task: str, questions: int, answers: int) -> 
                 right.select("policy", "row", right="accuracy", decode_loops="loops"), on=["policy", "row"], how="left"
             )
         found.append(frame)
-    return pl.concat(found)
+    order = {policy.name: place for place, (policy, _) in enumerate(chosen)}
+    return pl.concat(found).sort(pl.col("policy").replace_strict(order), "row")
 
 
 def _tokenizer(model: ls.LoopedModel) -> object:
@@ -120,10 +121,18 @@ def main() -> None:
     parser.add_argument("--task", default="arithmetic")
     parser.add_argument("--questions", type=int, default=24)
     parser.add_argument("--answers", type=int, default=16)
+    parser.add_argument("--keep", help="Parquet file for the rows; given such files as MODEL, only their table is made")
     given = parser.parse_args()
-    models = [ls.load_model(spec, dtype="float32") for spec in given.models]
-    frames = [measured(model, given.task, given.questions, given.answers) for model in models]
-    print(table(frames, [policy.name for policy, _ in policies(models[0].trained_depth)]))
+    frames = []
+    for spec in given.models:
+        if spec.endswith(".parquet"):
+            frames.append(pl.read_parquet(spec))
+        else:
+            model = ls.load_model(spec, dtype="float32")
+            frames.append(measured(model, given.task, given.questions, given.answers))
+    if given.keep:
+        pl.concat(frames).write_parquet(given.keep)
+    print(table(frames, frames[0]["policy"].unique(maintain_order=True).to_list()))
 
 
 if __name__ == "__main__":

@@ -184,7 +184,8 @@ def _apart(course: Course, courses: Sequence[Course]) -> Floats | None:
     }
     if any(start not in single for start in range(first, course.depths[-1])):
         return None
-    return np.sum([single[start] for start in range(first, course.depths[-1])], axis=0)
+    added: Floats = np.sum([single[start] for start in range(first, course.depths[-1])], axis=0)
+    return added
 
 
 def _row(course: Course, apart: Floats | None, bootstrap: Bootstrap) -> TrajectoryRow:
