@@ -11,6 +11,7 @@ from loopscope.control.cost import Costs
 from loopscope.control.rerun import answer, rerun
 from loopscope.control.rules import Entropy, FixedDepth
 from loopscope.control.scales import FixedScale, Substeps
+from loopscope.control.tiers import acted, results
 from loopscope.errors import LoopscopeError
 
 
@@ -20,9 +21,9 @@ def toy():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, toy):
+def run(tmp_path_factory):
     return ls.measure(
-        toy, tasks=["arithmetic", "arithmetic-mc"], transitions=[4], depths=[2, 4, 5], level="grid", limit=2,
+        "toy-ouro", tasks=["arithmetic", "arithmetic-mc"], transitions=[4], depths=[2, 4, 5], level="grid", dtype="float32", limit=2,
         output=tmp_path_factory.mktemp("run") / "run",
     )  # fmt: skip
 
@@ -64,6 +65,20 @@ def test_accuracies_and_costs(toy, run):
     assert set(full["prompt_loops"]) == {5.0}
     assert set(full["prompt_cost"]) == {5.5}
     assert full.filter(pl.col("policy") == "2 substeps")["calls"].min() > 9
+
+
+def test_the_questions_of_a_run_again(run):
+    frame = acted(run, "arithmetic", "test", [FixedDepth(4), FixedDepth(2)], "rerun", loops=4, ids=["test-1"])
+    stored = run.depths.filter((pl.col("task") == "arithmetic") & (pl.col("row") == 1))
+    for depth in (4, 2):
+        (utility,) = stored.filter(pl.col("depth") == depth)["utility"]
+        found = results(frame)[f"fixed {depth}"]
+        np.testing.assert_allclose(found.utility_Q, [utility], rtol=0, atol=2e-6)
+        assert found.loops_Q.tolist() == found.cost_Q.tolist() == [depth]
+    answers = acted(run, "arithmetic", "test", [FixedDepth(1)], "generate", loops=4, ids=["test-1"])
+    assert np.isnan(results(answers)["fixed 1"].utility_Q).all()
+    with pytest.raises(LoopscopeError, match="has no task arithmetic of the split train"):
+        acted(run, "arithmetic", "train", [FixedDepth(1)], "rerun", loops=4)
 
 
 def test_batches_change_nothing(toy):
