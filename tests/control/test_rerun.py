@@ -23,7 +23,7 @@ def toy():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return ls.measure(
-        "toy-ouro", tasks=["arithmetic", "arithmetic-mc"], transitions=[4], depths=[2, 4, 5], level="grid", dtype="float32", limit=2,
+        "toy-ouro", tasks=["arithmetic", "arithmetic-mc"], transitions=[4], depths=[2, 4, 5], dtype="float32", limit=2,
         output=tmp_path_factory.mktemp("run") / "run",
     )  # fmt: skip
 
