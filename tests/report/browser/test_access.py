@@ -127,3 +127,16 @@ def test_paper_is_white_whatever_the_screen_shows(visit, report):
     page = visit(report, "#/overview", color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert background(page) == "rgb(255, 255, 255)"
+
+
+def test_paper_is_filled(visit, report):
+    """The opening fits on the first sheet, and nothing that is larger than a sheet refuses to be broken."""
+    page = visit(report, "#/overview", viewport={"width": 700, "height": 1000})
+    page.emulate_media(media="print")
+    assert page.locator(".opening").bounding_box()["height"] < 800
+    unbroken = page.evaluate(
+        """[...document.querySelectorAll("main *")]
+          .filter((element) => getComputedStyle(element).breakInside !== "auto" && element.clientHeight > 500)
+          .map((element) => element.className)"""
+    )
+    assert unbroken in ([], ["opening"], ["opening", "card opening-figure"])
