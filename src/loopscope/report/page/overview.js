@@ -185,8 +185,8 @@ function factRows(entry) {
       entry.facts.map((fact) =>
         h(
           "tr",
-          { title: fact.said || page.meta.explained.facts[fact.key][1] },
-          h("th", { scope: "row" }, page.meta.explained.facts[fact.key][0]),
+          { title: page.meta.explained.facts[fact.key][1] },
+          h("th", { scope: "row" }, page.meta.explained.facts[fact.key][0], fact.said && h("span", { class: "said soft small" }, fact.said)),
           h("td", { class: "value number" }, share(fact.value ?? NaN)),
           h("td", { class: "soft small number" }, between(fact)),
           h("td", { class: "soft small number" }, fact.of ? `${fact.count.toLocaleString("en")} of ${fact.of.toLocaleString("en")}` : "none"),
