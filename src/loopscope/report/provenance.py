@@ -21,7 +21,7 @@ TENSORS = "tensors"
 
 
 def warnings_of(runs: Sequence[StoredRun], again: str = "") -> list[str]:
-    """What a reader must not overlook: weights that were never trained, toy models, runs that are still going on.
+    """What a reader must not overlook: weights that were never trained, toy models, own answers, unfinished runs.
 
     Args:
         runs: of the page.
@@ -37,6 +37,11 @@ def warnings_of(runs: Sequence[StoredRun], again: str = "") -> list[str]:
     if len(toy) > 1:
         found.append(f"{joined(toy)} are small models that ship with loopscope. They are here to show the method.")
     for run in runs:
+        if run.manifest.settings.get("reference") == "own":
+            found.append(
+                f"{run.path.resolve().name} was measured against the model's own answers at its trained depth, not "
+                "against the given references. What is called right there is what the model said."
+            )
         if not run.finished:
             done, asked = run.examples.height, sum(task.rows for task in run.manifest.tasks)
             more = f" For what is measured since, write the page again: `{again}`." if again else ""
