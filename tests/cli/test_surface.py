@@ -21,7 +21,7 @@ SURFACE = {
     "models": "--json",
     "reproduce": "--address --checkpoints --config --data-dir --device --engine --limit --models --only --output "
     "--plan --plan-seconds --progress --protocol --random-weights --tasks --tokenizer --workers",
-    "report": "--output runs",
+    "report": "--lens-questions --output runs",
     "studies": "",
     "tables": "--format --name runs",
     "tasks": "--json",

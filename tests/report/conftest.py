@@ -53,14 +53,14 @@ def javascript() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def riddles() -> Any:
-    """Thirty solutions at level full, with tokens and FP64 paths."""
+    """Thirty solutions at level full, with tokens, FP64 paths and a lens."""
     questions = [
         SYNTHETIC.Question(
             f"Riddle {row}: what is {row} and {row + 1}?", [f"It is {2 * row + 1} apples.\nAnswer {row}"]
         )
         for row in range(30)
     ]
-    return SYNTHETIC.Made(questions, level="full", paths=True)
+    return SYNTHETIC.Made(questions, level="full", paths=True, lens=5)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from loopscope.store import (
     ids_sha256,
     open_or_create,
 )
+from loopscope.store.vocabulary import write_vocabulary
 
 SCALES = np.array(GRID)
 NODES = np.linspace(0.0, 1.0, PATH_NODES)
@@ -53,6 +54,10 @@ class Made:
     seed: int = 1
     model: dict[str, Any] = field(default_factory=dict)
     unit_size: int = 4096
+    lens: int = 0
+    """Candidates at each reference position and loop; 0 for a run without a trace."""
+    others: tuple[str, ...] = ()
+    """Words of the vocabulary beside those of the texts."""
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
@@ -75,6 +80,11 @@ class Made:
         return [f"{self.name}-{row}" for row in range(len(self.questions))]
 
     @cached_property
+    def vocabulary(self) -> list[str]:
+        words = (text[start:end] for each in self.questions for text in each.texts for start, end in spans(text))
+        return list(dict.fromkeys((*words, *self.others)))
+
+    @cached_property
     def token_counts(self) -> list[list[int]]:
         return [[len(spans(text)) for text in question.texts] for question in self.questions]
 
@@ -91,11 +101,16 @@ class Made:
 def write_run(path: Path, made: Made) -> StoredRun:
     """Write a run with the store's own writer."""
     manifest = manifest_of(made)
-    makers = {"examples": examples, "questions": questions, "depths": depths, "tokens": tokens, "paths": paths}
+    makers = {
+        **{"examples": examples, "questions": questions, "depths": depths},
+        **{"tokens": tokens, "paths": paths, "trace": trace},
+    }
     with open_or_create(path, manifest) as writer:
         for unit in writer.pending():
             rows = np.arange(unit.start, unit.stop)
             writer.commit(unit, {table.name: makers[table.name](made, rows) for table in manifest.tables()})
+        if made.lens:
+            write_vocabulary(path, manifest, made.vocabulary)
         return writer.finish()
 
 
@@ -136,6 +151,7 @@ def manifest_of(made: Made) -> Manifest:
         seeds={"initial_state": 20260904},
         batch=BatchInfo(policy="paper", size=2),
         unit_size=made.unit_size,
+        settings={"trace": True, "lens": made.lens} if made.lens else {},
         command_line=("loopscope", "measure", "--model", "some/looped-model"),
     )
 
@@ -317,6 +333,58 @@ def tokens(made: Made, rows: np.ndarray) -> dict[str, Any]:
         "grid_gain": (A[:, None] * SCALES + Q[:, None] * SCALES**2).astype(np.float32),
     }
     return columns | ({"text_start": start, "text_end": end} if made.spans else {})
+
+
+def trace(made: Made, rows: np.ndarray) -> dict[str, Any]:
+    """Every token after every loop: random candidates, of which one is the reference more often the more loops passed.
+
+    The step to an even depth lowers the reference at full length and raises it at half.
+    """
+    number = {text: at for at, text in enumerate(made.vocabulary)}
+    keys = [
+        (row, option, token, start, end, number[text[start:end]])
+        for row in rows
+        for option, text in enumerate(made.questions[row].texts)
+        for token, (start, end) in enumerate(spans(text))
+    ]
+    loops = made.depths[-1]
+    table = np.tile(np.array(keys), (loops, 1))
+    depth = np.repeat(np.arange(1, loops + 1), len(keys))
+    order = np.lexsort((table[:, 2], table[:, 1], depth, table[:, 0]))
+    row, option, token, start, end, reference = table[order].T
+    depth = depth[order]
+    rng = np.random.default_rng(made.seed + int(rows[0]))
+    count, size = len(row), len(made.vocabulary)
+    first = rng.integers(0, size, count)
+    ids = (first[:, None] + np.arange(made.lens)) % size
+    place = rng.integers(0, 2 * made.lens, count)
+    place[rng.random(count) < depth / (2 * loops)] = 0
+    inside = place < made.lens
+    ids[inside, place[inside]] = reference[inside]
+    weights = rng.dirichlet(np.ones(made.lens + 1), count)
+    probs = -np.sort(-weights[:, : made.lens], axis=1)
+    log_prob = np.where(inside, np.log(probs[np.arange(count), np.minimum(place, made.lens - 1)]), -9.0)
+    known = np.isin(depth - 1, made.transitions)
+    gain = np.where(depth % 2 == 0, 0.5, -0.5)
+    return {
+        "row": row,
+        "example_id": [made.ids[index] for index in row],
+        "depth": depth,
+        "option": option,
+        "token": token,
+        "position": token + 9,
+        "token_id": reference,
+        "text_start": start,
+        "text_end": end,
+        "log_prob": log_prob,
+        "top_id": ids[:, 0],
+        "top_prob": probs[:, 0],
+        **{name: np.full(count, 0.5) for name in ("margin", "entropy", "state_norm", "step_norm", "state_cosine")},
+        **{f"gain_{share}": np.ma.array(np.full(count, gain), mask=~known) for share in (25, 50, 75)},
+        "lens_ids": ids,
+        "lens_probs": probs.astype(np.float32),
+        "rank": np.where(inside, place + 1, made.lens + 7),
+    }
 
 
 def paths(made: Made, rows: np.ndarray) -> dict[str, Any]:

@@ -104,11 +104,14 @@ def render_comparison(runs: Sequence[str], name: str | None = None, format: str 
 def report(
     runs: Runs,
     output: Annotated[str, flag("--output", "The HTML file.")] = "report.html",
+    lens_questions: Annotated[
+        int, flag("--lens-questions", "Of how many questions of a task the page holds the lens.")
+    ] = 500,
 ) -> None:
     """One self-contained interactive page."""
     from loopscope.report import write_report
 
-    typer.echo(write_report([Path(run) for run in runs], Path(output)))
+    typer.echo(write_report([Path(run) for run in runs], Path(output), lens_questions=lens_questions))
 
 
 def studies() -> None:

@@ -30,6 +30,7 @@ from loopscope.models.chat_template import ChatTemplate
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import Manifest
 from loopscope.store.run_directory import WorkUnit
+from loopscope.store.vocabulary import write_vocabulary
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.token_ids import check_vocabulary, shown_through
@@ -90,6 +91,8 @@ def run_request(
             check(prepared.manifest)
         with open_or_create(output, prepared.manifest) as writer:
             writer.log("call", engine=engine, workers=workers, **request.as_event())
+            if request.settings.lens and chosen.tokenizer is not None:
+                write_vocabulary(writer.path, prepared.manifest, chosen.tokenizer.texts())
             if leaving := facts.leaving_clock(request.settings.deepest):
                 notify(leaving)
                 writer.log("notice", message=leaving)

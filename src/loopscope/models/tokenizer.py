@@ -125,6 +125,14 @@ class Tokenizer:
         text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
+    def texts(self) -> list[str]:
+        """What every id adds to a text, blanks included; special tokens by their names."""
+        # Some decoders drop the blank that begins a text, so each id is read behind another one.
+        before = self.encode("a")[-1:]
+        known = len(self.decode(before))
+        read = (self.decode([*before, number])[known:] for number in range(self.vocabulary_size))
+        return [text or self.backend.id_to_token(number) or "" for number, text in enumerate(read)]
+
     def _names(self, ids: Iterable[int]) -> str:
         return " ".join(f"{self.backend.id_to_token(number)} ({number})" for number in ids)
 

@@ -18,6 +18,7 @@ STYLES = (
     "overview.css",
     "questions.css",
     "question.css",
+    "lens.css",
     "studies.css",
     "provenance.css",
     "print.css",

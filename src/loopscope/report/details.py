@@ -176,7 +176,7 @@ class TokenTable:
         if not first.height:
             return None
         rows = first["row"].to_numpy()
-        start, end = _spans(data, first)
+        start, end = text_spans(data, first)
         with_grid = precision is not Precision.ENDS and not any(frame["grid_gain"].null_count() for frame in frames)
         return cls(
             np.searchsorted(rows, np.append(data.examples["row"].to_numpy(), rows[-1] + 1)),
@@ -226,7 +226,8 @@ def _grid(frame: pl.DataFrame) -> Single:
     return frame["grid_gain"].explode().to_numpy().reshape(frame.height, -1).astype(np.float32)
 
 
-def _spans(data: EvaluationSet, tokens: pl.DataFrame) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def text_spans(data: EvaluationSet, tokens: pl.DataFrame) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """First character of each token and the one after its last, in UTF-16 units; -1 where the run does not say."""
     spans = [tokens[name].fill_null(-1).to_numpy().astype(np.int32) for name in ("text_start", "text_end")]
     start, end = spans
     astral = {

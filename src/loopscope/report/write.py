@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from loopscope._version import __version__
-from loopscope.errors import LoopscopeError, command_line_words, text
+from loopscope.errors import LoopscopeError, command_line_words, text, whole
 from loopscope.path import GRID, PATH_NODES
 from loopscope.report import study_pages
 from loopscope.report.assemble import document
 from loopscope.report.details import CHUNK, Details, Precision, TokenTable
 from loopscope.report.evaluation_set import EvaluationSet, TextChunks, index, sets_of
+from loopscope.report.lens import LENS_QUESTIONS, Lens
 from loopscope.report.opening import Candidate, opening
 from loopscope.report.overview import EXPLAINED, FACTS, NEEDED_TABLES, Overview, Tables
 from loopscope.report.pack import pack
@@ -23,12 +24,17 @@ from loopscope.store.atomic import clear_write_errors, require_plain, write_atom
 from loopscope.studies.records import Records
 from loopscope.studies.registry import open_records
 
+MOST_QUESTIONS = 1_000_000_000
 PATH_NUMBERS = 2_000_000
 """FP64 paths go along up to this many numbers in all: about 10 MB of page."""
 
 
 def write_report(
-    runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str], bootstrap: Bootstrap | None = None
+    runs: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    bootstrap: Bootstrap | None = None,
+    *,
+    lens_questions: int = LENS_QUESTIONS,
 ) -> Path:
     """Write one self-contained page about some runs.
 
@@ -36,6 +42,7 @@ def write_report(
         runs: run directories; several are shown side by side.
         output: the HTML file; it is replaced where it exists.
         bootstrap: resamples, seed and level; the paper's by default.
+        lens_questions: of how many questions of each task the page holds what the model would say after every loop.
 
     Returns:
         The file.
@@ -45,8 +52,10 @@ def write_report(
         raise LoopscopeError(f"{target} is a folder: name a file, such as {target / 'report.html'}")
     require_plain(target)
     records = open_records(runs)
-    again = shlex.join(["loopscope", "report", *map(str, runs), "--output", str(target)])
-    page = Page(records, bootstrap or Bootstrap(), again)
+    most = whole("lens_questions", lens_questions, 0, MOST_QUESTIONS)
+    chosen = [] if most == LENS_QUESTIONS else ["--lens-questions", str(most)]
+    again = shlex.join(["loopscope", "report", *map(str, runs), "--output", str(target), *chosen])
+    page = Page(records, bootstrap or Bootstrap(), again, most)
     with clear_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     # The page speaks of commands, whoever writes it.
@@ -59,9 +68,12 @@ def write_report(
 class Page:
     """What goes into the file."""
 
-    def __init__(self, records: Records, bootstrap: Bootstrap, again: str) -> None:
+    def __init__(
+        self, records: Records, bootstrap: Bootstrap, again: str, lens_questions: int = LENS_QUESTIONS
+    ) -> None:
         self.records = records
         self.again = again
+        self.lens_questions = lens_questions
         self.sets = [(run, sets_of(run)) for run in records.runs]
         self.bootstrap = bootstrap
         flat = [data for _, sets in self.sets for data in sets]
@@ -116,6 +128,10 @@ class Page:
         texts = TextChunks(data)
         self.late += [(f"{name}-t{at}", packed) for at, packed in enumerate(texts.packed)]
         self.late += [(f"{name}-d{at}", packed) for at, packed in enumerate(details.chunks())]
+        lens = Lens.of(data, self.lens_questions)
+        if lens is not None:
+            self.late.append((f"{name}-lens", lens.index()))
+            self.late += [(f"{name}-l{at}", packed) for at, packed in enumerate(lens.chunks())]
         condition = data.condition
         return {
             "name": name,
@@ -128,6 +144,7 @@ class Page:
             "transitions": list(data.transitions),
             "depths": list(data.depths),
             "texts": texts.starts,
+            "lens": None if lens is None else lens.described(),
         }
 
 

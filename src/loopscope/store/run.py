@@ -23,6 +23,7 @@ from loopscope.store.records import (
 )
 from loopscope.store.run_directory import RunLayout, WorkUnit
 from loopscope.store.tables import SCHEMA_VERSION, TABLES
+from loopscope.store.vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
     import polars as pl
@@ -115,6 +116,11 @@ class StoredRun:
     def tokens(self) -> "pl.LazyFrame":
         """The `tokens` table, scanned lazily; only in a run measured with token rows."""
         return self.scan("tokens")
+
+    @cached_property
+    def vocabulary(self) -> list[str] | None:
+        """What every token id reads as; only in a run measured with a lens and a tokenizer."""
+        return read_vocabulary(self.path, self.manifest)
 
     @property
     def paths(self) -> "pl.LazyFrame":

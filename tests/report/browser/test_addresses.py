@@ -13,9 +13,25 @@ WORDS = (
     *("%", "%zz", "%00", "?", "&&", "=", "#/#/", "../..", "<b>", "javascript:alert(1)", "first", "riddles/test"),
     *("\u202e", "😀", "\ud83d", "a" * 5000),
 )
-VIEWS = ("overview", "questions", "question", "studies", "provenance")
+VIEWS = ("overview", "questions", "question", "lens", "studies", "provenance")
 NAMES = (
-    *("run", "task", "id", "t", "alpha", "depth", "outcome", "q", "sort", "dir", "study", "p", "option", "token"),
+    *(
+        "run",
+        "task",
+        "id",
+        "t",
+        "alpha",
+        "depth",
+        "outcome",
+        "q",
+        "sort",
+        "dir",
+        "study",
+        "p",
+        "option",
+        "token",
+        "show",
+    ),
     *("constructor", "__proto__"),
 )
 
@@ -50,7 +66,7 @@ def test_a_word_of_every_object_is_no_column(visit, report, word):
 def test_any_address_opens_a_view(visit, report):
     rng = random.Random(20261115)
     addresses = [f"#/{text(word)}" for word in WORDS] + [f"#{word}" for word in WORDS if word != "main"]
-    single = [(view, name, word) for view in ("questions", "question") for name in NAMES for word in WORDS]
+    single = [(view, name, word) for view in ("questions", "question", "lens") for name in NAMES for word in WORDS]
     addresses += [f"#/{view}?{name}={text(word)}" for view, name, word in rng.sample(single, 90)]
     for _ in range(90):
         pairs = [(rng.choice(NAMES), rng.choice(WORDS)) for _ in range(rng.randrange(6))]

@@ -7,10 +7,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loopscope.report.evaluation_set import sets_of
+from loopscope.report.lens import Lens
 from loopscope.store import StoredRun
 
 QUESTIONS = 10_042
 FILE_LIMIT = 40_000_000
+LENS_LIMIT = 60_000_000
 FIRST_VIEW = 3.0
 FILTER = 200.0
 """Milliseconds; the least of five, because whatever else runs on the machine can only add to it."""
@@ -29,6 +32,20 @@ def large(page_of, synthetic):
 
 def test_the_file_can_be_mailed(large):
     assert large.stat().st_size <= FILE_LIMIT
+
+
+def test_a_lens_on_the_first_500_questions_leaves_it_mailable(large, synthetic, tmp_path):
+    """What the lens of 500 questions adds, with candidates that no compression can guess."""
+    rng = np.random.default_rng(4)
+    questions = [
+        synthetic.Question(synthetic.prose(rng, 45), [synthetic.prose(rng, 22) for _ in range(4)], int(rng.integers(4)))
+        for _ in range(500)
+    ]
+    made = synthetic.Made(questions, transitions=(4,), depths=(1, 2, 3, 4, 5, 6, 7, 8), tokens=False, lens=5)
+    lens = Lens.of(sets_of(synthetic.write_run(tmp_path / "run", made))[0], 500)
+    added = len(lens.index()) + sum(map(len, lens.chunks()))
+    assert 1_000_000 < added < LENS_LIMIT - FILE_LIMIT
+    assert large.stat().st_size + added <= LENS_LIMIT
 
 
 @pytest.mark.parametrize("view", ["#/overview", "#/questions"])

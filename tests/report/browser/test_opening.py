@@ -9,7 +9,7 @@ from loopscope.report import write_report
 from loopscope.stats import Bootstrap
 from loopscope.store import open_or_create
 
-VIEWS = ("overview", "questions", "studies", "provenance")
+VIEWS = ("overview", "questions", "lens", "studies", "provenance")
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -5,6 +5,8 @@ import { address, load, page, readAddress } from "./data.js";
 import { showOverview } from "./overview.js";
 import { showExplorer } from "./explorer.js";
 import { showQuestion } from "./question.js";
+import { showLens } from "./lens.js";
+import { lensSets } from "./lens_data.js";
 import { showStudies } from "./studies.js";
 import { showProvenance } from "./provenance.js";
 
@@ -13,6 +15,7 @@ const VIEWS = new Map([
   ["overview", { title: "Overview", show: showOverview }],
   ["questions", { title: "Questions", show: showExplorer }],
   ["question", { show: showQuestion }],
+  ["lens", { title: "Lens", show: showLens, offered: () => lensSets().length > 0 }],
   ["studies", { title: "Studies", show: showStudies }],
   ["provenance", { title: "Provenance", show: showProvenance }],
 ]);
@@ -65,7 +68,7 @@ async function start() {
   await load();
   replace(
     byId("views"),
-    [...VIEWS].filter(([, view]) => view.title).map(([name, view]) => h("a", { href: address(name), "data-view": name }, view.title)),
+    [...VIEWS].filter(([, view]) => view.title && (view.offered?.() ?? true)).map(([name, view]) => h("a", { href: address(name), "data-view": name }, view.title)),
   );
   replace(byId("warnings"), page.meta.warnings.map((text) => h("p", { class: "warning", role: "note" }, text.split(/`([^`]*)`/).map((part, at) => (at % 2 ? h("code", {}, part) : part)))));
   replace(byId("foot"), `Written by loopscope ${page.meta.version}. This file holds everything it shows and loads nothing.`);

@@ -8,6 +8,7 @@ import { filterValues } from "./filters.js";
 import { explorer } from "./explorer.js";
 import { optionCards, retint, tintKey, tintRange, tokenStrip, tokenText } from "./tokens.js";
 import { namedScales, stepPanels } from "./path.js";
+import { chosenToken } from "./chosen_token.js";
 
 export async function showQuestion(main, params) {
   await recordsReady();
@@ -26,6 +27,8 @@ export async function showQuestion(main, params) {
   const { panel: words, follow } = wordsPanel(set, details, text, transition, marks);
   const most = details.tokens?.length ? tintRange(details.tokens) : 1;
   if (marks.length) words.append(tintKey(most));
+  const token = chosenToken({ set, row, transition, text, details, marks, params });
+  if (token) words.append(token);
   const moved = (value, report) => {
     retint(marks, value, most);
     follow(value);

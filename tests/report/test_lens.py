@@ -1,0 +1,102 @@
+import numpy as np
+import polars as pl
+import pytest
+
+from loopscope.errors import LoopscopeError
+from loopscope.report import write_report
+from loopscope.report.evaluation_set import sets_of
+from loopscope.report.lens import CHUNK, PROBABILITY_STEPS, Lens
+from loopscope.report.pack import unpack
+from loopscope.stats import Bootstrap
+from loopscope.store import StoredRun
+from loopscope.store.vocabulary import VOCABULARY
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, synthetic):
+    """More questions than a chunk holds, with three options of different length."""
+    questions = [
+        synthetic.Question(f"q {row}", [f"one {row}", "two words 😀 here", "three"], row % 3)
+        for row in range(CHUNK + 5)
+    ]
+    made = synthetic.Made(questions, lens=4, others=(" extra", "\n"))
+    return synthetic.write_run(tmp_path_factory.mktemp("lens") / "run", made)
+
+
+def test_the_page_holds_what_the_trace_says(run):
+    lens = Lens.of(sets_of(run)[0], 1000)
+    texts = unpack(lens.index())[1]["texts"]
+    frame = run.trace.collect().sort("row", "option", "token", "depth")
+    tokens = frame.select("row", "option", "token").unique(maintain_order=True)
+    depths = frame["depth"].max()
+    rows = []
+    for packed in lens.chunks():
+        arrays, _ = unpack(packed)
+        count = len(arrays["option"])
+        shaped = arrays["ids"].reshape(4, count, depths), arrays["probs"].reshape(4, count, depths)
+        for at in range(count):
+            for loop in range(depths):
+                place = at * depths + loop
+                said = [texts[shaped[0][rank, at, loop]] for rank in range(4)]
+                probs = [shaped[1][rank, at, loop] / PROBABILITY_STEPS for rank in range(4)]
+                rows.append(
+                    (texts[arrays["reference"][at]], said, probs, arrays["rank"][place], arrays["log_prob"][place])
+                )
+    assert len(rows) == frame.height == tokens.height * depths
+    vocabulary = run.vocabulary
+    for found, stored in zip(rows, frame.iter_rows(named=True), strict=True):
+        reference, said, probs, rank, log_prob = found
+        assert reference == vocabulary[stored["token_id"]]
+        assert said == [vocabulary[each] for each in stored["lens_ids"]]
+        assert probs == pytest.approx(stored["lens_probs"], abs=0.51 / PROBABILITY_STEPS)
+        assert (rank, log_prob) == (stored["rank"], pytest.approx(stored["log_prob"]))
+
+
+def test_overshoots_are_losses_of_steps_that_would_gain_when_shorter(run):
+    lens = Lens.of(sets_of(run)[0], 1000)
+    frame = run.trace.collect().sort("row", "option", "token", "depth")
+    expected = []
+    for _, token in frame.group_by("row", "option", "token", maintain_order=True):
+        before = None
+        for cell in token.iter_rows(named=True):
+            shorter = max((cell[f"gain_{share}"] or -1.0) for share in (25, 50, 75))
+            lost = before is not None and cell["log_prob"] - before < -1e-4
+            expected.append(shorter if lost and shorter > 1e-4 else 0.0)
+            before = cell["log_prob"]
+    assert lens.short_gain.ravel().tolist() == pytest.approx(expected)
+    assert any(expected)
+
+
+def test_only_the_first_questions_carry_it_and_their_counts_are_the_trace_s(run):
+    lens = Lens.of(sets_of(run)[0], 3)
+    assert lens.questions == 3
+    assert [len(unpack(packed)[0]["counts"]) for packed in lens.chunks()] == [3]
+    arrays, _ = unpack(lens.index())
+    right = run.trace.filter(pl.col("row") < 3, pl.col("rank") == 1).group_by("row", "depth").len().collect()
+    counted = {(row, depth): count for row, depth, count in right.iter_rows()}
+    shown = arrays["right"].reshape(3, -1)
+    assert all(shown[row, depth - 1] == counted.get((row, depth), 0) for row in range(3) for depth in range(1, 7))
+
+
+def test_a_run_without_a_lens_has_none(tmp_path, synthetic):
+    run = synthetic.write_run(tmp_path / "run", synthetic.Made([synthetic.Question("q", ["a"])] * 2))
+    assert Lens.of(sets_of(run)[0], 10) is None
+    assert run.vocabulary is None
+
+
+def test_ids_stand_for_texts_where_the_run_does_not_say_them(tmp_path, synthetic):
+    made = synthetic.Made([synthetic.Question("q", ["a b"])] * 2, lens=2)
+    run = synthetic.write_run(tmp_path / "run", made)
+    (run.path / VOCABULARY).unlink()
+    texts = unpack(Lens.of(sets_of(StoredRun(run.path))[0], 10).index())[1]["texts"]
+    assert all(text.startswith("#") for text in texts)
+    (run.path / VOCABULARY).write_text("{")
+    with pytest.raises(LoopscopeError, match=r"vocabulary\.json cannot be read: remove it"):
+        write_report([run.path], tmp_path / "report.html", Bootstrap(resamples=5))
+
+
+@pytest.mark.parametrize("given", [-1, 2.5, "many"])
+def test_a_number_of_questions_that_is_none_is_refused(run, tmp_path, given):
+    with pytest.raises(LoopscopeError, match="lens_questions"):
+        write_report([run.path], tmp_path / "report.html", lens_questions=given)
+    assert np.asarray(list(tmp_path.iterdir())).size == 0
