@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -20,7 +22,9 @@ from loopscope.models.registry import EMBEDDED
 from loopscope.store import StoredRun
 
 # Run by another process, not collected.
-collect_ignore = ["killed_pass.py", "peak_of_pass.py", "short_of_memory.py", "small_gpt.py", "plain_paths.py"]
+collect_ignore = [
+    *("killed_pass.py", "peak_of_pass.py", "short_of_memory.py", "small_gpt.py", "plain_paths.py", "plain_trace.py"),
+]
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 Pass = Callable[..., StoredRun]
@@ -155,6 +159,32 @@ def measured(checkpoint: Callable[[str], str], tmp_path: Path) -> Pass:
         return measure(checkpoint(family), [task], output=output, **given)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def same_trace() -> Callable[..., None]:
+    """`same_trace(run, model, examples)`: the trace of a run is that of the formulas, to rounding."""
+    place = Path(__file__).with_name("plain_trace.py")
+    spec = importlib.util.spec_from_file_location("plain_trace", place)
+    assert spec is not None
+    assert spec.loader is not None
+    plain = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plain)
+
+    def check(run: StoredRun, model: Any, examples: list[Any], tolerance: float = 2e-6) -> None:
+        found, lens = run.trace.collect(), run.manifest.lens
+        expected = plain.trace_by_formula(model, examples, run.manifest.depths[-1], lens)
+        exact = ["row", "depth", "option", "token", "position", "token_id", "rank", "lens_ids"]
+        for name in exact:
+            assert found[name].to_list() == expected[name].to_list(), name
+        assert found["top_id"].to_list() == expected["top_id"].cast(pl.Int32).to_list()
+        for name in sorted(set(expected.columns) - {*exact, "top_id", "lens_probs"}):
+            assert found[name].is_null().to_list() == expected[name].is_nan().to_list(), name
+            values, by_formula = found[name].fill_null(0.0), expected[name].fill_nan(0.0)
+            np.testing.assert_allclose(values, by_formula, rtol=tolerance, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(np.stack(found["lens_probs"]), np.stack(expected["lens_probs"]), rtol=tolerance)
+
+    return check
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ def child(folder: str, fatal: int, pipe: int, model: str = "toy-ouro", task: str
         level="quick",
         limit=6,
         unit_size=2,
+        lens=2,
         device="cpu",
         dtype="float32",
     )

@@ -82,6 +82,7 @@ def measured(place: Path) -> Callable[..., StoredRun]:
                 depths=[0, 3],
                 level=level,
                 tokens=True,
+                lens=2,
                 paths=level == "full",
                 limit=1 if level == "full" else None,
                 dtype="float64",
@@ -152,6 +153,15 @@ def test_coefficients_are_those_of_double_backward(
     assert np.abs(expected).min() > 1e-4
     assert not verify(run.path, replay).findings
     assert run.manifest.model.affine_readout == (case.partition(":")[0] in ("nanbeige", "hrm_text"))
+
+
+@pytest.mark.parametrize("task", ["solutions", "options"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_trace_follows_its_formulas(
+    case: str, task: str, place: Path, measured: Callable[..., StoredRun], same_trace: Callable[..., None]
+) -> None:
+    alone = Alone(f"{place}/{case}", place / f"{task}.jsonl")
+    same_trace(measured(case, task, "quick" if task == "solutions" else "grid"), alone.model, alone.examples)
 
 
 @pytest.mark.parametrize("case", CASES)

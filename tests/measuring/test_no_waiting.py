@@ -77,7 +77,7 @@ def test_launching_waits_for_nothing(
     task: str, level: str, tokens: bool, checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_model(checkpoint("ouro"))
-    settings = Settings.of([1, 2], [0, 5, 6], level, tokens=tokens)
+    settings = Settings.of([1, 2], [0, 5, 6], level, tokens=tokens, trace=tokens, lens=3 * tokens)
     questions = questions_of(checkpoint("ouro"), task, 4, spans=tokens)
     usual = Trip(model, settings, questions).run()
     trip = Trip(model, settings, questions)
@@ -95,7 +95,7 @@ def test_launching_on_a_gpu_waits_for_nothing(
     task: str, level: str, tokens: bool, checkpoint: Callable[[str], str]
 ) -> None:
     model = load_model(checkpoint("ouro"), device="cuda", dtype="bfloat16")
-    settings = Settings.of([1, 2], [0, 5, 6], level, tokens=tokens)
+    settings = Settings.of([1, 2], [0, 5, 6], level, tokens=tokens, trace=tokens, lens=3 * tokens)
     questions = questions_of(checkpoint("ouro"), task, 16, spans=tokens)
     first = Trip(model, settings, questions).run()
     torch.cuda.synchronize()

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to find the workers"),
 ]
 
-OPTIONS = {"limit": 12, "unit_size": 1, "level": "quick", "transitions": [1, 2]}
+OPTIONS = {"limit": 12, "unit_size": 1, "level": "quick", "transitions": [1, 2], "lens": 2}
 
 
 @pytest.fixture(scope="module")

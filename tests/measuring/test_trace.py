@@ -12,103 +12,149 @@ import pytest
 import torch
 
 from loopscope.api import measure
-from loopscope.control import signals
+from loopscope.errors import LoopscopeError
+from loopscope.measuring import kept_states, trace
+from loopscope.measuring.predictions import Prediction, likeliest
 from loopscope.models import Batch, load_model, load_tokenizer
-from loopscope.models.walk import Walk, read
 from loopscope.readout import affine_path_from_states
-from loopscope.store import verify
-from loopscope.tasks.encoding import encode_row
+from loopscope.store import StoredRun, verify
+from loopscope.tasks.encoding import Example, encode_row
 from loopscope.tasks.load import load_task
 
 DEEPEST, LENS = 4, 3
 CASES = [(family, task) for family in ("ouro", "huginn") for task in ("arithmetic", "arithmetic-mc")]
 
 
-class Plain:
-    """One sequence after the other, unpadded, in float64: states, logits, gate, and the formulas of the signals."""
-
-    def __init__(self, folder: str, task: str, count: int) -> None:
-        self.model: Any = load_model(folder, dtype="float64")
-        loaded = load_task(task, limit=count)
-        tokenizer = load_tokenizer(folder)
-        self.examples = [encode_row(tokenizer, row, loaded.encoding) for row in loaded.rows]
-
-    def rows(self) -> pl.DataFrame:
-        """The expected rows, NaN for null."""
-        found = []
-        for row, example in enumerate(self.examples):
-            for option, sequence in enumerate(example.sequences):
-                batch = Batch.from_rows([sequence.token_ids], source_rows=[example.source_row])
-                found += self._sequence(batch, sequence, {"row": row, "option": option})
-        return pl.DataFrame(found)
-
-    def _sequence(self, batch: Batch, sequence: Any, key: dict[str, int]) -> list[dict[str, Any]]:
-        places, targets = torch.tensor(sequence.positions), torch.tensor(sequence.targets)
-        walk, found = Walk.of(self.model, batch), []
-        states = [walk.state[0, places]]
-        logits: list[torch.Tensor | None] = [None]
-        for depth in range(1, DEEPEST + 1):
-            walk.advance()
-            states.append(walk.state[0, places])
-            z = read(self.model, walk.state, None, torch.float64, walk.context)[0, places]
-            logits.append(z)
-            gate = getattr(self.model, "exit_gate", None)
-            told = signals.LiveSignals(
-                depth,
-                signals.States(*states[::-1][:3]),
-                logits.__getitem__,
-                None if gate is None else torch.sigmoid(gate.logits(walk.state, torch.float64)[0, places]),
-            )
-            log_p = z.log_softmax(1)
-            own = log_p.gather(1, targets[:, None])[:, 0]
-            order = z.argsort(dim=1, descending=True, stable=True)
-            before = logits[depth - 1]
-            v_y = torch.full_like(own, torch.nan) if before is None else (z - before).gather(1, targets[:, None])[:, 0]
-            found += [
-                {
-                    **key,
-                    "depth": depth,
-                    "token": token,
-                    "position": int(places[token]),
-                    "token_id": int(targets[token]),
-                    **{name: float(told(name)[token]) for name in (*signals.SIGNALS, "gate")},
-                    "log_prob": float(own[token]),
-                    "v_reference": float(v_y[token]),
-                    "lens_ids": order[token, :LENS].tolist(),
-                    "lens_probs": log_p[token].exp()[order[token, :LENS]].tolist(),
-                    "rank": order[token].tolist().index(int(targets[token])) + 1,
-                }
-                for token in range(len(places))
-            ]
-        return found
-
-
-def close(found: pl.Series, expected: pl.Series, tolerance: float = 2e-6) -> None:
-    """Equal to rounding to float32; null where NaN is expected."""
-    assert found.is_null().to_list() == expected.is_nan().to_list(), found.name
-    a, b = found.fill_null(0.0).to_numpy(), expected.fill_nan(0.0).to_numpy()
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=found.name)
-
-
 @pytest.mark.parametrize(("family", "task"), CASES)
 def test_every_column_follows_its_formula(
-    family: str, task: str, checkpoint: Callable[[str], str], tmp_path: Path
+    family: str,
+    task: str,
+    checkpoint: Callable[[str], str],
+    tmp_path: Path,
+    same_trace: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = measure(
-        checkpoint(family), task, output=tmp_path / "run", limit=3, transitions=[2], depths=[DEEPEST], dtype="float64",
-        readout_dtype="float64", lens=LENS,
-    )  # fmt: skip
-    key = ["row", "depth", "option", "token"]
-    found = run.trace.collect()
-    assert found.select(key).rows() == sorted(found.select(key).rows())
-    expected = Plain(checkpoint(family), task, 3).rows().sort(key)
-    exact = [*key, "position", "token_id", "top_id", "lens_ids", "rank"]
-    for name in exact:
-        assert found[name].to_list() == [int(x) if name == "top_id" else x for x in expected[name].to_list()], name
-    for name in sorted(set(expected.columns) - set(exact) - {"lens_probs"}):
-        close(found[name], expected[name])
-    np.testing.assert_allclose(np.stack(found["lens_probs"]), np.stack(expected["lens_probs"]), rtol=2e-6)
+    # Chunks of a few tokens and windows of a few depths.
+    monkeypatch.setitem(kept_states._LOGITS, "cpu", 512 * 5)
+    monkeypatch.setattr(trace, "_WINDOW", 1)
+    folder = checkpoint(family)
+    run = measured_in_float64(folder, task, tmp_path / "run")
+    same_trace(run, load_model(folder, dtype="float64"), examples_of(folder, task))
+    key = run.trace.select("row", "depth", "option", "token").collect().rows()
+    assert key == sorted(set(key))
     assert verify(run).ok
+
+
+def measured_in_float64(folder: str, task: str, output: Path, **more: Any) -> Any:
+    given = {"limit": 3, "transitions": [2], "depths": [DEEPEST], "lens": LENS, "progress_style": "none", **more}
+    return measure(folder, task, output=output, dtype="float64", readout_dtype="float64", **given)
+
+
+def examples_of(folder: str, task: str, count: int = 3) -> list[Example]:
+    loaded, tokenizer = load_task(task, limit=count), load_tokenizer(folder)
+    return [encode_row(tokenizer, row, loaded.encoding) for row in loaded.rows]
+
+
+@pytest.mark.parametrize("halved", [False, True])
+def test_a_readout_of_which_nothing_is_known(
+    halved: bool, checkpoint: Callable[[str], str], tmp_path: Path, same_trace: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder = checkpoint("huginn")
+    if not halved:
+        monkeypatch.setattr(trace, "kept_states", kept_states._Whole)
+    run = measured_in_float64(folder, "arithmetic", tmp_path / "run")
+    same_trace(run, load_model(folder, dtype="float64"), examples_of(folder, "arithmetic"))
+
+
+def test_options_that_share_a_row_have_the_same_trace(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    alone, shared = (
+        measured_in_float64(checkpoint("ouro"), "arithmetic-mc", tmp_path / name, share_context=name == "shared")
+        for name in ("alone", "shared")
+    )
+    frames = [run.trace.collect() for run in (alone, shared)]
+    for name in frames[0].columns:
+        if frames[0][name].dtype in (pl.Float32,):
+            filled = [frame[name].fill_null(0.0).to_numpy() for frame in frames]
+            np.testing.assert_allclose(*filled, rtol=1e-6, atol=1e-6, err_msg=name)
+        elif name != "lens_probs":
+            assert frames[0][name].equals(frames[1][name]), name
+
+
+def test_a_trace_changes_no_other_table(measured: Callable[..., StoredRun], contents: Callable[..., Any]) -> None:
+    without, with_it = (measured(tokens=True, **more) for more in ({}, {"trace": True}))
+    tables = ("questions/", "depths/", "tokens/", "examples/")
+    plain, traced = (contents(run.path) for run in (without, with_it))
+    for name in plain:
+        if name.startswith(tables):
+            assert plain[name] == traced[name], name
+    assert "trace" not in {table.name for table in without.manifest.tables()}
+    with pytest.raises(LoopscopeError, match="was measured without trace: measure again with trace=True"):
+        without.trace  # noqa: B018
+    # The tables of one run agree with each other: U is the mean of the tokens' log probabilities.
+    mean = with_it.trace.group_by("row", "depth").agg(pl.col("log_prob").mean()).collect()
+    joined = with_it.depths.join(mean, on=["row", "depth"])
+    np.testing.assert_allclose(joined["log_prob"], joined["utility"], atol=1e-6)
+    assert set(joined["depth"]) == {2, 3, 4}
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 63, 64, 700, 4099])
+@pytest.mark.parametrize("count", [1, 2, 5, 9])
+def test_the_likeliest_are_those_of_topk(vocabulary: int, count: int) -> None:
+    count = min(count, vocabulary)
+    z = torch.randn(20, vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(vocabulary))
+    found, expected = likeliest(z, count), z.topk(count)
+    assert torch.equal(found.ids_nK, expected.indices)
+    assert torch.equal(found.logits_nK, expected.values)
+
+
+def test_of_equal_logits_the_lower_id_is_first() -> None:
+    z = torch.zeros(2, 1000)
+    z[:, [700, 3, 90]] = 5.0
+    z[1, 95] = 6.0
+    assert likeliest(z, 4).ids_nK[:, :3].tolist() == [[3, 90, 700], [95, 3, 90]]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 100.0])
+def test_float32_predictions_are_close_to_float64(scale: float) -> None:
+    """As on a GPU: entries in float32, sums in float64."""
+    generator = torch.Generator().manual_seed(1)
+    before = torch.randn(50, 3000, dtype=torch.float32, generator=generator) * 6
+    now = before + scale * torch.randn(50, 3000, dtype=torch.float32, generator=generator) / 20
+    targets = torch.randint(3000, (50, 1), generator=generator)
+    narrow, wide = (
+        Prediction(z1, 4).columns(targets, 4) | Prediction(z1, 4).change(Prediction(z0, 4), targets)
+        for z0, z1 in ((before, now), (before.double(), now.double()))
+    )
+    for name, values in wide.items():
+        torch.testing.assert_close(
+            narrow[name].double(), values.double(), rtol=3e-6, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lens": 0}, "lens=0 is too small"),
+        ({"lens": 101}, "lens=101 is too large: give a number from 1 to 100"),
+        ({"lens": 2.5}, "not a whole number"),
+        ({"trace": "maybe"}, "trace"),
+        ({"trace": True, "transitions": [], "depths": [0]}, "trace=True follows the loops: name a depth from 1 on"),
+    ],
+)
+def test_mistakes_are_one_line(given: dict[str, Any], said: str, measured: Callable[..., StoredRun]) -> None:
+    with pytest.raises(LoopscopeError) as refused:
+        measured(**given)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_another_lens_is_another_run(measured: Callable[..., StoredRun], tmp_path: Path) -> None:
+    measured(output=tmp_path / "one", lens=2, limit=1)
+    with pytest.raises(LoopscopeError, match="lens"):
+        measured(output=tmp_path / "one", lens=3, limit=1)
+    with pytest.raises(LoopscopeError, match="trace"):
+        measured(output=tmp_path / "one", limit=1)
 
 
 def test_gains_are_those_of_the_path_and_null_elsewhere(checkpoint: Callable[[str], str], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ _WIDTH = 64
 
 
 class Candidates(NamedTuple):
-    """The K likeliest tokens, likeliest first, and their logits, [n, K] each; of equal ones the lower id is first."""
+    """The K likeliest tokens, likeliest first, and their logits, [n, K] each; of equal ones the lower id first."""
 
     logits_nK: Tensor
     ids_nK: Tensor

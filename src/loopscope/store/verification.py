@@ -22,6 +22,9 @@ from loopscope.store.shards import unit_problems
 _ROUNDING = 1e-6
 """How far a stored gain may be from the difference of the stored utilities, relative to them."""
 
+_TRACE_ROUNDING = 1e-4
+"""How far a log probability of the trace (float32) may be from the same one elsewhere, relative to 1 + its size."""
+
 _REPAIRED_BY_MEASURING = frozenset({"missing", "damaged", "seal", "leftover"})
 """Kinds of findings that a writer sees too, and mends."""
 _OF_ONE_UNIT = frozenset({"schema", "null", "value", "coverage", "consistency"})
@@ -144,6 +147,44 @@ def _contents(manifest: Manifest, unit: WorkUnit, record: UnitRecord, tables: di
     for name in ("questions", "tokens"):
         if name in tables:
             found += _outcomes(where, name, tables[name])
+    if "trace" in tables:
+        found += _trace(where, tables["trace"], tables["depths"], manifest.lens)
+    return found
+
+
+def _trace(where: str, trace: pa.Table, depths: pa.Table, lens: int) -> list[Finding]:
+    """Log probabilities must add up to those of `depths`; ids, ranks and probabilities must fit each other."""
+    found = []
+    summed = trace.group_by(["row", "depth", "option"], use_threads=False).aggregate(
+        [("log_prob", "sum"), ("log_prob", "count")]
+    )
+    keys = zip(*(summed.column(name).to_pylist() for name in ("row", "depth", "option")), strict=True)
+    values = zip(summed.column("log_prob_sum").to_pylist(), summed.column("log_prob_count").to_pylist(), strict=True)
+    by_key = dict(zip(keys, values, strict=True))
+    wrong = 0
+    for stored in depths.select(["row", "depth", "utility", "option_logliks"]).to_pylist():
+        for option, log_likelihood in enumerate(stored["option_logliks"] or [None]):
+            total, count = by_key.get((stored["row"], stored["depth"], option), (None, 0))
+            if total is not None:  # depth 0 has no row in the trace
+                expected = stored["utility"] * count if log_likelihood is None else log_likelihood
+                wrong += abs(total - expected) > _TRACE_ROUNDING * (count + abs(expected))
+    if wrong:
+        found.append(Finding("consistency", where, f"trace.log_prob does not add up to depths in {wrong} sequences"))
+    tops, top = trace.column("top_id").to_numpy(), trace.column("top_prob").to_numpy()
+    if lens:
+        ids = pc.list_flatten(trace.column("lens_ids")).to_numpy().reshape(-1, lens)
+        probabilities = pc.list_flatten(trace.column("lens_probs")).to_numpy().reshape(-1, lens)
+        first = (ids[:, 0] == tops) & (probabilities[:, 0] == top)
+        ordered = (np.diff(probabilities, axis=1) <= 0).all(axis=1)
+        rank, reference = trace.column("rank").to_numpy(), trace.column("token_id").to_numpy()
+        listed = (ids == reference[:, None]).any(axis=1)
+        bad = int(np.count_nonzero(~(first & ordered & (rank >= 1) & ((rank <= lens) | ~listed))))
+        if bad:
+            found.append(Finding("consistency", where, f"trace.lens_ids, lens_probs and rank differ in {bad} rows"))
+    likelier = trace.column("log_prob").to_numpy() > np.log(top.astype(np.float64)) + _TRACE_ROUNDING
+    if likelier.any():
+        message = f"trace.log_prob is above that of the likeliest token in {int(likelier.sum())} rows"
+        found.append(Finding("consistency", where, message))
     return found
 
 
