@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from loopscope.kernels.choice import takes_kernel
 from loopscope.store.trace_columns import MIN_P
 
 _WIDTH = 64
@@ -56,83 +57,128 @@ def likeliest(z_nV: Tensor, count: int) -> Candidates:
     return Candidates(logits_nK, ids_nK.gather(1, order_nK))
 
 
-def row_sum(values_nV: Tensor, weights_nV: Tensor | None = None) -> Tensor:
-    """Σ over the vocabulary, weighted where weights are given, float64 [n, 1]."""
+def _row_sum(values_nV: Tensor, weights_nV: Tensor | None = None) -> Tensor:
+    """Σ over the vocabulary, weighted where weights are given, float64 [n]."""
     terms = values_nV if weights_nV is None else values_nV * weights_nV
-    return terms.sum(1, dtype=torch.float64, keepdim=True)
+    return terms.sum(1, dtype=torch.float64)
+
+
+class Sums(NamedTuple):
+    """Sums over the vocabulary, float64 [n] each, with x = z − max, e = exp x (so that p = e/Σe), and w = e with
+    probabilities below `MIN_P`·max set to 1/V.
+
+    Attributes:
+        total: Σ e.
+        energy: Σ e·x.
+        above: how many logits are larger than the reference's.
+        floored: Σ w.
+        moved_before: Σ e₀·v; this and what follows is of the change since the depth before (₀), 0 without one.
+        moved_now: Σ e·v.
+        spread: Σ e₀·(v − mean)².
+        apart: Σ w₀·(log w₀ − log w).
+    """
+
+    total: Tensor
+    energy: Tensor
+    above: Tensor
+    floored: Tensor
+    moved_before: Tensor
+    moved_now: Tensor
+    spread: Tensor
+    apart: Tensor
 
 
 class Prediction:
-    """The softmax of some tokens' logits.
+    """The softmax of some tokens' logits, beside that of the depth before where there is one.
 
     Attributes:
         z_nV: the logits.
         candidates: the likeliest tokens; two of them at least.
-        x_nV: z minus the largest.
-        weight_nV: exp x, of which p is weight/total.
-        total_n1: Σ weight, float64.
+        own_n: logits of the reference tokens.
+        sums: what follows from every entry.
     """
 
-    def __init__(self, z_nV: Tensor, count: int) -> None:
-        self.z_nV, self.candidates = z_nV, likeliest(z_nV, min(max(count, 2), z_nV.shape[1]))
-        self.top_n1 = self.candidates.logits_nK[:, :1]
-        self.x_nV = z_nV - self.top_n1
-        self.weight_nV = self.x_nV.exp()
-        self.total_n1 = row_sum(self.weight_nV)
+    def __init__(self, z_nV: Tensor, targets_n: Tensor, lens: int = 0, before: Prediction | None = None) -> None:
+        self.z_nV, self.before, self._lens = z_nV, before, lens
+        self.candidates = likeliest(z_nV, min(max(lens, 2), z_nV.shape[1]))
+        self.top_n = self.candidates.logits_nK[:, 0]
+        self.own_n = z_nV.gather(1, targets_n.unsqueeze(1))[:, 0]
+        if takes_kernel(z_nV, None, (torch.float32,)):
+            from loopscope.measuring.prediction_kernels import prediction_sums
+
+            known = None if before is None else (before.z_nV, before.top_n, before.sums.total)
+            self.sums = Sums(*prediction_sums(z_nV, self.top_n, self.own_n, known))
+        else:
+            self.sums = self._plain_sums()
 
     @property
-    def log_sum_n1(self) -> Tensor:
+    def log_sum_n(self) -> Tensor:
         """Log Σ exp z, float64."""
-        return self.top_n1.double() + self.total_n1.log()
+        return self.top_n.double() + self.sums.total.log()
 
-    @cached_property
-    def floored(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights and their logarithms with probabilities below `MIN_P`·max set to 1/V, and the sum of the weights."""
-        floor_n1 = self.total_n1 / self.z_nV.shape[1]
-        low_nV = self.weight_nV < MIN_P
-        weight_nV = torch.where(low_nV, floor_n1.to(self.z_nV.dtype), self.weight_nV)
-        log_nV = torch.where(low_nV, floor_n1.log().to(self.z_nV.dtype), self.x_nV)
-        return weight_nV, log_nV, row_sum(weight_nV)
-
-    def columns(self, targets_n1: Tensor, lens: int) -> dict[str, Tensor]:
-        """What one depth says by itself, [n] or [n, K] each."""
-        logits_nK = (self.candidates.logits_nK - self.top_n1).double()
-        probs_nK = logits_nK.exp() / self.total_n1
-        own_n1 = self.z_nV.gather(1, targets_n1)
+    def columns(self) -> dict[str, Tensor]:
+        """What is said of the depth and of the change since the depth before, [n] or [n, K] each."""
+        sums, total_n1 = self.sums, self.sums.total.unsqueeze(1)
+        x_nK = (self.candidates.logits_nK - self.top_n.unsqueeze(1)).double()
+        probs_nK = x_nK.exp() / total_n1
+        second_n = x_nK[:, 1] if x_nK.shape[1] > 1 else torch.full_like(sums.total, -torch.inf)
         columns = {
-            "log_prob": (own_n1 - self.log_sum_n1)[:, 0],
+            "log_prob": self.own_n - self.log_sum_n,
             "top_id": self.candidates.ids_nK[:, 0],
             "top_prob": probs_nK[:, 0],
-            # A vocabulary of one token has no second.
-            "margin": -torch.expm1(logits_nK[:, 1]) / self.total_n1[:, 0] if logits_nK.shape[1] > 1 else probs_nK[:, 0],
-            "entropy": (self.total_n1.log() - row_sum(self.x_nV, self.weight_nV) / self.total_n1)[:, 0],
+            "margin": -torch.expm1(second_n) / sums.total,
+            "entropy": sums.total.log() - sums.energy / sums.total,
         }
-        if lens:
-            columns["lens_ids"] = self.candidates.ids_nK[:, :lens]
-            columns["lens_probs"] = probs_nK[:, :lens]
-            columns["rank"] = (self.z_nV > own_n1).sum(1) + 1
-        return columns
+        if self._lens:
+            columns["lens_ids"] = self.candidates.ids_nK[:, : self._lens]
+            columns["lens_probs"] = probs_nK[:, : self._lens]
+            columns["rank"] = sums.above + 1
+        return columns if self.before is None else columns | self._change(self.before)
 
-    def change(self, before: Prediction, targets_n1: Tensor) -> dict[str, Tensor]:
-        """What changed since the depth before, [n] each."""
-        v_nV = self.z_nV - before.z_nV
-        own_n1 = v_nV.gather(1, targets_n1)
-        mean_n1 = row_sum(v_nV, before.weight_nV) / before.total_n1
-        mean_now_n1 = row_sum(v_nV, self.weight_nV) / self.total_n1
-        shift_n1 = self.log_sum_n1 - before.log_sum_n1
-        around_nV = v_nV.sub_(mean_n1.to(v_nV.dtype)).square_()
+    def _change(self, before: Prediction) -> dict[str, Tensor]:
+        sums, total0_n, floored0_n = self.sums, before.sums.total, before.sums.floored
+        shift_n = self.log_sum_n - before.log_sum_n
+        mean_n = sums.moved_before / total0_n
         found = {
-            "kl_from_previous": (shift_n1 - mean_n1).clamp(min=0.0),
-            "kl_to_previous": (mean_now_n1 - shift_n1).clamp(min=0.0),
-            "kl_min_p": self._floored_divergence(before),
-            "mean_v": mean_n1,
-            "var_v": row_sum(around_nV, before.weight_nV) / before.total_n1,
-            "v_reference": own_n1,
+            "kl_from_previous": shift_n - mean_n,
+            "kl_to_previous": sums.moved_now / sums.total - shift_n,
+            "kl_min_p": sums.apart / floored0_n - floored0_n.log() + sums.floored.log(),
         }
-        return {name: values_n1[:, 0] for name, values_n1 in found.items()}
+        return {name: values_n.clamp(min=0.0) for name, values_n in found.items()} | {
+            "mean_v": mean_n,
+            "var_v": sums.spread / total0_n,
+            "v_reference": self.own_n - before.own_n,
+        }
 
-    def _floored_divergence(self, before: Prediction) -> Tensor:
-        weight_nV, log_nV, total_n1 = before.floored
-        _, log_now_nV, total_now_n1 = self.floored
-        mean_n1 = row_sum(log_nV - log_now_nV, weight_nV) / total_n1
-        return (mean_n1 - total_n1.log() + total_now_n1.log()).clamp(min=0.0)
+    def _plain_sums(self) -> Sums:
+        x_nV, e_nV = self._entries
+        w_nV, log_w_nV = self._floored
+        above_n = (self.z_nV > self.own_n.unsqueeze(1)).sum(1).double()
+        alone = (self._total_n, _row_sum(x_nV, e_nV), above_n, _row_sum(w_nV))
+        if self.before is None:
+            return Sums(*alone, *[torch.zeros_like(above_n)] * 4)
+        e0_nV, (w0_nV, log_w0_nV) = self.before._entries[1], self.before._floored
+        v_nV = self.z_nV - self.before.z_nV
+        moved_n, now_n = _row_sum(v_nV, e0_nV), _row_sum(v_nV, e_nV)
+        mean_n1 = (moved_n / self.before.sums.total).to(v_nV.dtype).unsqueeze(1)
+        spread_n = _row_sum((v_nV - mean_n1).square_(), e0_nV)
+        return Sums(*alone, moved_n, now_n, spread_n, _row_sum(log_w0_nV - log_w_nV, w0_nV))
+
+    @cached_property
+    def _entries(self) -> tuple[Tensor, Tensor]:
+        """The entries x and e."""
+        x_nV = self.z_nV - self.top_n.unsqueeze(1)
+        return x_nV, x_nV.exp()
+
+    @cached_property
+    def _total_n(self) -> Tensor:
+        return _row_sum(self._entries[1])
+
+    @cached_property
+    def _floored(self) -> tuple[Tensor, Tensor]:
+        """The entries w and log w."""
+        x_nV, e_nV = self._entries
+        floor_n1 = (self._total_n / e_nV.shape[1]).unsqueeze(1)
+        low_nV = e_nV < MIN_P
+        log_w_nV = torch.where(low_nV, floor_n1.log().to(x_nV.dtype), x_nV)
+        return torch.where(low_nV, floor_n1.to(x_nV.dtype), e_nV), log_w_nV

@@ -99,15 +99,12 @@ class Trace:
         self._window = {last: self._window[last]}
 
     def _read_chunk(self, chunk: Chunk) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        targets_n1 = self._layout.targets_N[chunk.tokens].unsqueeze(1)
+        targets_n = self._layout.targets_N[chunk.tokens]
         before: Prediction | None = None
         for depth, kept in self._window.items():
-            now = Prediction(_entries(chunk.logits(kept)), self._lens)
-            columns = now.columns(targets_n1, self._lens)
-            if before is not None:
-                columns |= now.change(before, targets_n1)
-            yield depth, columns
-            before = now
+            now = Prediction(_entries(chunk.logits(kept)), targets_n, self._lens, before)
+            yield depth, now.columns()
+            now.before, before = None, now
 
     def _columns(self, depth: int) -> Columns:
         count, found = len(self._layout.targets_N), self._found[depth]
