@@ -61,6 +61,14 @@ def test_the_quick_pass_counts_its_questions_and_times_its_parts(quick_report):
     assert row.goals[0].measured == row.ratio(whole_pass.BARE)
 
 
+def test_a_pass_with_a_trace_beside_one_without():
+    (row,) = whole_pass.trace_rows(Setting(HERE, QUICK))
+    assert row.size["depths"] == 5
+    assert row.goals[0].measured == row.ratio(whole_pass.UNTRACED)
+    assert row.goals[0].met is None
+    assert "host_trace" in row.figures
+
+
 def test_a_real_task_and_tokenizer_make_real_batches(monkeypatch):
     tokenizer, data = SHARED / "tokenizers" / "ouro", SHARED / "data"
     if not (tokenizer.is_dir() and data.is_dir()):

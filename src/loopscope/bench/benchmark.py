@@ -70,6 +70,13 @@ ROWS: dict[str, Rows] = {
     "fp64": Rows("fp64_path"),
     "huginn": Rows("huginn_readout"),
     "pass": Rows("whole_pass", libraries=_PASS, inputs=(_TOKENIZER, ("data_dir", "a folder with GSM8K"))),
+    "trace": Rows(
+        "whole_pass",
+        "trace_rows",
+        _PASS,
+        (_TOKENIZER, ("data_dir", "a folder with GSM8K")),
+        default=False,
+    ),
     "loops": Rows("loop_speed", default=False),
     "mathematics": Rows("plain_loops", default=False),
     "bootstrap": Rows("study_times", "bootstrap_rows", ("scipy",), default=False),

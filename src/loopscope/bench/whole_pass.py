@@ -3,11 +3,13 @@
 *Bare* is embed and the steps up to the update's end of the very same batches, with nothing read. A pass is everything
 from the opening of its run directory to the seal on it: states, readouts, numbers to the host, Parquet. Both take turns
 and are timed by this machine's clock until the device has finished: what measuring adds to running the model, host and
-files included. Runs only where a tokenizer and the benchmark's data are given.
+files included. The row `trace` holds the same pass with a trace and a lens against the one without. Both rows need a
+tokenizer and the benchmark's data.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 import time
@@ -61,6 +63,7 @@ class PassRequest:
     limit: int
     unit_size: int = 64
     scalar_checks: int = 16
+    lens: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class PassSetup:
 def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
     """Loads the model with random weights and plans the pass; `scratch` holds its configuration and its runs."""
     folder = scratch / "model"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(wanted.config))
     settings = Settings.of(
         [TRANSITION],
@@ -124,6 +127,8 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
         batch=BatchPolicy.parse("auto"),
         unit_size=wanted.unit_size,
         scalar_checks=wanted.scalar_checks,
+        trace=wanted.lens > 0,
+        lens=wanted.lens,
     )
     request = Request(
         ModelRequest(str(folder), wanted.device, "bfloat16", None, True, 0, wanted.tokenizer),
@@ -148,7 +153,9 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
 
 
 BARE = "the bare forward passes"
+UNTRACED = "the pass without a trace"
 CPU_QUESTIONS = 8
+LENS = 5
 
 
 def rows(setting: Setting) -> list[Row]:
@@ -166,6 +173,27 @@ def measure(setup: PassSetup, setting: Setting) -> Row:
     goal = at_most("at most 8% over the bare forward passes", 1.08, bare.ratio(ours), judged=judged, against=BARE)
     what = "A whole pass, update 4→5, level grid with diagnostics, everything stored"
     return Row("pass", what, setup.size, "s", ours, (bare,), (goal,), _figures(setup, clock))
+
+
+def trace_rows(setting: Setting) -> list[Row]:
+    """One row: a pass with a trace and a lens of five tokens against the same pass without."""
+    wanted, sizes, clock = _request(setting), setting.sizes, Clock(setting.device, host=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = set_up(wanted, Path(scratch) / "plain")
+        traced = set_up(dataclasses.replace(wanted, lens=LENS), Path(scratch) / "traced")
+        raced = clock.race({"plain": plain.run_pass, "traced": traced.run_pass}, sizes.slow_repeats)
+        ours, without = raced["traced"], Reference(UNTRACED, raced["plain"], floor=True)
+        judged = sizes.judged and setting.on_gpu
+        goal = at_most(
+            "at most 10% over the same pass without a trace",
+            1.10,
+            without.ratio(ours),
+            judged=judged,
+            against=UNTRACED,
+        )
+        size = traced.size | {"depths": TRANSITION + 1}
+        what = "The same pass with a trace of every loop and a lens of five tokens"
+        return [Row("trace", what, size, "s", ours, (without,), (goal,), _figures(traced, clock))]
 
 
 def _figures(setup: PassSetup, clock: Clock) -> dict[str, float]:

@@ -107,7 +107,7 @@ class Prediction:
             from loopscope.measuring.prediction_kernels import prediction_sums
 
             known = None if before is None else (before.z_nV, before.top_n, before.sums.total)
-            self.sums = Sums(*prediction_sums(z_nV, self.top_n, self.own_n, known))
+            self.sums: Sums = Sums(*prediction_sums(z_nV, self.top_n, self.own_n, known))
         else:
             self.sums = self._plain_sums()
 
