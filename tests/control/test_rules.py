@@ -162,7 +162,7 @@ def test_a_policy_of_ones_own_in_ten_lines() -> None:
 def test_a_fixed_scale_reads_a_point_of_the_step() -> None:
     exits = follow(FixedScale(0.25, first=3, stop=True), TRACE)
     assert exits.depth_R.tolist() == [3] * len(TRACE)
-    assert exits.scale_R.tolist() == [1] * len(TRACE)
+    assert exits.scale_R.tolist() == [0.25] * len(TRACE)
 
 
 def test_substeps_of_a_linear_block_follow_the_closed_form() -> None:

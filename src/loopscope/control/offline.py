@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loopscope.control.cost import Costs
 from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, Policy, Seen, Stepper
-from loopscope.control.trace import SCALES, Floats, Ints, Trace
+from loopscope.control.trace import Floats, Ints, Trace, interpolation_weights
 from loopscope.errors import LoopscopeError
 
 
@@ -26,12 +26,12 @@ class Exits:
 
     Attributes:
         depth_R: the loop whose state is read, 1 … T.
-        scale_R: the scale of the step to it, as an index of `SCALES`.
+        scale_R: the scale of the step to it; 0 reads the loop before.
         checks_R: readouts that were made to decide.
     """
 
     depth_R: Ints
-    scale_R: Ints
+    scale_R: Floats
     checks_R: Ints
 
 
@@ -85,7 +85,7 @@ def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None
         raise LoopscopeError(f"{policy.name!r} acts on states, which a trace does not hold: run it with the model")
     rows, last = len(trace), trace.loops if last is None else min(last, trace.loops)
     depth_R = np.full(rows, last, dtype=np.int64)
-    scale_R = np.full(rows, len(SCALES) - 1, dtype=np.int64)
+    scale_R = np.ones(rows)
     checks_R = np.zeros(rows, dtype=np.int64)
     going_R = np.ones(rows, dtype=bool)
     memory, read = policy.start(rows), set[int]()
@@ -99,8 +99,7 @@ def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None
         if depth == last:
             stop_R = going_R
         if np.ndim(decision.scale) or decision.scale != 1.0:
-            nearest_R = np.abs(np.asarray(decision.scale)[..., None] - np.array(SCALES)).argmin(axis=-1)
-            scale_R = np.where(stop_R, nearest_R, scale_R)
+            scale_R = np.where(stop_R, np.asarray(decision.scale, dtype=np.float64), scale_R)
         depth_R[stop_R] = depth
         going_R &= ~stop_R
         if not going_R.any():
@@ -111,8 +110,7 @@ def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None
 def score(exits: Exits, trace: Trace, costs: Costs = Costs()) -> Result:  # noqa: B008
     """What exits are worth."""
     log_prob_R = chosen_log_prob(exits, trace)
-    full = len(SCALES) - 1
-    inside = ~np.isin(exits.scale_R, (0, full))
+    inside = ~np.isin(exits.scale_R, (0.0, 1.0))
     read_R = exits.depth_R - (exits.scale_R == 0)
     correct_R = trace.correct[np.arange(len(trace)), read_R - 1].astype(np.float64)
     if not trace.is_options:
@@ -129,12 +127,13 @@ def chosen_log_prob(exits: Exits, trace: Trace) -> Floats:
     """The log probability of the reference where every position stopped, [R]."""
     rows = np.arange(len(trace))
     found = trace.columns["log_prob"][rows, exits.depth_R - 1].astype(np.float64)
-    for depth in np.unique(exits.depth_R[exits.scale_R != len(SCALES) - 1]):
-        here = (exits.depth_R == depth) & (exits.scale_R != len(SCALES) - 1)
+    for depth in np.unique(exits.depth_R[exits.scale_R != 1.0]).tolist():
+        here = (exits.depth_R == depth) & (exits.scale_R != 1.0)
         if (exits.scale_R[here] == 0).all() and depth > 1:
             found[here] = trace.log_prob(depth - 1)[here]
         else:
-            found[here] = trace.scaled(depth)[rows[here], exits.scale_R[here]]
+            weights_RJ = np.stack(interpolation_weights(exits.scale_R[here]), axis=1)
+            found[here] = (weights_RJ * trace.scaled(depth)[here]).sum(axis=1)
     return found
 
 
@@ -144,14 +143,20 @@ def same_histogram(exits: Exits, trace: Trace, costs: Costs = Costs()) -> Result
     The expectation is exact for solutions; with options it is that of the scores, which the utility is then taken of.
     """
     log_prob_R, correct_R = np.zeros(len(trace)), np.zeros(len(trace))
-    pairs, counts = np.unique(np.stack([exits.depth_R, exits.scale_R]), axis=1, return_counts=True)
-    for (depth, scale), count in zip(pairs.T, counts, strict=True):
-        share = count / len(trace)
-        everywhere = Exits(np.full(len(trace), depth), np.full(len(trace), scale), np.zeros(len(trace), dtype=np.int64))
-        log_prob_R += share * chosen_log_prob(everywhere, trace)
-        read = depth - (scale == 0)
-        inside = scale not in (0, len(SCALES) - 1)
-        correct_R += share * (np.nan if inside else trace.correct[:, read - 1].astype(np.float64))
+    full_R = exits.scale_R == 1.0
+    for depth, count in zip(*np.unique(exits.depth_R[full_R], return_counts=True), strict=True):
+        log_prob_R += count / len(trace) * trace.log_prob(int(depth))
+        correct_R += count / len(trace) * trace.correct[:, depth - 1]
+    for depth in np.unique(exits.depth_R[~full_R]).tolist():
+        # A polynomial in the scale: its mean over the scales that occur is that of the weights.
+        scales = exits.scale_R[~full_R & (exits.depth_R == depth)]
+        if not scales.any():
+            log_prob_R += len(scales) / len(trace) * trace.log_prob(depth - 1)
+            correct_R += len(scales) / len(trace) * trace.correct[:, depth - 2]
+            continue
+        weights_J = np.stack(interpolation_weights(scales)).sum(axis=1) / len(trace)
+        log_prob_R += trace.scaled(depth) @ weights_J
+        correct_R += np.nan
     ones = np.ones(trace.questions)
     return Result(
         trace.utility(log_prob_R),

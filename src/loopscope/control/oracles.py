@@ -3,7 +3,7 @@
     best depth      the loop with the best utility, of all from a floor on
     endpoint        the better end of one update
     five scales     the best of α = 0, 1/4, 1/2, 3/4, 1 of one update
-    quadratic       the one of these that is nearest to α̂ = clip(−A/2Q)
+    quadratic       α̂ = clip(−A/2Q) of it
 
 Each chooses for a token alone or once for a question. The best of several noisy numbers is above the best mean even if
 nothing about a token could ever be foreseen. So every ceiling stands beside its null: with u_ij the utility of row i
@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from loopscope.control.trace import SCALES, Floats, Ints, Trace
+from loopscope.control.trace import SCALES, Floats, Ints, Trace, interpolation_weights
 from loopscope.path import predicted_scale
 
 Per = Literal["token", "question"]
@@ -70,10 +70,10 @@ def step_ceilings(trace: Trace, depth: int) -> Iterator[Ceiling]:
         return  # A and Q of the joint utility are not sums over tokens
     A_R, Q_R = coefficients(trace, depth)
     for per in ("token", "question"):
-        chosen_R = _nearest(predicted_scale(A_R, Q_R))
+        scale_R = np.asarray(predicted_scale(A_R, Q_R))
         if per == "question":
-            chosen_R = _nearest(predicted_scale(trace.mean(A_R), trace.mean(Q_R)))[trace.question_R]
-        utility_Q = trace.utility(five_RJ[np.arange(len(trace)), chosen_R])
+            scale_R = np.asarray(predicted_scale(trace.mean(A_R), trace.mean(Q_R)))[trace.question_R]
+        utility_Q = trace.utility((np.stack(interpolation_weights(scale_R), axis=1) * five_RJ).sum(axis=1))
         base_Q = trace.utility(five_RJ[:, _best(trace, five_RJ)])
         yield Ceiling("quadratic", per, utility_Q, base_Q, np.full(trace.questions, float(depth)), None)
 
@@ -128,7 +128,3 @@ def _ceilings(name: str, trace: Trace, by_token_RJ: Floats, loops_J: Ints) -> It
 
 def _best(trace: Trace, by_token_RJ: Floats) -> int:
     return int(np.argmax([trace.utility(column).mean() for column in by_token_RJ.T]))
-
-
-def _nearest(scale: Floats) -> Ints:
-    return np.asarray(np.abs(np.asarray(scale)[:, None] - np.array(SCALES)).argmin(axis=1), dtype=np.int64)

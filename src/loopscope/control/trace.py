@@ -32,6 +32,22 @@ _MEASURED = ("log_prob", "v_reference", *_GAINS)
 _KEY = ("row", "option", "token")
 
 
+def interpolation_weights(scale: Any) -> list[Any]:
+    """The weights of the five recorded points for φ at any scale: the polynomial of degree four through them.
+
+    >>> interpolation_weights(0.25)
+    [0.0, 1.0, 0.0, 0.0, 0.0]
+    """
+    weights = []
+    for node in SCALES:
+        weight: Any = 1.0
+        for other in SCALES:
+            if other != node:
+                weight = weight * ((scale - other) / (node - other))
+        weights.append(weight + 0.0)
+    return weights
+
+
 @dataclass(frozen=True)
 class Trace:
     """The trace of one task.
