@@ -4,6 +4,8 @@ F is the number of weights that one token passes through: F_r those of one loop,
 between the state and the logits), F₀ everything outside the loop, the readout of the answer included. A check is a
 readout of the logits that a policy asked for, at each depth once. A scaled step has both its ends computed, so it costs
 its whole loop; a step that calls the block several times costs as many loops.
+
+`model_cost` counts a model at hand; those that the paper measures are known here.
 """
 
 from __future__ import annotations
@@ -26,3 +28,21 @@ class Costs:
     def __call__(self, loops: Any, checks: Any = 0) -> Any:
         """The cost of a token, in loops."""
         return self.outside + loops + checks * self.check
+
+
+KNOWN = {
+    "ouro-1.4b": Costs(0.082, 0.082),
+    "ouro-2.6b": Costs(0.041, 0.041),
+    "huginn-0125": Costs(1.18, 0.69),
+}
+"""By name without organisation and revision, in lower case; Huginn's readout is its coda and head."""
+
+
+def known_costs(model: str) -> Costs | None:
+    """The costs of a published model, by whatever name it was measured under.
+
+    >>> known_costs("ByteDance/Ouro-1.4B-Thinking")
+    Costs(outside=0.082, check=0.082)
+    """
+    bare = model.rsplit("/", 1)[-1].partition("@")[0].lower().removesuffix("-thinking")
+    return KNOWN.get(bare)

@@ -1,0 +1,169 @@
+"""Exit rules, scales and ceilings at equal cost, fitted on train questions and tested on others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loopscope.control.comparison import Comparison, Tested, compare
+from loopscope.control.cost import Costs, known_costs
+from loopscope.control.policy import Policy
+from loopscope.errors import setting
+from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.studies.records import Records
+from loopscope.studies.result import MODEL, TASK, Panel, Row, TableResult, column, fixed, label, percent
+from loopscope.studies.traces import TracePair, trace_pairs
+
+
+@dataclass(frozen=True)
+class ControlRow(Row):
+    """One policy on one model and task; the key is its name."""
+
+    kind: str
+    """`depth`, `rule`, `scale` or `ceiling`."""
+    utility: Estimate
+    accuracy: Estimate
+    loops: float
+    cost: float
+    threshold: float | None
+    over_best: Estimate
+    """Utility minus that of the best fixed depth, which was chosen on the train questions."""
+    over_random: Estimate
+    """Utility minus what exits at the same depths get at random."""
+    null: float | None
+    """Of a ceiling: what the same oracle gains over the best single choice on shuffled residuals."""
+    room: float | None
+    """Of a ceiling: what it gains over that choice itself."""
+
+
+PANELS = (
+    Panel(
+        (
+            MODEL,
+            TASK,
+            label("key", "Policy"),
+            column("utility", "Utility", fixed(4)),
+            column("accuracy", "Accuracy", percent(1)),
+            column("loops", "Loops", fixed(2)),
+            column("cost", "Cost", fixed(2)),
+            column("over_best", "Over best depth, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
+            column("over_random", "Over random, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
+            column("room", "Room\n1e-3", fixed(1, 1e3)),
+            column("null", "Null\n1e-3", fixed(1, 1e3)),
+        )
+    ),
+)
+
+CostsOf = Callable[[TracePair], Costs | None]
+
+
+def control(
+    records: Records,
+    bootstrap: Bootstrap | None = None,
+    *,
+    policies: Sequence[Policy] | None = None,
+    costs: CostsOf | None = None,
+    target: float | None = None,
+    floor: int = 1,
+) -> TableResult[ControlRow]:
+    """Every policy on every model and task with a trace.
+
+    Args:
+        records: runs measured with a trace, of a train split and of others.
+        bootstrap: resamples, seed and level.
+        policies: exit rules and scales; those with a threshold are fitted. Every published rule by default.
+        costs: what loops and checks of a pair cost; those of published models are known.
+        target: mean cost to which rules are fitted; that of the best fixed depth by default.
+        floor: no rule stops before this loop.
+    """
+    rows: list[ControlRow] = []
+    notes: list[str] = []
+    for pair, found, note in compared(records, policies, costs, target, floor):
+        rows += _rows(pair, found, bootstrap or Bootstrap())
+        notes += note
+    if not rows:
+        notes.append(records.nothing(f"no run holds a trace: measure with {setting('trace', True)}"))
+    return TableResult(
+        study="control",
+        label="tab:control",
+        title="Exit rules, scales and ceilings at equal cost",
+        caption=(
+            "Thresholds, the best depth and the best scale are chosen on train questions and tested on others. Rules "
+            "are fitted to the cost of the best fixed depth. Differences are paired by question, in 0.001 nats. Random: "
+            "exits at the same depths, dealt out at random. Oracles know the reference; Room is what one gains over the "
+            "best single choice, Null the same with residuals shuffled among questions or tokens."
+        ),
+        rows=tuple(rows),
+        panels=PANELS,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def compared(
+    records: Records,
+    policies: Sequence[Policy] | None = None,
+    costs: CostsOf | None = None,
+    target: float | None = None,
+    floor: int = 1,
+) -> Iterator[tuple[TracePair, Comparison, list[str]]]:
+    """The comparison of every model and task, with what should be said of it."""
+    for pair in trace_pairs(records):
+        notes = [] if pair.note is None else [pair.note]
+        known = (costs(pair) if costs is not None else None) or known_costs(pair.condition.model)
+        if known is None:
+            notes.append(f"{pair.condition.model_title}: readouts are counted as free; `loopscope control` counts them")
+        update = None if pair.trained_depth is None else pair.trained_depth + 1
+        if update is not None and not (pair.train.has_scales(update) and pair.test.has_scales(update)):
+            update = None
+        found = compare(
+            pair.train,
+            pair.test,
+            policies,
+            costs=known or Costs(),
+            target=target,
+            floor=floor,
+            update=update,
+            gate_budget=pair.trained_depth,
+        )
+        notes.append(
+            f"{pair.condition}: fitted on {pair.train.questions} questions to a cost of {found.target:.2f}; the best "
+            f"depth there is {found.best.name.removeprefix('fixed ')}"
+        )
+        yield pair, found, notes
+
+
+def _rows(pair: TracePair, found: Comparison, bootstrap: Bootstrap) -> Iterator[ControlRow]:
+    statistics: dict[tuple[str, str], Mean] = {}
+    for entry in found.tested:
+        result, chance = entry.result, entry.random
+        statistics[entry.name, "utility"] = Mean(result.utility_Q)
+        statistics[entry.name, "best"] = Mean(result.utility_Q - found.best.result.utility_Q)
+        if not np.isnan(result.accuracy_Q).any():
+            statistics[entry.name, "accuracy"] = Mean(result.accuracy_Q)
+        if chance is not None:
+            statistics[entry.name, "random"] = Mean(result.utility_Q - chance.utility_Q)
+    estimates = bootstrap.estimate(statistics)
+    nothing = Estimate(None, pair.test.questions)
+    for entry in found.tested:
+        yield ControlRow(
+            pair.condition,
+            entry.name,
+            kind=entry.kind,
+            utility=estimates[entry.name, "utility"],
+            accuracy=estimates.get((entry.name, "accuracy"), nothing),
+            loops=float(entry.result.loops_Q.mean()),
+            cost=float(entry.result.cost_Q.mean()),
+            threshold=getattr(entry.policy, "threshold", None),
+            over_best=estimates[entry.name, "best"],
+            over_random=estimates.get((entry.name, "random"), nothing),
+            null=None if entry.ceiling is None else entry.ceiling.null,
+            room=_room(entry),
+        )
+
+
+def _room(entry: Tested) -> float | None:
+    if entry.ceiling is None:
+        return None
+    return float((entry.ceiling.utility_Q - entry.ceiling.base_Q).mean())
