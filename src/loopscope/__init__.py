@@ -21,6 +21,7 @@ from loopscope.errors import LoopscopeError
 if TYPE_CHECKING:
     from loopscope.api import certify, measure, plan
     from loopscope.control.generating import generate
+    from loopscope.control_runs import control
     from loopscope.measuring.lm_eval_scores import lm_eval_scores
     from loopscope.measuring.model_check import check
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api": ("certify", "measure", "plan"),
     "control.generating": ("generate",),
+    "control_runs": ("control",),
     "measuring.lm_eval_scores": ("lm_eval_scores",),
     "measuring.model_check": ("check",),
     "models": (
@@ -78,6 +80,7 @@ __all__ = [
     "certify",
     "check",
     "classify",
+    "control",
     "diff",
     "generate",
     "lm_eval_scores",

@@ -20,6 +20,7 @@ import typer
 
 from loopscope.cli.certify import certify
 from loopscope.cli.check import check
+from loopscope.cli.control import control
 from loopscope.cli.demo import demo
 from loopscope.cli.diff import diff
 from loopscope.cli.listing import models, tasks
@@ -42,6 +43,7 @@ COMMANDS = (
     compare,
     diff,
     reproduce,
+    control,
     report,
     models,
     tasks,

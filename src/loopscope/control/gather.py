@@ -128,7 +128,7 @@ def _batch(
         states.append(walk.state[rows_R, places_R].float())
         logits[depth] = walk.read(positions_R2, torch.float32)
         logits.pop(depth - 2, None)
-        now = None if gate is None else torch.sigmoid(gate.logits(walk.state, torch.float32))[rows_R, places_R]
+        now = None if gate is None else gate.logits(walk.state, None).sigmoid()[rows_R, places_R].float()
         live = LiveSignals(depth, States(*states[-1:-4:-1]), logits.__getitem__, now)
         columns = {name: live(name) for name in signals}
         columns |= _reference(live, depth, logits, targets_R)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -137,7 +137,7 @@ class ScaleHead:
 
     Attributes:
         depth: that loop.
-        network: its output becomes a scale by a sigmoid.
+        network: its output, clipped to [0, 1], is the scale.
         card: where it comes from.
         stop: whether it stops there; if not, later steps are full.
     """
@@ -171,7 +171,7 @@ class ScaleHead:
 
     def scale(self, states: States) -> Tensor:
         """The scale of the step that led to a state, [R]."""
-        return torch.sigmoid(self.network(features(states)))
+        return self.network(features(states)).clamp(0, 1)
 
 
 @torch.no_grad()
@@ -225,7 +225,7 @@ def load_head(path: str | Path) -> ExitHead | ScaleHead:
         with safe_open(path, framework="pt") as file:
             described = (file.metadata() or {}).get("loopscope_head")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, SafetensorError) as error:
         raise LoopscopeError(f"{path} cannot be read as safetensors: {error}") from None
     if described is None:
         raise LoopscopeError(f"{path} holds no head of loopscope: give a file that save_head wrote")

@@ -1,8 +1,8 @@
 """Training of the heads, on labels that the geometry of a train split gives.
 
-Scale head at the step to loop t: the label is the path φ(α) of the token itself, through its gains at the five scales
-(for an affine readout Aα + Qα² to second order). The head maximises the mean of φ(α(H_t, D_t, …)), so a token counts by
-what its scale is worth.
+Scale head at the step to loop t: the labels are A and Q of the token itself, the quadratic Aα + Qα² that fits its gains
+at the five scales best. The head's output u maximises the mean of A·u + Q·u², which is least squares on α̂ = −A/2Q with
+the weight −Q: a token counts by what its scale is worth. At inference u is clipped to [0, 1].
 
 Exit head: the label at loop t is the gain of the next loop and of what going on from there is worth,
 
@@ -25,9 +25,11 @@ from torch import Tensor, nn
 
 from loopscope.control.gather import Gathered
 from loopscope.control.heads import Card, ExitHead, Network, ScaleHead, features, states_at
-from loopscope.control.trace import SCALES, interpolation_weights
+from loopscope.control.trace import SCALES
 
 CLIP = 2.0
+LEAST_CURVATURE = -1e-4
+"""Q of a label is at most this, so that the best scale of a token stays finite."""
 HELD_OUT = 10
 """Every so many questions of the train split, one chooses the epoch."""
 
@@ -49,15 +51,17 @@ def train_scale_head(gathered: Gathered, depth: int, training: Training = Traini
     """A scale head for the step to one loop, from the states and gains of a train split."""
     gains_RJ = torch.from_numpy(gathered.trace.scaled(depth)).float()
     gains_RJ = gains_RJ - gains_RJ[:, :1]
-    best = SCALES[int(gains_RJ.mean(dim=0).argmax())]
-    offset = torch.logit(torch.tensor(min(max(best, 0.02), 0.98)))
+    scales_J = torch.tensor(SCALES)
+    basis_JK = torch.stack([scales_J, scales_J.square()], dim=1)
+    A_R, Q_R = (gains_RJ @ torch.linalg.pinv(basis_JK).T).unbind(dim=1)
+    Q_R = Q_R.clamp_max(LEAST_CURVATURE)
 
-    def worth(output_R: Tensor, rows_R: Tensor) -> Tensor:
-        weights_RJ = torch.stack(interpolation_weights(torch.sigmoid(output_R)), dim=1)
-        return (weights_RJ * gains_RJ[rows_R]).sum(dim=1)
+    def loss(output_R: Tensor, rows_R: Tensor) -> Tensor:
+        return -(A_R[rows_R] * output_R + Q_R[rows_R] * output_R.square())
 
-    network, note = _train(gathered, depth, lambda output, rows: -worth(output, rows), float(offset), training)
-    card = _card(gathered, "scale", f"φ of the step {depth - 1}→{depth} of every token at five scales", note)
+    offset = float((A_R.mean() / (-2 * Q_R.mean())).clamp(0, 1))
+    network, note = _train(gathered, depth, loss, offset, training)
+    card = _card(gathered, "scale", f"A and Q of the step {depth - 1}→{depth} of every token, from five scales", note)
     return ScaleHead(depth, network, card)
 
 

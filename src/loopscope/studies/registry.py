@@ -128,6 +128,7 @@ TABLES: dict[str, Study] = {
         _table("renormalised-path", "tab:renormalised-path", "--renormalise", "outcomes where states keep their norm"),
         _table("own-reference", "tab:own-reference", "--reference own", "own answers against given references"),
         _table("trajectories", "tab:trajectories", "--trajectories", "what later loops make of a changed update"),
+        _table("control", "app:geometry-adaptive", "--trace", "exit rules, scales and ceilings at equal cost"),
         _table("derivative-checks", "app:exp-protocol", "grid", "derivatives computed in two ways"),
     )
 }
@@ -140,6 +141,7 @@ FIGURES: dict[str, Study] = {
         _figure("scale-prediction", "fig:scale-prediction", "grid", "example paths, predicted scales, regrets"),
         _figure("contraction", "fig:contraction", "grid", "quarter-step recovery with intervals"),
         _figure("longer-steps", "tab:longer-steps", "--scales-to", "gain over scales beyond 1, and best scales"),
+        _figure("control", "app:geometry-adaptive", "--trace", "utility over cost, with ceilings"),
         _figure("depth-curves", "app:exp-coverage", "quick", "utility over depth, declines marked"),
         _figure("flips", "fig:flips", "--trace", "share right after each loop, and what each loop flipped"),
         _figure("trajectories", "fig:trajectories", "--trajectories", "gains of changed updates over the later loops"),

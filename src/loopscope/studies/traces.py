@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from loopscope.control.comparison import split_by_question
 from loopscope.control.trace import Trace
 from loopscope.store import StoredRun
 from loopscope.studies.conditions import Condition, conditions_of
 from loopscope.studies.records import Records, of_set
+
+Source: TypeAlias = "tuple[StoredRun, Condition]"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class TracePair:
         train: what is fitted on.
         test: what is tested on.
         trained_depth: of the model, where it is known.
+        sources: the runs and conditions of both.
         note: how the questions were divided, where there was one split alone.
     """
 
@@ -28,6 +32,7 @@ class TracePair:
     train: Trace
     test: Trace
     trained_depth: int | None
+    sources: tuple[Source, Source]
     note: str | None = None
 
 
@@ -48,13 +53,14 @@ def trace_pairs(records: Records) -> Iterator[TracePair]:
         if trace is None:
             continue
         depth = run.manifest.model.trained_depth
-        train = next((_trace(other, found) for other, found in same if found.split == "train"), None)
-        if train is not None and condition.split != "train":
-            yield TracePair(replace(condition, n=trace.questions), train, trace, depth)
+        source = next(((other, found) for other, found in same if found.split == "train"), None)
+        train = None if source is None or condition.split == "train" else _trace(*source)
+        if train is not None and source is not None:
+            yield TracePair(replace(condition, n=trace.questions), train, trace, depth, (source, (run, condition)))
         elif trace.questions > 1:
             first, second = split_by_question(trace)
             note = f"{condition}: no other split, so every second question was fitted on and the others tested"
-            yield TracePair(replace(condition, n=second.questions), first, second, depth, note)
+            yield TracePair(replace(condition, n=second.questions), first, second, depth, ((run, condition),) * 2, note)
 
 
 def _tables(run: StoredRun) -> set[str]:

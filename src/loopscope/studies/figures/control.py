@@ -44,7 +44,9 @@ def draw(table: TableResult[ControlRow], records: Records) -> FigureResult:
         return empty_figure("control", TITLE, records, Selection((), table.notes[-1:]))
     with paper_style():
         figure = Figure(figsize=(TEXT_WIDTH, 2.9 * len(panels)), layout="constrained")
-        for axes, (title, rows) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True):
+        for axes, (title, rows) in zip(
+            figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
+        ):
             _panel(axes, rows)
             axes.set_title(literal(title))
     return FigureResult(
@@ -63,7 +65,9 @@ def _panel(axes: Axes, rows: list[ControlRow]) -> None:
     depths = [row for row in rows if row.kind == "depth"]
     rules = [row for row in rows if row.kind in ("rule", "scale")]
     ceilings = [row for row in rows if row.kind == "ceiling"]
-    axes.plot([row.cost for row in depths], [_mean(row) for row in depths], color=BLACK, marker=".", label="fixed depths")
+    axes.plot(
+        [row.cost for row in depths], [_mean(row) for row in depths], color=BLACK, marker=".", label="fixed depths"
+    )
     for index, row in enumerate(rules):
         axes.plot(
             row.cost,

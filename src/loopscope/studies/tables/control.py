@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from loopscope.control.comparison import Comparison, Tested, compare
+from loopscope.control.comparison import Comparison, Tested, compare, published
 from loopscope.control.cost import Costs, known_costs
 from loopscope.control.policy import Policy
 from loopscope.errors import setting
@@ -56,15 +56,30 @@ PANELS = (
     ),
 )
 
-CostsOf = Callable[[TracePair], Costs | None]
+
+@dataclass(frozen=True)
+class Given:
+    """What a caller adds to one model and task.
+
+    Attributes:
+        pair: with columns of learned heads, where there are some.
+        costs: of the model; None where they are not known.
+        policies: besides the published rules.
+    """
+
+    pair: TracePair
+    costs: Costs | None = None
+    policies: tuple[Policy, ...] = ()
+
+
+Prepare = Callable[[TracePair], Given]
 
 
 def control(
     records: Records,
     bootstrap: Bootstrap | None = None,
     *,
-    policies: Sequence[Policy] | None = None,
-    costs: CostsOf | None = None,
+    prepare: Prepare = Given,
     target: float | None = None,
     floor: int = 1,
 ) -> TableResult[ControlRow]:
@@ -73,14 +88,13 @@ def control(
     Args:
         records: runs measured with a trace, of a train split and of others.
         bootstrap: resamples, seed and level.
-        policies: exit rules and scales; those with a threshold are fitted. Every published rule by default.
-        costs: what loops and checks of a pair cost; those of published models are known.
+        prepare: what is added to the published rules on a model and task, and what its loops and checks cost.
         target: mean cost to which rules are fitted; that of the best fixed depth by default.
         floor: no rule stops before this loop.
     """
     rows: list[ControlRow] = []
     notes: list[str] = []
-    for pair, found, note in compared(records, policies, costs, target, floor):
+    for pair, found, note in compared(records, prepare, target, floor):
         rows += _rows(pair, found, bootstrap or Bootstrap())
         notes += note
     if not rows:
@@ -91,9 +105,9 @@ def control(
         title="Exit rules, scales and ceilings at equal cost",
         caption=(
             "Thresholds, the best depth and the best scale are chosen on train questions and tested on others. Rules "
-            "are fitted to the cost of the best fixed depth. Differences are paired by question, in 0.001 nats. Random: "
-            "exits at the same depths, dealt out at random. Oracles know the reference; Room is what one gains over the "
-            "best single choice, Null the same with residuals shuffled among questions or tokens."
+            "are fitted to the cost of the best fixed depth. Differences are paired by question, in 0.001 nats. "
+            "Random: exits at the same depths, dealt out at random. Oracles know the reference; Room is what one gains "
+            "over the best single choice, Null the same with residuals shuffled among questions or tokens."
         ),
         rows=tuple(rows),
         panels=PANELS,
@@ -103,15 +117,16 @@ def control(
 
 def compared(
     records: Records,
-    policies: Sequence[Policy] | None = None,
-    costs: CostsOf | None = None,
+    prepare: Prepare = Given,
     target: float | None = None,
     floor: int = 1,
 ) -> Iterator[tuple[TracePair, Comparison, list[str]]]:
     """The comparison of every model and task, with what should be said of it."""
-    for pair in trace_pairs(records):
+    for found_pair in trace_pairs(records):
+        given = prepare(found_pair)
+        pair = given.pair
         notes = [] if pair.note is None else [pair.note]
-        known = (costs(pair) if costs is not None else None) or known_costs(pair.condition.model)
+        known = given.costs or known_costs(pair.condition.model)
         if known is None:
             notes.append(f"{pair.condition.model_title}: readouts are counted as free; `loopscope control` counts them")
         update = None if pair.trained_depth is None else pair.trained_depth + 1
@@ -120,7 +135,7 @@ def compared(
         found = compare(
             pair.train,
             pair.test,
-            policies,
+            [*published(pair.train, pair.trained_depth), *given.policies],
             costs=known or Costs(),
             target=target,
             floor=floor,

@@ -1,0 +1,48 @@
+"""`loopscope control RUN…`: exit rules and scales at equal cost, from recorded traces."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from loopscope.cli.flags import Runs, TableFormat, flag
+
+
+def control(
+    runs: Runs,
+    target_cost: Annotated[
+        float | None, flag("--target-cost", "Mean cost in loops that rules are fitted to; the best fixed depth's.")
+    ] = None,
+    floor: Annotated[int, flag("--floor", "No rule stops before this loop.")] = 1,
+    check_cost: Annotated[float | None, flag("--check-cost", "A readout's weights over a loop's.")] = None,
+    outside_cost: Annotated[float | None, flag("--outside-cost", "Weights outside the loop over a loop's.")] = None,
+    policy: Annotated[
+        list[str] | None, flag("--policy", "Also this one: mine.py:NAME, or a head's .safetensors.")
+    ] = None,
+    heads: Annotated[
+        str | None, flag("--heads", "Folder of learned heads; trained on the train split where it has none.")
+    ] = None,
+    format: TableFormat = "text",
+    output: Annotated[str | None, flag("--output", "Also draw the figure, into this file.")] = None,
+) -> None:
+    """When to stop and how far to step: rules fitted on train questions, tested on others."""
+    from loopscope.cli.studies import FORMATS
+    from loopscope.control_runs import control as compare
+    from loopscope.errors import LoopscopeError
+
+    if format not in FORMATS:
+        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}")
+    found = compare(
+        runs,
+        policies=policy or (),
+        heads=heads,
+        target_cost=target_cost,
+        floor=floor,
+        check_cost=check_cost,
+        outside_cost=outside_cost,
+    )
+    sys.stdout.write(getattr(found.table, f"to_{format}")().rstrip("\n") + "\n")
+    if output is not None:
+        typer.echo(found.figure().save(output), err=True)
