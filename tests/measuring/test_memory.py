@@ -35,7 +35,7 @@ def test_refused_allocation_halves_the_batch_for_good(checkpoint: Callable[[str]
         [sys.executable, str(script), checkpoint("huginn"), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
     )
