@@ -24,9 +24,10 @@ RUNS = {
     "words": "--model toy-ouro --tasks arithmetic --limit 64 --transitions 3-6 --depths 1-8 --tokens",
     "options": "--model toy-ouro --tasks arithmetic-mc --limit 64 --transitions 3-6 --depths 1-8 --tokens",
     "float32": "--model toy-ouro --tasks stories --limit 64 --transitions 3-6 --depths 1-8 --tokens --dtype float32",
+    "lens": "--model toy-ouro --tasks stories --limit 24 --transitions 3-6 --depths 1-8 --tokens --lens 5",
 }
 """What `loopscope measure` is asked for, by folder."""
-PAGES = {"report": ("stories", "words", "options"), "two": ("stories", "float32")}
+PAGES = {"report": ("stories", "words", "options"), "two": ("stories", "float32"), "lens": ("lens",)}
 QUALITY = 88
 
 
@@ -52,14 +53,17 @@ PICTURES = {
     ),
     "report-narrow": Picture("report", "opening", width=390, height=844),
     "report-provenance": Picture("report", "#/provenance", height=760),
+    "report-lens": Picture("lens", "#/lens", height=1000),
+    "report-lens-narrow": Picture("lens", "#/lens", width=390, height=844, dark=True),
+    "report-studies": Picture("report", "#/studies?study=table-mechanism"),
 }
 """The address `opening` is that of the question which the overview opens with."""
 
 
-def measured(folder: Path) -> None:
+def measured(folder: Path, names: set[str]) -> None:
     """Measure what is not there yet."""
     for name, flags in RUNS.items():
-        if not (folder / name / "manifest.json").exists():
+        if name in names and not (folder / name / "manifest.json").exists():
             command = ["loopscope", "measure", *flags.split(), "--device", "cpu", "--output", str(folder / name)]
             subprocess.run(command, check=True)
 
@@ -84,6 +88,9 @@ def photograph(browser: Any, page: Path, picture: Picture) -> bytes:
     if picture.width < 500 and picture.address == "opening":
         view.locator(".words-panel").evaluate("(panel) => scrollTo(0, panel.offsetTop - 300)")
         view.wait_for_timeout(200)
+    if picture.width < 500 and picture.page == "lens":
+        view.locator(".lens-glance").evaluate("(strip) => scrollTo(0, strip.offsetTop - 200)")
+        view.wait_for_timeout(200)
     found: bytes = view.screenshot(full_page=picture.whole)
     context.close()
     return found
@@ -94,8 +101,8 @@ def main(folder: Path, names: list[str]) -> None:
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
-    measured(folder)
     chosen = {name: PICTURES[name] for name in names or PICTURES}
+    measured(folder, {run for picture in chosen.values() for run in PAGES[picture.page]})
     pages = {
         name: write_report([folder / run for run in PAGES[name]], folder / f"{name}.html")
         for name in {picture.page for picture in chosen.values()}

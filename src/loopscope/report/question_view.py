@@ -21,6 +21,7 @@ from loopscope.studies.conditions import printable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from loopscope.report.lens_view import LensView
     from loopscope.store import StoredRun
 
     Floats = NDArray[np.float64]
@@ -153,6 +154,12 @@ class QuestionView:
             transition=self.transition if transition is None else chosen_transition(self.run, transition),
             alpha=self.alpha if alpha is None else chosen_alpha(alpha),
         )
+
+    def lens(self) -> LensView:
+        """What the model would say at every reference token after every loop; only in a run measured with a lens."""
+        from loopscope.report.lens_view import LensView
+
+        return LensView(self)
 
     @property
     def title(self) -> str:

@@ -117,6 +117,11 @@ def test_hundreds_of_lines_are_turned_over(visit, expect, report, packed, tmp_pa
 
 def test_contents_open_at_the_lower_edge_of_a_narrow_window(visit, expect, report):
     page = visit(report, "#/studies?study=table-mechanism", viewport={"width": 390, "height": 844})
+    names = page.locator("table.sheet tbody th").all_inner_texts()
+    assert names == [f"{model} · {task} test · {update}" for model, task, update in (
+        ("some/looped-model", "riddles", "3→4"), ("some/looped-model", "riddles", "4→5"),
+        ("drawn (random weights)", "choices", "2→3"), ("drawn (random weights)", "choices", "4→5"),
+    )]  # fmt: skip
     toggle = page.locator(".contents-toggle")
     box = toggle.bounding_box()
     assert box["y"] + box["height"] == pytest.approx(844, abs=2)

@@ -52,7 +52,16 @@ function hoisted(sheet) {
   };
 }
 
-export function sheetTable(sheet, title) {
+/** In a narrow window all names of a line share one column, which stays while the numbers move sideways. */
+function merged(sheet) {
+  const names = sheet.left.findIndex((left) => !left);
+  if (names < 2 || !matchMedia("(max-width: 40rem)").matches) return sheet;
+  const join = (list) => [list.slice(0, names).join(" · "), ...list.slice(names)];
+  return { ...sheet, heads: join(sheet.heads), left: sheet.left.slice(names - 1), groups: sheet.groups.slice(names - 1), lines: sheet.lines.map(join) };
+}
+
+export function sheetTable(whole, title) {
+  const sheet = merged(whole);
   const side = (index) => (sheet.left[index] ? "left" : null);
   const spans = [];
   for (const name of sheet.groups) {
