@@ -99,6 +99,6 @@ def test_runs_that_are_alike_keep_their_own_numbers(tmp_path, synthetic):
     for run, each in zip(meta["runs"], made, strict=True):
         facts = run["sets"][0]["overview"]["updates"][1]["facts"]
         agree = (np.sign(each.A[1]) == np.sign(each.path(1, 1.0))).mean()
-        assert next(fact for fact in facts if fact["label"] == "Sign accuracy of A")["value"] == agree
+        assert next(fact for fact in facts if fact["key"] == "sign_slope")["value"] == agree
         means = [entry["value"] for entry in run["sets"][0]["overview"]["depth"]["means"]]
         np.testing.assert_allclose(means, each.utility.mean(axis=0))
