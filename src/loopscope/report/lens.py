@@ -22,7 +22,7 @@ from loopscope.report.pack import pack
 from loopscope.studies.records import of_set
 
 LENS_QUESTIONS = 500
-"""Questions of a set that carry their lens unless the writer says otherwise: about 8 MB of page for four options."""
+"""Questions of a set that carry their lens unless the writer says otherwise: under 10 MB of page for four options."""
 CHUNK = 16
 """Questions that are decoded together."""
 PROBABILITY_STEPS = 65535
