@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from loopscope.control.cost import Costs, known_costs
 from loopscope.control.policy import Policy
-from loopscope.errors import LoopscopeError, setting, shown, whole
+from loopscope.errors import LoopscopeError, choice, setting, shown, whole
 from loopscope.studies.records import Records
 from loopscope.studies.registry import Source, open_records, studies_extra
 from loopscope.studies.tables.control import ControlRow, Given
 from loopscope.studies.tables.control import control as control_table
 
 if TYPE_CHECKING:
+    from loopscope.control.cache_rules import CacheRule
+    from loopscope.control.generating import PromptRule
     from loopscope.control.heads import ExitHead, ScaleHead
+    from loopscope.control.tiers import Tier
     from loopscope.stats import Bootstrap
     from loopscope.store import StoredRun
     from loopscope.studies.figures.style import FigureResult
@@ -34,11 +37,13 @@ DEEPEST = 1_000_000
 class Control:
     """The comparison of policies on some runs: `print` shows the table."""
 
-    table: TableResult[ControlRow]
+    table: TableResult[Any]
     records: Records
 
     def figure(self) -> FigureResult:
         """Utility over cost, with the ceilings."""
+        if any(not isinstance(row, ControlRow) for row in self.table.rows):
+            raise LoopscopeError(f"the figure is drawn for {setting('tier', 'offline')}")
         with studies_extra():
             from loopscope.studies.figures.control import draw
         return draw(self.table, self.records)
@@ -60,6 +65,9 @@ def control(
     check_cost: float | None = None,
     outside_cost: float | None = None,
     bootstrap: Bootstrap | None = None,
+    tier: Tier = "offline",
+    cache: CacheRule = "latest",
+    prompt: PromptRule = "policy",
 ) -> Control:
     """Compare exit rules and scales at equal cost on runs that were measured with `trace=True`.
 
@@ -76,11 +84,20 @@ def control(
         check_cost: weights of a readout over those of a loop; counted in the model by default.
         outside_cost: weights outside the loop over those of a loop; likewise.
         bootstrap: resamples, seed and level.
+        tier: "offline" follows policies over the trace; "rerun" has the fitted policies act on the model,
+            teacher-forced; "generate" has them write answers, which are scored. Both load model and questions again.
+        cache: what later tokens read of one that stopped: "latest", "held" or "full"; in generation also "shared".
+        prompt: "policy", or "full" where prompts take every loop.
 
     Raises:
         LoopscopeError: there is no trace, or a policy cannot be followed over one.
     """
     floor = whole("floor", floor, 1, DEEPEST)
+    choice("tier", tier, ("offline", "rerun", "generate"))
+    choice("cache", cache, ("latest", "shared", "held", "full"))
+    choice("prompt", prompt, ("policy", "full"))
+    if tier != "offline" and floor > 1:
+        raise LoopscopeError(f"{setting('floor', floor)} is for {setting('tier', 'offline')}: leave one of them out")
     for name, value in (("target_cost", target_cost), ("check_cost", check_cost), ("outside_cost", outside_cost)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
             raise LoopscopeError(f"{setting(name, value)}: give a number of loops, 0 or more")
@@ -103,7 +120,13 @@ def control(
             return Given(pair, costs, plain)
         return Given(_annotated(pair, learned), costs, (*plain, *learned))
 
-    table = control_table(records, bootstrap, prepare=prepare, target=target_cost, floor=floor)
+    table: TableResult[Any]
+    if tier == "offline":
+        table = control_table(records, bootstrap, prepare=prepare, target=target_cost, floor=floor)
+    else:
+        from loopscope.control_tiers import acted_table
+
+        table = acted_table(records, tier, bootstrap, prepare=prepare, target=target_cost, cache=cache, prompt=prompt)
     if not table.rows:
         raise LoopscopeError(f"control: {table.notes[-1]}")
     return Control(table, records)

@@ -9,7 +9,8 @@ SURFACE = {
     "certify": "--data-dir --device --model --progress run",
     "check": "--device --dtype --model-args model",
     "compare": "--format --name runs",
-    "control": "--check-cost --floor --format --heads --output --outside-cost --policy --target-cost runs",
+    "control": "--cache --check-cost --floor --format --heads --output --outside-cost --policy --prompt --target-cost "
+    "--tier runs",
     "convert": "folder source",
     "demo": "--output --progress --questions",
     "diff": "--fail-if --format --output --tasks --transitions first second",

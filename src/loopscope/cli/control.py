@@ -24,6 +24,13 @@ def control(
     heads: Annotated[
         str | None, flag("--heads", "Folder of learned heads; trained on the train split where it has none.")
     ] = None,
+    tier: Annotated[
+        str, flag("--tier", "offline (the trace), rerun (policies act, teacher-forced) or generate (answers).")
+    ] = "offline",
+    cache: Annotated[
+        str, flag("--cache", "What is read of a token that stopped: latest, shared, held, full.")
+    ] = "latest",
+    prompt: Annotated[str, flag("--prompt", "policy, or full where prompts take every loop.")] = "policy",
     format: TableFormat = "text",
     output: Annotated[str | None, flag("--output", "Also draw the figure, into this file.")] = None,
 ) -> None:
@@ -42,6 +49,9 @@ def control(
         floor=floor,
         check_cost=check_cost,
         outside_cost=outside_cost,
+        tier=tier,  # type: ignore[arg-type]
+        cache=cache,  # type: ignore[arg-type]
+        prompt=prompt,  # type: ignore[arg-type]
     )
     sys.stdout.write(getattr(found.table, f"to_{format}")().rstrip("\n") + "\n")
     if output is not None:
