@@ -24,6 +24,11 @@ from loopscope.store.vocabulary import write_vocabulary
 
 SCALES = np.array(GRID)
 NODES = np.linspace(0.0, 1.0, PATH_NODES)
+CHANGES = (
+    *("acceleration", "step_cosine", "kl_from_previous", "kl_to_previous", "kl_min_p"),
+    *("mean_v", "var_v", "v_reference"),
+)
+"""Columns of a trace that need a loop before."""
 
 
 def digest(text: str) -> str:
@@ -380,6 +385,7 @@ def trace(made: Made, rows: np.ndarray) -> dict[str, Any]:
         "top_id": ids[:, 0],
         "top_prob": probs[:, 0],
         **{name: np.full(count, 0.5) for name in ("margin", "entropy", "state_norm", "step_norm", "state_cosine")},
+        **{name: np.ma.array(rng.uniform(0.1, 1.0, count), mask=depth == 1) for name in CHANGES},
         **{f"gain_{share}": np.ma.array(np.full(count, gain), mask=~known) for share in (25, 50, 75)},
         "lens_ids": ids,
         "lens_probs": probs.astype(np.float32),
