@@ -2,8 +2,9 @@
 
     python examples/control_experiment.py --models toy-ouro --tasks stories arithmetic --keep kept
 
-Every model is a specification of `loopscope.load_model`: an embedded one, or the folder of another training of it. States and results are kept in a folder, so that a second call goes on where the first
-stopped. Thresholds, depths, scales and heads come from the train split; every number is of the test split.
+Every model is a specification of `loopscope.load_model`: an embedded one, or the folder of another training.
+States and results are kept in a folder, so that a second call goes on where the first stopped. Thresholds, depths,
+scales and heads come from the train split; every number is of the test split.
 """
 
 from __future__ import annotations
