@@ -14,7 +14,7 @@ SURFACE = {
     "convert": "folder source",
     "demo": "--output --progress --questions",
     "diff": "--fail-if --format --output --tasks --transitions first second",
-    "figures": "--format --name --output runs",
+    "figures": "--format --name --output --style --width runs",
     "measure": "--address --apply-chat-template --batch-size --certify --config --data-dir --depths --device --dtype "
     "--engine --exit-threshold --fewshot-seed --fewshot-split --ids --lens --level --limit --long --model --model-args "
     "--num-fewshot --output --paths --plan --progress --random-weights --readout-dtype --reference --renormalise "

@@ -52,18 +52,27 @@ def figures(
     output: Annotated[str, flag("--output", "Folder for the figures.")],
     name: Name = None,
     format: Annotated[str, flag("--format", "pdf, png or svg.")] = "pdf",
+    width: Annotated[str, flag("--width", "For one or two columns: 3.3 or 6.8 inches.")] = "two",
+    style: Annotated[str | None, flag("--style", "A matplotlib style file, NAME.mplstyle.")] = None,
 ) -> None:
     """The paper's figures, from your own runs."""
-    for path in draw_figures(runs, output, name, format):
+    for path in draw_figures(runs, output, name, format, width, style):
         typer.echo(path)
 
 
-def draw_figures(runs: Sequence[str], output: str, name: str | None = None, format: str = "pdf") -> Iterator[Path]:
+def draw_figures(
+    runs: Sequence[str],
+    output: str,
+    name: str | None = None,
+    format: str = "pdf",
+    width: str = "two",
+    style: str | None = None,
+) -> Iterator[Path]:
     """Write one figure, or all of them, into a folder; yields each file when it is written.
 
-    Beside every figure stands a JSON with the ids it shows and the hashes of what it was made from.
+    Beside every figure stands a JSON with its caption, the ids it shows and the hashes of what it was made from.
     """
-    from loopscope.studies.registry import FIGURE_FORMATS, FIGURES, find, open_records
+    from loopscope.studies.registry import FIGURE_FORMATS, FIGURES, figure, find, open_records
 
     _check_format(format, FIGURE_FORMATS)
     chosen = list(FIGURES.values()) if name is None else [find(name, FIGURES)]
@@ -72,7 +81,7 @@ def draw_figures(runs: Sequence[str], output: str, name: str | None = None, form
         raise LoopscopeError(f"{folder} is a file: give a folder for --output")
     records = open_records(list(runs))
     for study in chosen:
-        result = study.figure(records)
+        result = figure(study.name, records, width=width, style=style)
         if name is not None and not result.shown:
             raise LoopscopeError(f"{study.name}: {result.caption}")
         if result.shown:

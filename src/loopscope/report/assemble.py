@@ -20,6 +20,7 @@ STYLES = (
     "question.css",
     "lens.css",
     "studies.css",
+    "two_runs.css",
     "provenance.css",
     "print.css",
 )

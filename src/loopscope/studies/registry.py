@@ -179,9 +179,28 @@ def table(name: str, runs: Source | Sequence[Source] | Records, bootstrap: Boots
     return find(name, TABLES).table(open_records(runs), _checked(bootstrap))
 
 
-def figure(name: str, runs: Source | Sequence[Source] | Records, bootstrap: Bootstrap | None = None) -> FigureResult:
-    """One of the paper's figures, from your own runs; `.save(path)` writes PDF, PNG or SVG."""
-    return find(name, FIGURES).figure(open_records(runs), _checked(bootstrap))
+def figure(
+    name: str,
+    runs: Source | Sequence[Source] | Records,
+    bootstrap: Bootstrap | None = None,
+    *,
+    width: str = "two",
+    style: str | os.PathLike[str] | None = None,
+) -> FigureResult:
+    """One of the paper's figures, from your own runs; `.save(path)` writes PDF, PNG or SVG.
+
+    Args:
+        name: a name from `loopscope studies`, such as `scale-prediction`.
+        runs: run directories or opened runs.
+        bootstrap: resamples, seed and level; the paper's by default.
+        width: for `one` (3.3 inches) or `two` (6.8 inches) columns of a paper.
+        style: a style file of matplotlib, whose settings win over loopscope's.
+    """
+    study = find(name, FIGURES)
+    with studies_extra():
+        from loopscope.studies.figures.style import drawn_as
+    with drawn_as(width, style):
+        return study.figure(open_records(runs), _checked(bootstrap))
 
 
 def _checked(bootstrap: Bootstrap | None) -> Bootstrap | None:

@@ -1,20 +1,31 @@
 """Figures: what they show, what they save beside themselves, and that they can be drawn from anything."""
 
+import itertools
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from loopscope.errors import LoopscopeError
 from loopscope.path import Outcome
 from loopscope.stats import Bootstrap
 from loopscope.store import sha256_file
 from loopscope.studies.figures.concept import lower_median_failure
-from loopscope.studies.figures.style import OUTCOME_COLOURS, OUTCOME_MARKERS, PURPLE, symlog_threshold, symlog_ticks
+from loopscope.studies.figures.style import (
+    GREEN,
+    OUTCOME_COLOURS,
+    OUTCOME_MARKERS,
+    SERIES_COLOURS,
+    SMALLEST_TYPE,
+    WIDTHS,
+    symlog_threshold,
+    symlog_ticks,
+)
 from loopscope.studies.records import Records
-from loopscope.studies.registry import FIGURES
+from loopscope.studies.registry import FIGURES, figure
 
 QUICK = Bootstrap(resamples=40)
 
@@ -109,12 +120,15 @@ def test_a_quick_run_is_told_what_to_measure_not_that_it_has_no_failures(records
     assert "measure with level='grid'" in result.caption
 
 
-@pytest.mark.parametrize(("task", "said"), [("sums", False), ("commonsense_qa", True)])
-def test_purple_is_explained_where_it_is_drawn(records, synthetic, task, said):
-    made = records(synthetic.Task(task, {4: synthetic.Paths.of([0.5], [-1.0])}, kind="options"))
-    result = FIGURES["contraction"].figure(made, QUICK)
-    colours = {line.get_color() for axes in result.figure.axes for line in axes.lines}
-    assert ("CommonsenseQA" in result.caption) is said is (PURPLE in colours)
+def test_the_line_without_failures_is_explained_where_there_is_one(records, synthetic):
+    failing = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})
+    fine = synthetic.Task("fine", {4: synthetic.Paths.of([0.5], [0.1])})
+    captions = [
+        FIGURES["contraction"].figure(records(*tasks, name=name), QUICK).caption
+        for name, tasks in (("one", (failing,)), ("two", (failing, fine)))
+    ]
+    assert ["A dash" in caption for caption in captions] == [False, True]
+    assert "1 of 2 conditions" in captions[1]
 
 
 def test_only_outcomes_that_are_drawn_are_explained(records, synthetic):
@@ -239,7 +253,7 @@ def test_overlapping_predictions_are_counted(records, synthetic):
     made = records(synthetic.Task("sums", {4: synthetic.Paths.of(slopes, -np.ones(4))}))
     figure = FIGURES["scale-prediction"].figure(made, QUICK).figure
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert "$n=3$" in texts
+    assert "3 points" in texts
     areas = sorted(float(size) for axes in figure.axes for c in axes.collections for size in np.atleast_1d(sizes(c)))
     assert areas[-1] / areas[0] == pytest.approx(np.sqrt(3))
 
@@ -275,6 +289,117 @@ def test_a_condition_without_failures_keeps_its_line_and_a_dash(records, synthet
     )
     figure = FIGURES["contraction"].figure(made, QUICK).figure
     assert [text.get_text() for text in figure.axes[0].texts].count("—") == 1
+
+
+@pytest.fixture(scope="module", params=["one", "two"])
+def wide(request, lively):
+    """Every figure of a run of sixteen conditions at one width."""
+    return request.param, {name: figure(name, lively, QUICK, width=request.param) for name in FIGURES}
+
+
+def written_texts(drawn):
+    return [
+        text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip() and text.get_alpha() != 0
+    ]
+
+
+def test_figures_have_the_width_of_a_column_and_legible_type(wide):
+    width, made = wide
+    for name, result in made.items():
+        assert result.figure.get_size_inches()[0] == WIDTHS[width], name
+        assert min(text.get_fontsize() for text in written_texts(result.figure)) >= SMALLEST_TYPE, name
+        assert result.figure.get_size_inches()[1] <= 9.0, name
+
+
+def test_no_text_leaves_the_picture_and_tick_labels_do_not_touch(wide):
+    _, made = wide
+    for name, result in made.items():
+        renderer = result.figure.canvas.get_renderer()
+        whole = result.figure.bbox
+        for axes in result.figure.axes:
+            if not axes.get_visible():
+                continue
+            for axis, along in ((axes.xaxis, 0), (axes.yaxis, 1)):
+                boxes = [
+                    label.get_window_extent(renderer)
+                    for label in axis.get_ticklabels()
+                    if label.get_visible() and label.get_text() and axis.get_tick_params().get("labelbottom", True)
+                ]
+                ends = sorted((box.min[along], box.max[along]) for box in boxes if box.width)
+                assert all(one[1] <= other[0] + 1 for one, other in itertools.pairwise(ends)), (name, ends)
+            box = axes.get_tightbbox(renderer)
+            assert box.x0 >= whole.x0 - 2, name
+            assert box.x1 <= whole.x1 + 2, name
+
+
+def test_more_than_three_tick_labels_beside_each_panel(lively):
+    for axes in figure("direction-progress", lively, QUICK).figure.axes:
+        assert len(axes.get_xticks()) == len(axes.get_yticks()) == 5
+
+
+def test_no_colour_has_two_meanings():
+    assert not {*SERIES_COLOURS} & {*OUTCOME_COLOURS.values(), GREEN}
+    assert len({*SERIES_COLOURS}) == len(SERIES_COLOURS)
+
+
+def test_conditions_are_not_drawn_in_the_colours_of_outcomes(drawn):
+    for name in ("scale-prediction", "depth-curves"):
+        lines = {line.get_color() for axes in drawn[name].figure.axes for line in axes.lines}
+        assert not lines & {OUTCOME_COLOURS[Outcome.FINITE_STEP_FAILURE], OUTCOME_COLOURS[Outcome.DIRECTIONAL_FAILURE]}
+
+
+def test_a_first_depth_that_would_flatten_the_others_is_named_instead(records, synthetic):
+    utility = np.array([[-9.0, -1.0, -0.9, -0.95], [-9.2, -1.1, -0.8, -0.85]])
+    task = synthetic.Task("sums", {3: synthetic.Paths.of([0.5, 0.4], [-1.0, -1.0])}, utility=utility)
+    result = figure("depth-curves", records(task, depths=(1, 2, 3, 4)), QUICK)
+    (axes,) = result.figure.axes
+    assert axes.get_ylim()[0] > -3
+    assert [text.get_text() for text in axes.texts] == ["below: −9.10 at 1"]
+    assert "below a panel's range" in result.caption
+
+
+def test_the_mark_of_a_decline_lies_on_its_point(records, synthetic):
+    rng = np.random.default_rng(1)
+    utility = np.array([-2.0, -1.0, -1.5, -1.8]) + rng.normal(0, 0.01, (30, 4))
+    task = synthetic.Task("sums", {3: synthetic.Paths.of(np.full(30, 0.5), -np.ones(30))}, utility=utility)
+    (axes,) = figure("depth-curves", records(task, depths=(1, 2, 3, 4)), QUICK).figure.axes
+    (mark,) = [line for line in axes.lines if line.get_marker() == "v"]
+    assert mark.get_xydata()[0] == pytest.approx([3, utility[:, 2].mean()])
+
+
+def test_a_style_file_wins_and_is_checked(lively, tmp_path):
+    style = tmp_path / "mine.mplstyle"
+    style.write_text("axes.labelsize: 11\nfont.family: DejaVu Sans\n")
+    labels = [figure("concept", lively, QUICK, style=given).figure.axes[0].xaxis.label for given in (None, style)]
+    assert [label.get_fontsize() for label in labels] == [8, 11]
+    assert labels[1].get_fontfamily() == ["DejaVu Sans"]
+    for text in ("axes.nonsense: 3\n", "axes.labelsize: green\n"):
+        style.write_text(text)
+        with pytest.raises(LoopscopeError, match=r"style= mine.mplstyle is no style of matplotlib"):
+            figure("concept", lively, QUICK, style=style)
+    with pytest.raises(LoopscopeError, match="style"):
+        figure("concept", lively, QUICK, style=tmp_path / "nowhere.mplstyle")
+    with pytest.raises(LoopscopeError, match=r"width='three' is not known: choose one, two"):
+        figure("concept", lively, QUICK, width="three")
+
+
+def test_settings_that_the_user_changed_are_respected(lively):
+    import matplotlib
+
+    with matplotlib.rc_context({"axes.labelsize": 10}):
+        result = figure("concept", lively, QUICK)
+    assert result.figure.axes[0].xaxis.label.get_fontsize() == 10
+
+
+def test_captions_tell_numbers_of_the_data(lively, drawn):
+    records = Records([lively])
+    assert f"{lively.records.height:,} points" in drawn["direction-progress"].caption
+    failures = sum(int(updates.finite_step.sum()) for updates in records.updates)
+    recovered = sum(int((updates.finite_step & (updates.quarter_gain > 0)).sum()) for updates in records.updates)
+    assert f"{recovered} of {failures} in all" in drawn["contraction"].caption
+    shown = drawn["concept"].shown["example"]
+    assert f"question {shown['example_id']}" in drawn["concept"].caption
+    assert f"scale {shown['optimum']:.3g} gains" in drawn["concept"].caption
 
 
 def test_symlog_threshold_follows_small_data_and_never_exceeds_the_margin():

@@ -9,6 +9,7 @@ import { showLens } from "./lens.js";
 import { lensSets } from "./lens_data.js";
 import { showStudies } from "./studies.js";
 import { showProvenance } from "./provenance.js";
+import { showTwoRuns } from "./two_runs.js";
 
 // A map, because an address may hold any word: "constructor" is a property of every object.
 const VIEWS = new Map([
@@ -16,6 +17,7 @@ const VIEWS = new Map([
   ["questions", { title: "Questions", show: showExplorer }],
   ["question", { show: showQuestion }],
   ["lens", { title: "Lens", show: showLens, offered: () => lensSets().length > 0 }],
+  ["runs", { title: "Two runs", show: showTwoRuns, offered: () => page.meta.pairs.length > 0 }],
   ["studies", { title: "Studies", show: showStudies }],
   ["provenance", { title: "Provenance", show: showProvenance }],
 ]);

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from loopscope.stats import Bootstrap
 from loopscope.store import Level
-from loopscope.studies.conditions import Condition
+from loopscope.studies.conditions import Condition, printable
 from loopscope.studies.figures.style import (
     BLACK,
-    COLUMN_WIDTH,
     GREEN,
     VERMILLION,
     FigureResult,
+    drawing,
     empty_figure,
     paper_style,
 )
@@ -44,8 +44,7 @@ def concept(records: Records, bootstrap: Bootstrap | None = None) -> FigureResul
     return FigureResult(
         "concept",
         TITLE,
-        "Utility gain measures the change in support for the reference answer relative to the current state (0). "
-        "The proposed state is at (1).",
+        _caption(example),
         figure,
         {"example": example.described()},
         records.inputs(),
@@ -53,8 +52,21 @@ def concept(records: Records, bootstrap: Bootstrap | None = None) -> FigureResul
     )
 
 
+def _caption(example: Example) -> str:
+    """What is drawn, in numbers of this very path."""
+    best = float(np.interp(example.optimum, example.scale, example.gain))
+    stored = f"at its {len(example.scale)} stored FP64 nodes" if example.fp64 else "on the 21-point grid"
+    return (
+        f"A measured finite-step failure: {example.condition}, question {printable(example.example_id)}, one of "
+        f"{example.failures}. Utility gain is the change in the reference's utility, in nats, relative to the current "
+        f"state (scale 0), {stored}. The proposed state (scale 1) loses {-float(example.gain[-1]):.3g}; scale "
+        f"{example.optimum:.3g} gains {best:.3g}. The path was chosen to be seen, not to be typical: "
+        f"{example.rule}."
+    )
+
+
 def _draw(example: Example) -> Figure:
-    figure = Figure(figsize=(COLUMN_WIDTH, 1.9), layout="constrained")
+    figure = Figure(figsize=(drawing().width, 2.0 if drawing().narrow else 2.4), layout="constrained")
     axes = figure.subplots()
     scale, gain = example.scale, example.gain
     # Dense points make the shaded edge meet the zero line; between stored points the path is drawn straight.

@@ -4,15 +4,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from loopscope.path import Outcome
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import Level
 from loopscope.studies.figures.style import (
     BLACK,
     GREY,
-    PURPLE,
-    TEXT_WIDTH,
-    VERMILLION,
+    OUTCOME_COLOURS,
     FigureResult,
+    drawing,
     empty_figure,
     names_of,
     panel_letter,
@@ -45,10 +45,7 @@ def contraction(records: Records, bootstrap: Bootstrap | None = None) -> FigureR
     return FigureResult(
         "contraction",
         TITLE,
-        "Each update uses one quarter of its proposed displacement along the same direction. (a) Fraction of "
-        "finite-step failures with positive gains in reference utility, with recovered/total counts. (b) Mean gain "
-        "over the same failure set, including unrecovered cases, on a symmetric-log scale. Bars are 95% intervals."
-        + (" Purple rows denote CommonsenseQA." if any(map(_purple, table.rows)) else ""),
+        _caption(table.rows, (bootstrap or Bootstrap()).level),
         figure,
         {"rows": [row_dict(row) for row in table.rows], "failures": ids},
         records.inputs(),
@@ -56,16 +53,25 @@ def contraction(records: Records, bootstrap: Bootstrap | None = None) -> FigureR
     )
 
 
-def _purple(row: ContractionRow) -> bool:
-    """The paper sets this task apart."""
-    return row.condition.task == "commonsense_qa" and row.failures > 0
+def _caption(rows: tuple[ContractionRow, ...], level: float) -> str:
+    without = sum(not row.failures for row in rows)
+    return (
+        "Each update uses one quarter of its proposed displacement along the same direction. (a) Share of finite-step "
+        "failures whose utility gain is then positive, with recovered/total counts: "
+        f"{sum(row.recovered for row in rows)} of {sum(row.failures for row in rows)} in all. (b) Mean gain over the "
+        "same failures, unrecovered ones included, in nats on a symmetric-log axis. "
+        f"Lines are {100 * level:g}% intervals over the failures."
+        + (f" A dash: no finite-step failure ({without} of {len(rows)} conditions)." if without else "")
+    )
 
 
 def _draw(rows: tuple[ContractionRow, ...]) -> Figure:
-    figure = Figure(figsize=(TEXT_WIDTH, 0.75 + 0.2 * len(rows)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    narrow = drawing().narrow
+    height = 0.75 + 0.2 * len(rows)
+    figure = Figure(figsize=(drawing().width, (2 if narrow else 1) * height), layout="constrained")
+    left, right = figure.subplots(*((2, 1) if narrow else (1, 2)), sharey=True)
     for place, row in enumerate(rows):
-        colour = PURPLE if _purple(row) else VERMILLION
+        colour = OUTCOME_COLOURS[Outcome.FINITE_STEP_FAILURE]
         if not row.failures:
             left.text(0.5, place, "—", ha="center", va="center", transform=left.get_yaxis_transform(), color=GREY)
             continue
@@ -87,7 +93,7 @@ def _draw(rows: tuple[ContractionRow, ...]) -> Figure:
     left.set_xlabel("Recovered (%)")
     panel_letter(left, "a", shared_model([row.condition for row in rows]))
     _gain_axis(right, rows)
-    panel_letter(right, "b")
+    panel_letter(right, "b", "" if not narrow else "Gain of the quarter step")
     for axes in (left, right):
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color=GREY, alpha=0.25, linewidth=0.4)

@@ -17,8 +17,8 @@ from loopscope.studies.figures.style import (
     BLACK,
     OUTCOME_COLOURS,
     OUTCOME_MARKERS,
-    TEXT_WIDTH,
     FigureResult,
+    drawing,
     empty_figure,
     literal,
     names_of,
@@ -31,7 +31,14 @@ from loopscope.studies.records import Records, Updates
 from loopscope.studies.usable_conditions import select
 
 TITLE = "Local improvement and full-step harm"
-COLUMNS = 4
+COLUMNS = {"one": 2, "two": 4}
+"""Panels beside each other by width: each is wide enough for five tick labels."""
+MOST_NARROW = 10
+"""Panels in two columns of one column's width: more would be higher than a page, and stand three beside each other."""
+NARROWEST_LABELS = 1.3
+"""Inches of a panel that has room for five tick labels."""
+TALLEST_PANEL = 3.0
+"""Inches: a single panel of two columns' width need not be as high as it is wide."""
 MEANINGS = {
     Outcome.FINITE_STEP_FAILURE: "Vermillion circles mark updates whose directions locally increase reference utility "
     "but whose full steps decrease it.",
@@ -53,7 +60,8 @@ def direction_progress(records: Records, bootstrap: Bootstrap | None = None) -> 
     return FigureResult(
         "direction-progress",
         TITLE,
-        "Each point compares the initial slope with the full-step gain of one question. "
+        f"Each of the {sum(map(len, chosen.kept)):,} points is one question at one update: its initial slope A and its "
+        "full-step gain ΔU, in nats, on symmetric-log axes that all panels share. "
         + " ".join(MEANINGS[outcome] for outcome in reversed(_present(chosen.kept))),
         figure,
         {"panels": [_described(updates) for updates in chosen.kept]},
@@ -70,8 +78,8 @@ def _described(updates: Updates) -> dict[str, Any]:
 def _draw(groups: tuple[Updates, ...]) -> Figure:
     columns = _columns(groups)
     rows = -(-len(groups) // columns)
-    width = TEXT_WIDTH if columns > 1 else TEXT_WIDTH / 2
-    figure = Figure(figsize=(width, 0.45 + rows * (width / columns) * 0.98), layout="constrained")
+    width = drawing().width
+    figure = Figure(figsize=(width, 0.55 + rows * min((width / columns) * 0.98, TALLEST_PANEL)), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     threshold = symlog_threshold(*(values for group in groups for values in (group.slope, group.gain)))
     limit = max(float(np.abs(values).max()) for group in groups for values in (group.slope, group.gain))
@@ -79,7 +87,7 @@ def _draw(groups: tuple[Updates, ...]) -> Figure:
     flat = list(grid.flat)
     names = names_of([group.condition for group in groups])
     for axes, group, name in zip(flat, groups, names, strict=False):
-        _panel(axes, group, threshold, limit, most=2 if columns < COLUMNS else 1)
+        _panel(axes, group, threshold, limit, most=2 if width / columns > NARROWEST_LABELS else 1)
         # Model and task on lines of their own: a panel is narrower than both together.
         model = literal(group.condition.model_title)
         stacked = name.replace(f"{model} ", f"{model}\n", 1)
@@ -93,21 +101,30 @@ def _draw(groups: tuple[Updates, ...]) -> Figure:
         below.set_xlabel(r"Initial slope $A$")
         below.tick_params(labelbottom=True)
     model = shared_model([group.condition for group in groups])
-    figure.legend(handles=_handles(groups), title=model or None, loc="outside upper center", ncols=4, columnspacing=1.2)
+    figure.legend(
+        handles=_handles(groups),
+        title=model or None,
+        loc="outside upper center",
+        ncols=2 if drawing().narrow else 4,
+        columnspacing=1.2,
+    )
     return figure
 
 
 def _columns(groups: tuple[Updates, ...]) -> int:
     """One row per task or per model where all have equally many panels, as in the paper's matrix; else what fits."""
     conditions = [group.condition for group in groups]
+    most = COLUMNS[drawing().columns]
     for rows in (
         Counter((condition.model_title, condition.evaluation_set) for condition in conditions),
         Counter(condition.model_title for condition in conditions),
     ):
         counts = set(rows.values())
-        if len(rows) > 1 and len(counts) == 1 and 1 < max(counts) <= COLUMNS + 1:
+        if len(rows) > 1 and len(counts) == 1 and 1 < max(counts) <= most + (not drawing().narrow):
             return counts.pop()
-    return min(COLUMNS, len(groups))
+    if drawing().narrow and len(groups) > MOST_NARROW:
+        most = COLUMNS["one"] + 1
+    return min(most, len(groups))
 
 
 def _panel(axes: Axes, updates: Updates, threshold: float, limit: float, most: int) -> None:

@@ -21,8 +21,8 @@ from loopscope.studies.figures.style import (
     GREY,
     SERIES_COLOURS,
     SERIES_MARKERS,
-    TEXT_WIDTH,
     FigureResult,
+    drawing,
     empty_figure,
     literal,
     panel_letter,
@@ -36,6 +36,8 @@ TITLE = "Scale prediction"
 SAME = 9
 """Decimals to which coordinates are called identical; numerical optima are known no better than their brackets."""
 
+LONGEST_HEAD = 20
+"""Characters of a name above a panel."""
 LARGEST_MARKER = 70.0
 """Largest marker area, in square points."""
 
@@ -66,14 +68,46 @@ def scale_prediction(records: Records, bootstrap: Bootstrap | None = None) -> Fi
     return FigureResult(
         "scale-prediction",
         TITLE,
-        "Example utility paths and local quadratic approximations (top left). Predicted scales versus numerical optima "
-        "(bottom left); a label counts overlapping points at (1, 1). Grid regret for fixed scales and quadratic "
-        "selection with 95% intervals (right).",
+        _caption(shown, settings.level),
         figure,
         {"conditions": [_described(panelled) for panelled in shown]},
         records.inputs(),
         chosen.notes,
     )
+
+
+def _caption(shown: list[Panelled], level: float) -> str:
+    """What the panels hold; their letters follow from how many conditions there are."""
+    two = len(shown) > 1
+    paths, scatters, last = ("(a, b)", "(c, d)", "(e)") if two else ("(a)", "(b)", "(c)")
+    parts = [
+        f"{paths} Utility path of the lower-median finite-step failure"
+        f"{' of each condition' if two else ''} and its local quadratic approximation.",
+        f"{scatters} Predicted scale against the optimum of the updates with A > 0 and Q < 0 "
+        f"({' and '.join(str(int(panelled.updates.primary.sum())) for panelled in shown)}); the area of a marker grows "
+        "as the square root of how many points lie on each other"
+        + (
+            f", {' and '.join(str(count) for count in corners)} of them at (1, 1)."
+            if (corners := [count for panelled in shown if (count := _at_corner(panelled.updates)) > 1])
+            else "."
+        ),
+        f"{last} Mean grid regret of fixed scales and of the quadratic rule over the same updates, in nats, with "
+        f"{100 * level:g}% intervals; a regret of zero has no place on the logarithmic axis.",
+    ]
+    return " ".join(parts)
+
+
+def _predictions(updates: Updates) -> tuple[Floats, Floats, bool]:
+    """Predicted scales and optima of the primary updates, as exactly as the run knows them."""
+    fp64 = updates.has("fp64_optimum_low", "fp64_optimum_high", "fp64_predicted_scale")
+    predicted = updates.floats("fp64_predicted_scale" if fp64 else "quadratic_scale")[updates.primary]
+    return predicted, optimum_estimate(updates)[updates.primary], fp64
+
+
+def _at_corner(updates: Updates) -> int:
+    """How many predictions and optima are both the full step."""
+    predicted, optimum, _ = _predictions(updates)
+    return int(((np.round(predicted, SAME) == 1.0) & (np.round(optimum, SAME) == 1.0)).sum())
 
 
 def _two(candidates: list[Updates]) -> list[Updates]:
@@ -113,20 +147,23 @@ def _described(panelled: Panelled) -> dict[str, Any]:
 
 
 def _draw(shown: list[Panelled]) -> Figure:
-    figure = Figure(figsize=(TEXT_WIDTH, 3.1), layout="constrained")
-    columns = len(shown)
-    grid = figure.add_gridspec(2, columns + 1, width_ratios=[1.0] * columns + [1.25 if columns > 1 else 1.0])
+    columns, narrow = len(shown), drawing().narrow
+    figure = Figure(figsize=(drawing().width, 5.0 if narrow else 3.4), layout="constrained")
+    if narrow:
+        grid = figure.add_gridspec(3, columns, height_ratios=[1.0, 1.0, 1.2])
+    else:
+        grid = figure.add_gridspec(2, columns + 1, width_ratios=[1.0] * columns + [1.25 if columns > 1 else 1.0])
     letters = iter("abcde")
     for index, panelled in enumerate(shown):
         axes = figure.add_subplot(grid[0, index])
         _example(axes, panelled.example, SERIES_COLOURS[index], legend=index == 0)
-        panel_letter(axes, next(letters), literal(panelled.updates.condition.model_title))
+        panel_letter(axes, next(letters), literal(panelled.updates.condition.model_title, LONGEST_HEAD))
     for index, panelled in enumerate(shown):
         axes = figure.add_subplot(grid[1, index])
         _scatter(axes, panelled.updates, SERIES_COLOURS[index])
         condition = panelled.updates.condition
-        panel_letter(axes, next(letters), f"{literal(condition.set_title)} {condition.update}")
-    axes = figure.add_subplot(grid[:, columns])
+        panel_letter(axes, next(letters), f"{literal(condition.set_title, LONGEST_HEAD - 4)} {condition.update}")
+    axes = figure.add_subplot(grid[2, :] if narrow else grid[:, columns])
     _regret(axes, shown)
     panel_letter(axes, next(letters), "Grid regret")
     return figure
@@ -174,9 +211,7 @@ def _unit(values: Floats) -> tuple[int, float]:
 
 def _scatter(axes: Axes, updates: Updates, colour: str) -> None:
     inside = updates.primary
-    fp64 = updates.has("fp64_optimum_low", "fp64_optimum_high", "fp64_predicted_scale")
-    predicted = updates.floats("fp64_predicted_scale" if fp64 else "quadratic_scale")[inside]
-    optimum = optimum_estimate(updates)[inside]
+    predicted, optimum, fp64 = _predictions(updates)
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.6, zorder=1)
     if fp64:
         low, high = updates.floats("fp64_optimum_low")[inside], updates.floats("fp64_optimum_high")[inside]
@@ -194,10 +229,10 @@ def _scatter(axes: Axes, updates: Updates, colour: str) -> None:
         zorder=2,
         rasterized=points.shape[1] > 3000,
     )
-    at_corner = counts[(points == 1.0).all(axis=0)]
-    if at_corner.size and at_corner[0] > 1:
-        text = f"$n={int(at_corner[0])}$"
-        axes.annotate(text, (1, 1), (4, 5), textcoords="offset points", ha="right", va="bottom", fontsize=7)
+    if (corner := _at_corner(updates)) > 1:
+        axes.annotate(
+            f"{corner} points", (1, 1), (4, 5), textcoords="offset points", ha="right", va="bottom", fontsize=7
+        )
     axes.set_xlim(-0.04, 1.1)
     axes.set_ylim(-0.04, 1.22)
     axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])

@@ -6,10 +6,13 @@ differ in shape, so that they can be told apart in print without colour.
 
 import io
 import json
+import logging
+import os
 import textwrap
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 
 from loopscope._version import __version__
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, choice, setting, text
 from loopscope.path import EFFECT_MARGIN, Outcome
+from loopscope.regular_files import read_text
 from loopscope.store import sha256_bytes
 from loopscope.store.atomic import clear_write_errors, publish, write_partial
 from loopscope.studies.conditions import Condition, printable, shortened, spelled
@@ -30,10 +34,10 @@ from loopscope.studies.records import Floats, Records
 from loopscope.studies.registry import FIGURE_FORMATS
 from loopscope.studies.usable_conditions import Selection, unfinished
 
-TEXT_WIDTH = 5.5
-"""Width of the paper's text block, in inches."""
-COLUMN_WIDTH = 2.7
-"""Width of a figure that text flows around."""
+WIDTHS = {"one": 3.3, "two": 6.8}
+"""Inches of one and of two columns of a paper."""
+SMALLEST_TYPE = 6.0
+"""Points of the smallest text of any figure, at the width at which it is printed."""
 SHOWN_DPI = 100
 """Pixels of a notebook per inch; twice as many are drawn for fine displays."""
 LONGEST_NAME = 32
@@ -54,7 +58,8 @@ OUTCOME_MARKERS = {
     Outcome.DIRECTIONAL_FAILURE: "v",
     Outcome.FINITE_STEP_FAILURE: "o",
 }
-SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+SERIES_COLOURS = ("#332288", "#882255", "#999933", PURPLE, "#44AA99", ORANGE, SKY)
+"""Of models and conditions: none of them is an outcome's, and none is the green of a shorter step that helps."""
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 RC: Any = {
@@ -89,6 +94,10 @@ RC: Any = {
     "path.simplify": True,
 }
 
+KEPT = frozenset({"pdf.fonttype", "ps.fonttype", "svg.fonttype", "svg.hashsalt"})
+"""Settings that make files sound and reproducible; only a style file changes them."""
+MOST_STYLE_BYTES = 100_000
+
 _NO_DATE: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "loopscope"},
     "svg": {"Date": None, "Creator": "loopscope"},
@@ -96,10 +105,89 @@ _NO_DATE: dict[str, dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """How figures are drawn at the moment: their width, and the settings of matplotlib that the user brought."""
+
+    columns: str = "two"
+    """A key of `WIDTHS`."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def width(self) -> float:
+        """In inches."""
+        return WIDTHS[self.columns]
+
+    @property
+    def narrow(self) -> bool:
+        """Whether there is one column only."""
+        return self.columns == "one"
+
+    def settings(self) -> Any:
+        """Loopscope's settings, then those that were changed in this process, then those of a style file."""
+        changed = {
+            name: matplotlib.rcParams[name]
+            for name in RC
+            if name not in KEPT and matplotlib.rcParams[name] != matplotlib.rcParamsDefault[name]
+        }
+        return {**RC, **changed, **self.own}
+
+
+_drawing = Drawing()
+
+
+def drawing() -> Drawing:
+    """How figures are drawn at the moment."""
+    return _drawing
+
+
+@contextmanager
+def drawn_as(width: str = "two", style: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Within this block figures have this width and the settings of this style file.
+
+    Args:
+        width: `one` or `two` columns of a paper.
+        style: a file in matplotlib's style format (`NAME.mplstyle`), whose settings win over loopscope's.
+    """
+    global _drawing
+    before, _drawing = _drawing, Drawing(choice("width", width, tuple(WIDTHS)), _style_file(style))
+    try:
+        yield
+    finally:
+        _drawing = before
+
+
+def _style_file(style: str | os.PathLike[str] | None) -> Any:
+    """The settings of a style file; what matplotlib would only log or warn of is refused in one line."""
+    if style is None:
+        return {}
+    # Read with loopscope's own limits first: matplotlib would also take an address on the network.
+    read_text(style, setting("style").rstrip("="), MOST_STYLE_BYTES)
+    path = Path(text("style", style))
+    problems: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: problems.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("matplotlib")
+    logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found: Any = dict(matplotlib.rc_params_from_file(str(path), use_default_template=False))
+    except (Warning, ValueError, KeyError) as error:
+        problems.append(str(error))
+        found = {}
+    finally:
+        logger.removeHandler(handler)
+    if problems:
+        said = " ".join(problems[0].split())
+        raise LoopscopeError(f"{setting('style')} {printable(path.name)} is no style of matplotlib: {said}")
+    return found
+
+
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Matplotlib settings of all figures, for the time of drawing or saving."""
-    with matplotlib.rc_context(RC):
+    """Matplotlib settings of all figures, for the time of drawing."""
+    with matplotlib.rc_context(_drawing.settings()):
         yield
 
 
@@ -116,6 +204,8 @@ class FigureResult:
     inputs: list[dict[str, object]]
     """Hashes of the manifests and shards that were read."""
     notes: tuple[str, ...] = ()
+    settings: Any = field(default_factory=lambda: drawing().settings())
+    """The settings of matplotlib with which it was drawn and is saved."""
 
     def __post_init__(self) -> None:
         # A picture travels without its notes: what must not get lost stands in it.
@@ -123,9 +213,9 @@ class FigureResult:
             wrapped = textwrap.fill(
                 literal("; ".join(said), longest=None), width=int(22 * self.figure.get_size_inches()[0])
             )
-            self.figure.supxlabel(wrapped, fontsize=6, color=VERMILLION)
+            self.figure.supxlabel(wrapped, fontsize=SMALLEST_TYPE, color=BLACK)
         # The layout engine moves panels a little at every draw; settled once, every format shows the same figure.
-        with paper_style():
+        with matplotlib.rc_context(self.settings):
             self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")
 
@@ -153,7 +243,7 @@ class FigureResult:
     def drawn(self, kind: str, dpi: int) -> bytes:
         """The figure as a file's content."""
         buffer = io.BytesIO()
-        with paper_style():
+        with matplotlib.rc_context(self.settings):
             self.figure.savefig(buffer, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
         return buffer.getvalue()
 
@@ -163,6 +253,7 @@ class FigureResult:
             "figure": self.study,
             "title": self.title,
             "caption": self.caption,
+            "width_inches": float(self.figure.get_size_inches()[0]),
             "loopscope_version": __version__,
             "file": {"name": printable(name), "sha256": sha256_bytes(drawing)},
             "shown": self.shown,
@@ -182,7 +273,7 @@ class FigureResult:
 def empty_figure(study: str, title: str, records: Records, chosen: Selection, otherwise: str = "") -> FigureResult:
     """A figure that says why there is nothing to draw: no condition with the columns, or else the reason given."""
     message = otherwise if chosen.kept else chosen.notes[-1]
-    figure = Figure(figsize=(COLUMN_WIDTH, 1.0), layout="constrained")
+    figure = Figure(figsize=(drawing().width, 1.0), layout="constrained")
     axes = figure.subplots()
     axes.set_axis_off()
     axes.text(0.5, 0.5, literal(message, longest=None), ha="center", va="center", wrap=True)
