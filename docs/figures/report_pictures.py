@@ -46,6 +46,8 @@ class Picture:
 PICTURES = {
     "report-overview": Picture("report", "#/overview"),
     "report-two": Picture("two", "#/overview", height=1500, dark=True),
+    "report-runs": Picture("two", "#/runs", height=1240),
+    "report-runs-narrow": Picture("two", "#/runs", width=390, height=844, dark=True),
     "report-questions": Picture("report", "#/questions?run=stories"),
     "report-question": Picture("report", "opening", height=1060),
     "report-options": Picture(

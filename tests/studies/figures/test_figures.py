@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from loopscope.errors import LoopscopeError
@@ -314,7 +315,7 @@ def test_figures_have_the_width_of_a_column_and_legible_type(wide):
 def test_no_text_leaves_the_picture_and_tick_labels_do_not_touch(wide):
     _, made = wide
     for name, result in made.items():
-        renderer = result.figure.canvas.get_renderer()
+        renderer = FigureCanvasAgg(result.figure).get_renderer()
         whole = result.figure.bbox
         for axes in result.figure.axes:
             if not axes.get_visible():

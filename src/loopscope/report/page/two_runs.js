@@ -10,7 +10,7 @@ import { select } from "./filters.js";
 import { PairScatter, SCALES } from "./pair_scatter.js";
 import { bothDepths, differenceStrip } from "./pair_marks.js";
 
-const PAGE = 25;
+const PAGE = 12;
 const DEFAULTS = { a: "", b: "", task: "", t: "", x: "gain", move: "changed", sort: "difference", dir: "desc" };
 
 export async function showTwoRuns(main, params) {

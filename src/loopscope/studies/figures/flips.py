@@ -10,10 +10,9 @@ from loopscope.stats import Bootstrap, Estimate
 from loopscope.studies.figures.depth_curves import depth_axis
 from loopscope.studies.figures.style import (
     BLACK,
-    GREEN,
-    TEXT_WIDTH,
-    VERMILLION,
+    SERIES_COLOURS,
     FigureResult,
+    drawing,
     empty_figure,
     literal,
     names_of,
@@ -26,10 +25,10 @@ from loopscope.studies.trace_rows import TraceRows, no_trace, trace_rows
 from loopscope.studies.usable_conditions import Selection, notes_on
 
 TITLE = "What the model would say, loop by loop"
-COLUMNS = 3
+COLUMNS = {"one": 2, "two": 3}
 SERIES: dict[str, dict[str, Any]] = {
-    "wrong_to_right": {"color": GREEN, "marker": "^", "label": "wrong to right"},
-    "right_to_wrong": {"color": VERMILLION, "marker": "v", "label": "right to wrong"},
+    "wrong_to_right": {"color": SERIES_COLOURS[0], "marker": "^", "label": "wrong to right"},
+    "right_to_wrong": {"color": SERIES_COLOURS[1], "marker": "v", "label": "right to wrong"},
     "flipped": {"color": BLACK, "marker": "o", "linestyle": ":", "label": "all flips"},
 }
 
@@ -47,7 +46,8 @@ def flips(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
         "flips",
         TITLE,
         "Above: reference positions at which the likeliest token is the reference. Below: positions at which a loop "
-        "makes the likeliest token another one. Bands are 95% question-bootstrap intervals.",
+        "makes the likeliest token another one. "
+        f"Bands are {100 * (bootstrap or Bootstrap()).level:g}% question-bootstrap intervals.",
         figure,
         {"panels": [_described(one, found) for one, found in zip(traced, rows, strict=True)]},
         records.inputs(),
@@ -71,10 +71,9 @@ def _depth(row: FlipRow) -> int:
 
 
 def _draw(sets: list[list[FlipRow]], names: list[str], model: str) -> Figure:
-    columns = min(COLUMNS, len(sets))
+    columns = min(COLUMNS[drawing().columns], len(sets))
     blocks = -(-len(sets) // columns)
-    width = TEXT_WIDTH * max(columns, 2) / COLUMNS
-    figure = Figure(figsize=(width, 0.5 + 2.6 * blocks), layout="constrained")
+    figure = Figure(figsize=(drawing().width, 0.5 + 2.6 * blocks), layout="constrained")
     grid = figure.subplots(2 * blocks, columns, squeeze=False)
     for axes in grid.flat:
         axes.set_visible(False)

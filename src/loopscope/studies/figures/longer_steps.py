@@ -13,8 +13,8 @@ from loopscope.studies.figures.style import (
     GREY,
     SERIES_COLOURS,
     SERIES_MARKERS,
-    TEXT_WIDTH,
     FigureResult,
+    drawing,
     empty_figure,
     names_of,
     panel_letter,
@@ -41,12 +41,14 @@ def longer_steps(records: Records, bootstrap: Bootstrap | None = None) -> Figure
         _shares(frame["best_scale"].to_numpy(), curve["scale"]) for frame, curve in zip(frames, curves, strict=True)
     ]
     with paper_style():
-        figure = Figure(figsize=(TEXT_WIDTH, 2.1 + 0.13 * len(conditions)), layout="constrained")
-        left, right = figure.subplots(1, 2)
+        narrow = drawing().narrow
+        height = (4.2 if narrow else 2.1) + (0.14 if narrow else 0.08) * len(conditions)
+        figure = Figure(figsize=(drawing().width, height), layout="constrained")
+        left, right = figure.subplots(*((2, 1) if narrow else (1, 2)))
         for look, (curve, share, name) in enumerate(zip(curves, shares, names_of(conditions), strict=True)):
             _line(left, curve, share, right, look, name)
         _finish(left, right, shared_model(conditions))
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=1 if narrow else 2)
     described = [
         {
             "condition": str(updates.condition),
@@ -59,7 +61,7 @@ def longer_steps(records: Records, bootstrap: Bootstrap | None = None) -> Figure
     return FigureResult(
         "longer-steps",
         TITLE,
-        "(a) Mean gain in reference utility along the update's direction, with 95% question-bootstrap bands; the "
+        "(a) Mean gain in reference utility along the update's direction, with question-bootstrap bands; the "
         "proposed step ends at 1. (b) Share of updates whose best scale is at most α; the rest at 1 was too short.",
         figure,
         {"conditions": described},

@@ -15,8 +15,8 @@ from loopscope.studies.figures.style import (
     BLACK,
     SERIES_COLOURS,
     SERIES_MARKERS,
-    TEXT_WIDTH,
     FigureResult,
+    drawing,
     empty_figure,
     literal,
     paper_style,
@@ -26,6 +26,8 @@ from loopscope.studies.tables.trajectories import Course, changed_courses, nothi
 from loopscope.studies.usable_conditions import Selection, notes_on
 
 TITLE = "Changed updates and the loops after them"
+TALLEST = 8.5
+"""Inches of all panels below each other in one column."""
 PREFERRED = 0.25
 """The scale that is drawn where a run has several; else the smallest one above 0."""
 
@@ -70,8 +72,13 @@ def _described(course: Course) -> dict[str, Any]:
 
 
 def _draw(sets: dict[str, list[Course]], bootstrap: Bootstrap) -> Figure:
-    figure = Figure(figsize=(TEXT_WIDTH, 0.4 + 1.7 * len(sets)), layout="constrained")
-    grid = figure.subplots(len(sets), 2, squeeze=False, sharey="row")
+    narrow = drawing().narrow
+    height = min(3.2, TALLEST / len(sets)) if narrow else 1.7
+    figure = Figure(figsize=(drawing().width, 0.4 + height * len(sets)), layout="constrained")
+    if narrow:
+        grid = figure.subplots(2 * len(sets), 1).reshape(len(sets), 2)
+    else:
+        grid = figure.subplots(len(sets), 2, squeeze=False, sharey="row")
     starts = sorted({course.condition.update for group in sets.values() for course in group})
     looks = {start: index % len(SERIES_COLOURS) for index, start in enumerate(starts)}
     for axes_row, (name, group) in zip(grid, sets.items(), strict=True):
@@ -83,12 +90,18 @@ def _draw(sets: dict[str, list[Course]], bootstrap: Bootstrap) -> Figure:
             axes.set_title(literal(f"{name}: {'from there on' if onwards else 'one update'}, α = {group[0].scale:g}"))
             axes.set_xlabel("Depth (loops)")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes_row[0].set_ylabel("Gain over full steps")
+        for axes in axes_row if narrow else axes_row[:1]:
+            axes.set_ylabel("Gain over full steps")
     handles = [
         Line2D([], [], color=SERIES_COLOURS[look], marker=SERIES_MARKERS[look], markersize=3.5, label=literal(start))
         for start, look in looks.items()
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 6), title="first changed update")
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=min(len(handles), 3 if narrow else 6),
+        title="first changed update",
+    )
     return figure
 
 
