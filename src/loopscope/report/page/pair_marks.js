@@ -1,7 +1,7 @@
 // Small drawings of the view of two runs: a difference with its interval, and both runs' utility over depth.
 
 import { chart, h, s } from "./dom.js";
-import { linear, tickText, ticks } from "./numbers.js";
+import { axisFormat, linear, number, ticks } from "./numbers.js";
 
 /** A difference and its interval on an axis that all rows of a group share, zero in the middle. */
 export function differenceStrip(metric, reach) {
@@ -39,17 +39,19 @@ function depthChart(curves, transition) {
     const pad = (Math.max(...values) - Math.min(...values) || 1) * 0.06;
     const x = linear(depths[0], depths.at(-1), EDGE.left, width - EDGE.right);
     const y = linear(Math.min(...values) - pad, Math.max(...values) + pad, HEIGHT - EDGE.bottom, EDGE.top);
+    const levels = ticks(Math.min(...values), Math.max(...values), 4);
+    const level = axisFormat(levels);
     const shown = depths.filter((_, at) => at % Math.ceil(depths.length / 12) === 0);
     return s(
       "svg",
       { viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT },
       s("rect", { x: x(transition), y: EDGE.top, width: Math.max(0, x(transition + 1) - x(transition)), height: HEIGHT - EDGE.bottom - EDGE.top, class: "pair-update" }),
-      ticks(Math.min(...values), Math.max(...values), 4).map((tick) => [
+      levels.map((tick) => [
         s("line", { x1: EDGE.left, x2: width - EDGE.right, y1: y(tick), y2: y(tick), class: "pair-grid-line" }),
-        s("text", { x: EDGE.left - 7, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick)),
+        s("text", { x: EDGE.left - 7, y: y(tick) + 4, "text-anchor": "end" }, level.text(tick)),
       ]),
       shown.map((depth) => s("text", { x: x(depth), y: HEIGHT - EDGE.bottom + 16, "text-anchor": "middle" }, depth)),
-      s("text", { x: (EDGE.left + width - EDGE.right) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "depth, loops (all questions of each run; nats)"),
+      s("text", { x: (EDGE.left + width - EDGE.right) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, `depth, loops (all questions of each run; ${level.unit("nats")})`),
       curves.map((curve, side) => [
         curve.every((point) => point.low !== null) && s("path", { d: `${path(curve, x, y, "high")} ${path(curve.slice().reverse(), x, y, "low").replace("M", "L")} Z`, class: `pair-band ${side ? "second" : "first"}` }),
         s("path", { d: path(curve, x, y, "value"), class: `pair-line ${side ? "second" : "first"}` }),
@@ -61,4 +63,4 @@ function depthChart(curves, transition) {
 
 const path = (points, x, y, name) => points.map((point, at) => `${at ? "L" : "M"}${x(point.depth).toFixed(1)},${y(point[name]).toFixed(1)}`).join(" ");
 
-const spoken = (points) => points.map((point) => `${tickText(point.value)} at ${point.depth}`).join(", ");
+const spoken = (points) => points.map((point) => `${number(point.value)} at ${point.depth}`).join(", ");

@@ -1,7 +1,7 @@
 // One run's number of every question against the other run's: both axes alike, so that equal numbers lie on a line.
 
 import { announce, colour, h, replace, swatch } from "./dom.js";
-import { linear, number, plural, signed, symlog, symlogThreshold, symlogTicks, tickText, ticks } from "./numbers.js";
+import { axisFormat, linear, number, plural, signed, symlog, symlogThreshold, symlogTicks, ticks } from "./numbers.js";
 import { OUTCOMES, page } from "./data.js";
 
 export const SCALES = new Map([
@@ -208,7 +208,9 @@ function linearAxis(values) {
   const [low, high] = [Math.min(...values, Infinity), Math.max(...values, -Infinity)];
   const [from, to] = values.length ? [low, high] : [0, 1];
   const pad = (to - from || 1) * 0.04;
-  return { range: [from - pad, to + pad], at: (value) => value, ticks: ticks(from, to, 5).map((value) => ({ value, text: tickText(value) })) };
+  const places = ticks(from, to, 5);
+  const format = axisFormat(places);
+  return { range: [from - pad, to + pad], at: (value) => value, ticks: places.map((value) => ({ value, text: format.text(value) })) };
 }
 
 function shape(paint, x, y, code, radius) {

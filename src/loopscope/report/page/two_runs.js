@@ -4,7 +4,7 @@
 
 import { announce, h, replace, swatch } from "./dom.js";
 import { late } from "./codec.js";
-import { plural, signed } from "./numbers.js";
+import { columnFormat, plural } from "./numbers.js";
 import { BAR_ORDER, OUTCOMES, note, page, questionAddress, recordAt, recordsReady, update } from "./data.js";
 import { select } from "./filters.js";
 import { PairScatter, SCALES } from "./pair_scatter.js";
@@ -29,7 +29,7 @@ export async function showTwoRuns(main, params) {
     Object.assign(choice, changes);
     const shown = chosen(packed, choice);
     Object.assign(choice, shown.choice);
-    note("runs", Object.fromEntries(Object.entries(choice).filter(([name, value]) => value !== DEFAULTS[name])));
+    note("runs", Object.fromEntries(Object.entries(choice).filter(([name, value]) => value !== DEFAULTS[name])), { step: Object.keys(changes).length > 0 });
     replace(stage, content(shown, show));
     if (active) stage.querySelector(`[data-choice="${CSS.escape(active)}"]`)?.focus();
     main.repaint = stage.firstChild.repaint ?? null;
@@ -188,7 +188,7 @@ function bars({ set, choice, records }, show) {
 }
 
 function bar(shares, which) {
-  const words = `${which} run: ${shares.filter((entry) => entry.count).map((entry) => `${entry.count} ${entry.label}`).join(", ")}`;
+  const words = `${which} run: ${shares.filter((entry) => entry.count).map((entry) => `${entry.count} ${OUTCOMES[shares.indexOf(entry)]}`).join(", ")}`;
   return h(
     "span",
     { class: "bar", role: "img", "aria-label": words, title: words },
@@ -268,13 +268,17 @@ function list({ choice }, kept, show, scatter) {
     const [x, y] = [key(a), key(b)];
     return sign * (x < y ? -1 : x > y ? 1 : 0) || a[0] - b[0];
   });
+  const columns = [([first]) => page.gain[first], ([, second]) => page.gain[second], ([first, second]) => page.gain[second] - page.gain[first]];
+  // One format for the three columns, so that they can be compared.
+  const format = columnFormat(order.flatMap((record) => columns.map((read) => read(record))));
   const body = h("tbody");
   const count = h("p", { class: "soft", role: "status" });
   let start = 0;
   const turn = (by) => {
     start += by * PAGE;
     const end = Math.min(start + PAGE, order.length);
-    count.textContent = order.length > PAGE ? `${start + 1}–${end} of ${plural(order.length, "question")}` : plural(order.length, "question");
+    const unit = order.length ? `; ΔU in ${format.unit("nats")}` : "";
+    count.textContent = (order.length > PAGE ? `${start + 1}–${end} of ${plural(order.length, "question")}` : plural(order.length, "question")) + unit;
     previous.disabled = start === 0;
     next.disabled = end >= order.length;
     replace(body, order.slice(start, end).map(entry));
@@ -288,7 +292,7 @@ function list({ choice }, kept, show, scatter) {
       { onmouseenter: point, onfocusin: point },
       h("td", {}, h("span", { class: "clip" }, words(first)), h("span", { class: "pair-links small" }, h("a", { href: addressOf(first) }, "first", h("span", { class: "visually-hidden" }, ` run: ${words(first)}`)), h("a", { href: addressOf(second) }, "second", h("span", { class: "visually-hidden" }, ` run: ${words(first)}`)))),
       h("td", {}, h("span", { class: "kind-cell" }, swatch(page.outcome[first]), "→", swatch(page.outcome[second]), h("span", { class: "visually-hidden" }, `${OUTCOMES[page.outcome[first]]} to ${OUTCOMES[page.outcome[second]]}`))),
-      [page.gain[first], page.gain[second], page.gain[second] - page.gain[first]].map((value) => h("td", { class: "numeric" }, signed(value))),
+      columns.map((read) => h("td", { class: "numeric" }, format.text(read(record)))),
     );
   };
   const heading = (name, text, numeric) => {
