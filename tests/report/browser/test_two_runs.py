@@ -42,12 +42,17 @@ def test_changed_questions_open_in_both_runs(visit, two, found, expect):
     page = visit(two, "#/runs?t=4")
     update = next(each for each in found.updates if each.pair.transition == 4)
     rows = page.locator("table.pair-records tbody tr")
-    assert rows.count() == len(update.changed)
-    ids = {question.example_id for question in update.changed}
-    for which, run in (("first", "old"), ("second", "new")):
-        links = rows.get_by_role("link", name=which).evaluate_all("(all) => all.map((link) => link.hash)")
-        assert {hash.split("id=")[1].split("&")[0] for hash in links} == ids
-        assert all(f"run={run}&" in hash and "t=4" in hash for hash in links)
+    links = {"old": [], "new": []}
+    while True:
+        for which, run in (("first", "old"), ("second", "new")):
+            links[run] += rows.get_by_role("link", name=which).evaluate_all("(all) => all.map((link) => link.hash)")
+        if page.get_by_role("button", name="Next").is_disabled():
+            break
+        page.get_by_role("button", name="Next").click()
+    for run, hashes in links.items():
+        ids = sorted(hash.split("id=")[1].split("&")[0] for hash in hashes)
+        assert ids == sorted(question.example_id for question in update.changed)
+        assert all(f"run={run}&" in hash and "t=4" in hash for hash in hashes)
     rows.first.get_by_role("link", name="second").click()
     expect(page.locator("main[data-view=question]")).to_be_visible()
     page.go_back()
@@ -59,7 +64,7 @@ def test_a_number_of_the_matrix_filters_list_and_address(visit, two, found):
     update = next(each for each in found.updates if each.pair.transition == 4)
     (first, second), count = update.moves.most_common(1)[0]
     page.get_by_role("button", name=f"{count} from {first.label} to {second.label}").click()
-    assert page.locator("table.pair-records tbody tr").count() == count
+    assert f"{count} question" in page.locator(".table-head [role=status]").inner_text()
     assert f"move={int(first)}-{int(second)}" in page.url
     again = visit(two, page.url[page.url.index("#") :])
     assert again.locator("main").inner_text() == page.locator("main").inner_text()
