@@ -13,8 +13,9 @@ from loopscope.studies.figures.style import (
     GREY,
     SERIES_COLOURS,
     SERIES_MARKERS,
-    TEXT_WIDTH,
+    SMALLEST_TYPE,
     FigureResult,
+    drawing,
     empty_figure,
     literal,
     paper_style,
@@ -43,7 +44,9 @@ def draw(table: TableResult[ControlRow], records: Records) -> FigureResult:
     if not panels:
         return empty_figure("control", TITLE, records, Selection((), table.notes[-1:]))
     with paper_style():
-        figure = Figure(figsize=(TEXT_WIDTH, 2.9 * len(panels)), layout="constrained")
+        figure = Figure(
+            figsize=(drawing().width, (4.2 if drawing().narrow else 2.9) * len(panels)), layout="constrained"
+        )
         for axes, (title, rows) in zip(
             figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
         ):
@@ -80,13 +83,18 @@ def _panel(axes: Axes, rows: list[ControlRow]) -> None:
         )
     for row in ceilings:
         axes.axhline(_mean(row), color=GREY, linewidth=0.7, linestyle="--")
-        axes.annotate(literal(row.key), (1.0, _mean(row)), xycoords=("axes fraction", "data"), fontsize=5, ha="right")
+        axes.annotate(
+            literal(row.key), (1.0, _mean(row)), xycoords=("axes fraction", "data"), fontsize=SMALLEST_TYPE, ha="right"
+        )
     lowest = min(map(_mean, rules), default=min(map(_mean, depths)))
     highest = max(map(_mean, rows))
     axes.set_ylim(lowest - (_NEAR - 1) * (highest - lowest) - 1e-6, highest + 0.05 * (highest - lowest) + 1e-6)
     axes.set_xlabel("Cost (loops)")
     axes.set_ylabel("Mean utility")
-    axes.legend(fontsize=5, loc="center left", bbox_to_anchor=(1.02, 0.5))
+    if drawing().narrow:
+        axes.legend(fontsize=SMALLEST_TYPE, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    else:
+        axes.legend(fontsize=SMALLEST_TYPE, loc="center left", bbox_to_anchor=(1.02, 0.5))
 
 
 def _mean(row: ControlRow) -> float:
