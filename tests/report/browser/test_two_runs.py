@@ -33,7 +33,7 @@ def test_differences_are_those_of_loopscope_diff(visit, two, found):
     update = next(each for each in found.updates if each.pair.transition == 4)
     for row in update.rows:
         if row.key in ("gain", "share", "sign_quadratic"):
-            shown = page.locator("table.differences tr", has_text=row.cells[3]).inner_text()
+            shown = page.locator("table.pair-differences tr", has_text=row.cells[3]).inner_text()
             assert all(cell in shown for cell in row.cells)
     assert f"{len(update.changed)} of 30 questions have another outcome" in page.locator(".intro").inner_text()
 
@@ -97,7 +97,7 @@ def test_the_plot_with_the_keyboard_alone(visit, two, expect):
 def test_nothing_is_wider_than_a_telephone(visit, two, scheme):
     page = visit(two, "#/runs?t=4&move=all", viewport={"width": 390, "height": 844}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert page.locator("table.differences").get_by_text("mean gain of the full step").is_visible()
+    assert page.locator("table.pair-differences").get_by_text("mean gain of the full step").is_visible()
 
 
 def test_runs_without_common_questions_are_no_pair(visit, two, report):

@@ -143,7 +143,7 @@ function differences(metrics) {
     { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of differences" },
     h(
       "table",
-      { class: "differences" },
+      { class: "pair-differences" },
       h("caption", { class: "visually-hidden" }, "Metrics of both runs and their paired differences"),
       h("thead", {}, h("tr", {}, ["", "first", "second", "difference", `${Math.round(100 * page.meta.level)}% interval`].map((text) => h("th", { scope: "col" }, text || h("span", { class: "visually-hidden" }, "Metric"))))),
       h("tbody", {}, group("In nats", metrics.filter((metric) => !metric.share)), group("Shares of questions; differences in percentage points", metrics.filter((metric) => metric.share))),
