@@ -350,12 +350,12 @@ TRACE = Table(
 
 TRAJECTORIES = Table(
     name="trajectories",
-    per="example, changed updates and depth",
+    per="example, first changed update and depth",
     key=("row", "depth", "transition", "onwards", "scale"),
     columns=(
         *IDENTITY,
         DEPTH,
-        Column("transition", ColumnType.INT32, "loops", "t of the first changed update t → t+1"),
+        TRANSITION,
         Column("onwards", ColumnType.BOOL, "", "whether every later update is changed, too"),
         Column("scale", ColumnType.FLOAT64, "scale", "α: the update becomes H + α·D, and the loops go on from there"),
         Column("utility", ColumnType.FLOAT64, "nats", "reference utility after `depth` loops"),
