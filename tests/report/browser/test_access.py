@@ -12,6 +12,7 @@ VIEWS = (
     "#/question?run=second&task=choices/test&id=choices-4&t=4",
     "#/question?run=first&task=riddles/test&id=riddles-4&t=4&token=1",
     "#/lens?run=first&task=riddles/test&id=riddles-4",
+    "#/runs",
     "#/studies?study=table-mechanism",
     "#/studies?study=figure-scale-prediction",
     "#/studies?study=missing",

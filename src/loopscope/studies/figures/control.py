@@ -27,6 +27,8 @@ from loopscope.studies.tables.control import control as control_table
 from loopscope.studies.usable_conditions import Selection
 
 TITLE = "Utility over cost"
+_DASHES = ("--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (6, 3)), (0, (1, 3)), (0, (8, 2, 1, 2)))
+"""How the levels of the ceilings are told apart."""
 _NEAR = 1.2
 """Fixed depths further below the best than this share of the drawn range are left out, so that rules can be seen."""
 
@@ -43,15 +45,19 @@ def draw(table: TableResult[ControlRow], records: Records) -> FigureResult:
         panels.setdefault(str(row.condition), []).append(row)
     if not panels:
         return empty_figure("control", TITLE, records, Selection((), table.notes[-1:]))
+    rules = list(dict.fromkeys(row.key for row in table.rows if row.kind in ("rule", "scale")))
+    ceilings = list(dict.fromkeys(row.key for row in table.rows if row.kind == "ceiling"))
+    columns = 2 if drawing().narrow else 4
+    legend = 0.16 * ((len(rules) + len(ceilings)) // columns + 2)
     with paper_style():
-        figure = Figure(
-            figsize=(drawing().width, (4.2 if drawing().narrow else 2.9) * len(panels)), layout="constrained"
-        )
-        for axes, (title, rows) in zip(
-            figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
-        ):
-            _panel(axes, rows)
+        height = 2.3 * len(panels) + legend
+        figure = Figure(figsize=(drawing().width, height), layout="constrained")
+        places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        for axes, (title, rows) in zip(places, panels.items(), strict=True):
+            _panel(axes, rows, rules, ceilings)
             axes.set_title(literal(title))
+        named = {name: line for axes in places for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(named.values(), named, loc="outside lower center", ncols=columns, fontsize=SMALLEST_TYPE)
     return FigureResult(
         "control",
         TITLE,
@@ -64,14 +70,16 @@ def draw(table: TableResult[ControlRow], records: Records) -> FigureResult:
     )
 
 
-def _panel(axes: Axes, rows: list[ControlRow]) -> None:
+def _panel(axes: Axes, rows: list[ControlRow], names: list[str], ceiling_names: list[str]) -> None:
+    """One model and task; a rule has the same mark in every panel."""
     depths = [row for row in rows if row.kind == "depth"]
     rules = [row for row in rows if row.kind in ("rule", "scale")]
     ceilings = [row for row in rows if row.kind == "ceiling"]
     axes.plot(
         [row.cost for row in depths], [_mean(row) for row in depths], color=BLACK, marker=".", label="fixed depths"
     )
-    for index, row in enumerate(rules):
+    for row in rules:
+        index = names.index(row.key)
         axes.plot(
             row.cost,
             _mean(row),
@@ -82,19 +90,13 @@ def _panel(axes: Axes, rows: list[ControlRow]) -> None:
             label=literal(row.key),
         )
     for row in ceilings:
-        axes.axhline(_mean(row), color=GREY, linewidth=0.7, linestyle="--")
-        axes.annotate(
-            literal(row.key), (1.0, _mean(row)), xycoords=("axes fraction", "data"), fontsize=SMALLEST_TYPE, ha="right"
-        )
+        dashes = _DASHES[ceiling_names.index(row.key) % len(_DASHES)]
+        axes.axhline(_mean(row), color=GREY, linewidth=0.8, linestyle=dashes, label=literal(row.key))
     lowest = min(map(_mean, rules), default=min(map(_mean, depths)))
     highest = max(map(_mean, rows))
     axes.set_ylim(lowest - (_NEAR - 1) * (highest - lowest) - 1e-6, highest + 0.05 * (highest - lowest) + 1e-6)
     axes.set_xlabel("Cost (loops)")
     axes.set_ylabel("Mean utility")
-    if drawing().narrow:
-        axes.legend(fontsize=SMALLEST_TYPE, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-    else:
-        axes.legend(fontsize=SMALLEST_TYPE, loc="center left", bbox_to_anchor=(1.02, 0.5))
 
 
 def _mean(row: ControlRow) -> float:
