@@ -12,7 +12,7 @@ SOURCES = {
     for entry in files("loopscope.report").joinpath("page").iterdir()
     if entry.name.endswith(".js")
 }
-BROWSER = """Array Blob Boolean DataView DecompressionStream Float32Array Float64Array Infinity Int32Array
+BROWSER = """Array Blob Boolean CSS DataView DecompressionStream Float32Array Float64Array Infinity Int32Array
     Int8Array JSON Map Math NaN Node Number Object OffscreenCanvas Promise ResizeObserver Response Set String
     Symbol TextDecoder URLSearchParams Uint16Array Uint32Array Uint8Array addEventListener atob clearTimeout
     devicePixelRatio document getComputedStyle getSelection history localStorage location matchMedia navigator

@@ -69,8 +69,9 @@ def test_it_verifies() -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_makes_its_table(name: str) -> None:
-    text = ls.Run(OLD).table(name, FEW).to_text()
-    assert "toy-ouro" in text
+    result = ls.Run(OLD).table(name, FEW)
+    # What 0.1.0 could not measure has a note that says how it is measured now.
+    assert "toy-ouro" in result.to_text() or any("measure with" in note for note in result.notes)
 
 
 def test_the_mechanism_table_has_the_numbers_of_the_shards() -> None:

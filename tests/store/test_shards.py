@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopscope.store import TABLES, Column, Manifest, Table, WorkUnit
+from loopscope.store import TABLES, Column, ColumnType, Manifest, Table, WorkUnit
 from loopscope.store.shards import Problem, arrow_schema, constants, encode, to_arrow, unit_problems
 
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
@@ -37,12 +37,18 @@ def cells(column: Column) -> st.SearchStrategy[Any]:
     return st.none() | values if column.optional else values
 
 
+def _key(table: Table, name: str, index: int) -> int | bool:
+    """Keys that grow with the index; a switch among them stays off."""
+    kind = next(column.type for column in table.columns if column.name == name)
+    return False if kind is ColumnType.BOOL else index
+
+
 @st.composite
 def frames(draw: st.DrawFn, table: Table) -> list[dict[str, Any]]:
     count = draw(st.integers(0, 4))
     rows = [{column.name: draw(cells(column)) for column in table.columns} for _ in range(count)]
     for index, row in enumerate(rows):
-        row |= dict.fromkeys(table.key, index)
+        row |= {name: _key(table, name, index) for name in table.key}
     return rows
 
 

@@ -45,7 +45,15 @@ def test_every_study_has_a_function_and_one_line():
     for study in (*TABLES.values(), *FIGURES.values()):
         assert callable(study.function)
         assert "\n" not in study.summary
-        flags = ("--tokens", "--trace", "--certify", "--scales-to", "--renormalise", "--reference own")
+        flags = (
+            "--tokens",
+            "--trace",
+            "--certify",
+            "--scales-to",
+            "--renormalise",
+            "--reference own",
+            "--trajectories",
+        )
         assert study.needs in ("quick", "grid", "full", *flags)
 
 

@@ -34,7 +34,7 @@ def test_one_table_in_every_format(run, format):
 def test_all_tables_and_what_is_missing(run):
     written = tables([run])
     assert "Quarter-step recovery" in written
-    assert "nothing in these runs for: transitions, tokens, refined-optima" in written
+    assert "nothing in these runs for: option-responses, transitions, tokens, gate-agreement, refined-optima" in written
 
 
 def test_all_tables_as_one_json_document(run):

@@ -27,8 +27,10 @@ def test_awkward_populations_never_print_nan(awkward, name, population):
 def test_every_column_of_the_paper_is_a_field(awkward, name):
     from loopscope.studies.paper import cells
 
-    rows = TABLES[name].table(awkward["one question"], QUICK).rows
-    assert {cell.column for cell in cells(name)} <= set(rows[0].measures())
+    published = {cell.column for cell in cells(name)}
+    if published:
+        rows = TABLES[name].table(awkward["one question"], QUICK).rows
+        assert published <= set(rows[0].measures())
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -18,7 +18,7 @@ const SHOWN = new Map([
   ["overshot", { words: "an update overshot", keep: (token) => token.cells.some((cell) => cell.overshot) }],
 ]);
 
-export const lensAddress = (set, row, more = {}) => address("lens", { run: set.run.label, task: set.task, id: set.ids[row], ...more });
+const lensAddress = (set, row, more = {}) => address("lens", { run: set.run.label, task: set.task, id: set.ids[row], ...more });
 
 /** A link to a question's lens, where the page holds it. */
 export const lensLink = (set, row, more) => set.lens && row < set.lens.questions && h("a", { class: "chip", href: lensAddress(set, row, more) }, "What it would say after each loop");

@@ -8,7 +8,7 @@ export const lensSets = () => page.sets.filter((set) => set.lens);
 const STEPS = 65535;
 
 /** Texts of the vocabulary, and the counts by which questions are ordered. */
-export const lensIndex = (set) => late(`${set.name}-lens`);
+const lensIndex = (set) => late(`${set.name}-lens`);
 
 /** The questions of a set that carry a lens: most answers lost since the trained depth first. */
 export async function lensOrder(set) {

@@ -168,11 +168,13 @@ export class PairScatter {
 
   about_([first, second]) {
     const set = page.sets[page.setOf[first]];
-    const side = (name, place) => h("p", { class: "row" }, h("span", {}, swatch(page.outcome[place]), ` ${name}: ${OUTCOMES[page.outcome[place]]}`), h("span", { class: "number" }, this.text(place)));
+    const side = (name, place) => h("p", { class: "row" }, h("span", {}, swatch(page.outcome[place]), ` ${name}: ${OUTCOMES[page.outcome[place]]}`), h("span", { class: "number" }, this.worded(place)));
     return [h("p", {}, set.snippets[page.row[first]] || set.ids[page.row[first]]), side("first", first), side("second", second)];
   }
 
-  text = (place) => (this.about.symmetric ? signed : number)(page[this.column][place]);
+  worded(place) {
+    return (this.about.symmetric ? signed : number)(page[this.column][place]);
+  }
 
   open(at) {
     if (at >= 0) this.opened(this.records[at]);
@@ -189,7 +191,7 @@ export class PairScatter {
     this.point(next);
     const [first, second] = this.records[next];
     const set = page.sets[page.setOf[first]];
-    announce(`${set.snippets[page.row[first]]}. First ${this.text(first)}, ${OUTCOMES[page.outcome[first]]}; second ${this.text(second)}, ${OUTCOMES[page.outcome[second]]}`);
+    announce(`${set.snippets[page.row[first]]}. First ${this.worded(first)}, ${OUTCOMES[page.outcome[first]]}; second ${this.worded(second)}, ${OUTCOMES[page.outcome[second]]}`);
   }
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -107,7 +108,13 @@ def _described(title: str, rows: list[ControlRow]) -> dict[str, Any]:
     return {
         "condition": title,
         "policies": [
-            {"name": row.key, "kind": row.kind, "cost": row.cost, "loops": row.loops, "utility": row.utility.value}
+            {"name": row.key, "kind": row.kind, "utility": row.utility.value}
+            | {"cost": _finite(row.cost), "loops": _finite(row.loops)}
             for row in rows
         ],
     }
+
+
+def _finite(number: float) -> float | None:
+    """None for what a ceiling does not have."""
+    return number if math.isfinite(number) else None

@@ -273,10 +273,10 @@ class FigureResult:
 def empty_figure(study: str, title: str, records: Records, chosen: Selection, otherwise: str = "") -> FigureResult:
     """A figure that says why there is nothing to draw: no condition with the columns, or else the reason given."""
     message = otherwise if chosen.kept else chosen.notes[-1]
-    figure = Figure(figsize=(drawing().width, 1.0), layout="constrained")
-    axes = figure.subplots()
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, literal(message, longest=None), ha="center", va="center", wrap=True)
+    # However many runs the reason names, it has its lines; a layout would have no room left for axes.
+    lines = textwrap.wrap(literal(message, longest=None), width=int(14 * drawing().width))
+    figure = Figure(figsize=(drawing().width, max(1.0, 0.4 + 0.2 * len(lines))))
+    figure.text(0.5, 0.5, "\n".join(lines), ha="center", va="center")
     return FigureResult(study, title, message, figure, {}, records.inputs(), (message,))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,8 @@ def _described(course: Course) -> dict[str, Any]:
         "changed": course.changed,
         "scale": course.scale,
         "depths": list(course.depths),
-        "mean_gain": [float(mean) for mean in course.gain.mean(axis=0)],
+        # None at depths whose utility with full steps the run does not store.
+        "mean_gain": [None if isnan(mean) else float(mean) for mean in course.gain.mean(axis=0)],
     }
 
 

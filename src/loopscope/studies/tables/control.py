@@ -98,7 +98,7 @@ def control(
         rows += _rows(pair, found, bootstrap or Bootstrap())
         notes += note
     if not rows:
-        notes.append(records.nothing(f"no run holds a trace: measure with {setting('trace', True)}"))
+        notes.append(records.nothing(f"no run holds a trace of two questions: measure with {setting('trace', True)}"))
     return TableResult(
         study="control",
         label="tab:control",

@@ -88,7 +88,7 @@ def own_reference(records: Records, bootstrap: Bootstrap | None = None) -> Table
     paired = {updates.condition for pair in pairs for updates in (pair.own, pair.given)}
     alone = dict.fromkeys(str(u.condition) for u in records.updates if u.condition not in paired)
     if alone:
-        how = f"measure the same with and without {setting('reference', 'own')}, into two folders, and name both"
+        how = f"measure with {setting('reference', 'own')} and without, into two folders, and name both"
         notes.append(f"without a partner: {', '.join(alone)} ({how})")
     if not records.updates:
         notes.append(no_updates(records))
