@@ -140,6 +140,8 @@ SIZES = {"small": (9.0, 11.0), "footnotesize": (8.0, 9.5), "scriptsize": (7.0, 8
 """Points of a letter and of a line."""
 NAME_WIDTH = 1.4
 """Inches of a column of text before it is wrapped."""
+MOST_FLOATS = 12
+"""Floats of a long table before LaTeX is told to place them: it keeps no more than 52, of a whole document."""
 HEAD_LENGTH = 16
 """Characters of a head's line before it is wrapped."""
 GAP = 12.0
@@ -218,6 +220,8 @@ def as_latex(result: TableResult[Row]) -> str:
 def _floats(result: TableResult[Row], layout: Layout, floats: list[list[str]], notes: list[str]) -> list[str]:
     lines: list[str] = []
     for number, body in enumerate(floats):
+        if number and number % MOST_FLOATS == 0:
+            lines.append(r"\clearpage")
         whole = rf"\caption{{\textbf{{{escape(result.title)}.}} {escape(result.caption)}}}"
         again = rf"\addtocounter{{table}}{{-1}}\caption{{\textbf{{{escape(result.title)}}} (continued).}}"
         place = "" if layout.turned else "[tbp]"
