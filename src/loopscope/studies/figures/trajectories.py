@@ -47,9 +47,9 @@ def trajectories(records: Records, bootstrap: Bootstrap | None = None) -> Figure
     return FigureResult(
         "trajectories",
         TITLE,
-        "Mean utility over that of full steps at the same depth, with 95% question-bootstrap bands: on the left one "
-        "update is taken at the scale named, on the right every update from there on. Lines begin right after the "
-        "first changed update.",
+        f"Mean utility over that of full steps at the same depth, with {(bootstrap or Bootstrap()).level:.0%} "
+        "question-bootstrap bands: one update is taken at the scale named, or every update from there on. Lines begin "
+        "right after the first changed update.",
         figure,
         {"panels": [_described(course) for group in drawn.values() for course in group]},
         records.inputs(),
@@ -75,7 +75,7 @@ def _described(course: Course) -> dict[str, Any]:
 
 def _draw(sets: dict[str, list[Course]], bootstrap: Bootstrap) -> Figure:
     narrow = drawing().narrow
-    height = min(3.2, TALLEST / len(sets)) if narrow else 1.7
+    height = min(3.6, TALLEST / len(sets)) if narrow else 1.9
     figure = Figure(figsize=(drawing().width, 0.4 + height * len(sets)), layout="constrained")
     if narrow:
         grid = figure.subplots(2 * len(sets), 1).reshape(len(sets), 2)
@@ -89,11 +89,12 @@ def _draw(sets: dict[str, list[Course]], bootstrap: Bootstrap) -> Figure:
                 if course.onwards == onwards:
                     _line(axes, course, looks[course.condition.update], bootstrap)
             axes.axhline(0, color=BLACK, linewidth=0.6)
-            axes.set_title(literal(f"{name}: {'from there on' if onwards else 'one update'}, α = {group[0].scale:g}"))
+            changed = "every update from there on" if onwards else "one update"
+            axes.set_title(f"{literal(name)}\n{changed} at α = {group[0].scale:g}")
             axes.set_xlabel("Depth (loops)")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in axes_row if narrow else axes_row[:1]:
-            axes.set_ylabel("Gain over full steps")
+            axes.set_ylabel("Gain over full steps (nats)" if not narrow else "Gain (nats)")
     handles = [
         Line2D([], [], color=SERIES_COLOURS[look], marker=SERIES_MARKERS[look], markersize=3.5, label=literal(start))
         for start, look in looks.items()
