@@ -25,17 +25,17 @@ def main(model: str, folder: str) -> None:
             output=f"{folder}/{name}",
             transitions=[1],
             limit=count,
-            unit_size=24,
-            batch_size="24",
+            unit_size=32,
+            batch_size="32",
             device="cpu",
             scalar_checks=0,
             notify=said.append,
         )
 
-    call("plenty", 48)
-    for megabytes in (160, 110, 80, 55, 40, 28, 20):
+    call("plenty", 64)
+    for megabytes in (60, 45, 34, 25, 18):
         resource.setrlimit(resource.RLIMIT_AS, (virtual_bytes() + megabytes * 1_000_000, resource.RLIM_INFINITY))
-        call(f"short-{megabytes}", 48)
+        call(f"short-{megabytes}", 64)
         if said:
             break
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -122,7 +123,21 @@ def expect(chromium: Any) -> Any:
     """Playwright's assertions, which wait until they hold."""
     from playwright.sync_api import expect
 
+    expect.set_options(timeout=20_000)
     return expect
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    """Waits until an expression is true; the page's own policy forbids Playwright's polling inside the page."""
+
+    def wait(page: Any, expression: str, seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while not page.evaluate(expression):
+            assert time.monotonic() < end, f"not within {seconds} s: {expression}"
+            page.wait_for_timeout(50)
+
+    return wait
 
 
 @pytest.fixture
@@ -135,7 +150,7 @@ def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
     def go(path: Path, address: str = "", **settings: Any) -> Any:
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}} | settings)
         contexts.append(context)
-        context.set_default_timeout(8000)
+        context.set_default_timeout(30_000)
         page = context.new_page()
         page.on(
             "console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None

@@ -181,7 +181,7 @@ def test_a_long_reference_opens_on_what_changes_and_the_choice_is_in_the_address
     expect(rows).to_have_count(changed)
 
 
-def test_questions_follow_each_other_most_lost_answers_first(visit, solutions):
+def test_questions_follow_each_other_most_lost_answers_first(visit, solutions, wait_until):
     page = visit(solutions, "#/lens")
     run = StoredRun(solutions.parent / "run")
     frame = run.trace.select("row", "token", "depth", "rank").collect()
@@ -191,7 +191,7 @@ def test_questions_follow_each_other_most_lost_answers_first(visit, solutions):
     assert f"riddles-{most}" in page.locator(".prompt").inner_text()
     assert f"{lost['lost'].max()} right answer" in page.locator(".verdict").inner_text()
     page.get_by_role("link", name="Next").click()
-    page.wait_for_function("location.hash.includes('id=')")
+    wait_until(page, "location.hash.includes('id=')")
 
 
 def test_hostile_words_stay_words(visit, solutions):

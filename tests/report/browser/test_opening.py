@@ -124,18 +124,17 @@ def test_runs_of_one_task_share_the_update_and_the_axes(visit, expect, tmp_path,
         assert ticks[0] == ticks[1]
 
 
-def test_back_returns_to_where_the_page_was_left(visit, expect, report):
+def test_back_returns_to_where_the_page_was_left(visit, expect, report, wait_until):
     page = visit(report)
     page.locator(".how-to-read").scroll_into_view_if_needed()
-    page.wait_for_timeout(300)
+    wait_until(page, "scrollY > 300")
     left = page.evaluate("scrollY")
-    assert left > 300
     page.locator(".set-card .outcomes a").last.evaluate("(link) => link.click()")
     expect(page.locator("main")).to_have_attribute("data-view", "questions")
-    assert page.evaluate("scrollY") == 0
+    wait_until(page, "scrollY === 0")
     page.go_back()
     expect(page.locator("main")).to_have_attribute("data-view", "overview")
-    page.wait_for_function(f"Math.abs(scrollY - {left}) < 5")
+    wait_until(page, f"Math.abs(scrollY - {left}) < 5")
 
 
 def test_choosing_an_update_shows_its_numbers(visit, report, riddles):

@@ -23,7 +23,7 @@ def test_the_differences_are_exactly_the_entries_that_differ(visit, report):
     assert page.locator(".differences thead th").all_inner_texts() == ["first", "second"]
 
 
-def test_hashes_are_short_and_copied_whole(visit, report, synthetic):
+def test_hashes_are_short_and_copied_whole(visit, report, synthetic, wait_until):
     page = visit(report, "#/provenance")
     assert not re.search(r"[0-9a-f]{20}", page.locator("main").inner_text())
     whole = synthetic.digest("weights")
@@ -33,7 +33,7 @@ def test_hashes_are_short_and_copied_whole(visit, report, synthetic):
     page.evaluate("document.addEventListener('copy', () => (window.copied = document.activeElement.value))")
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     button.click()
-    page.wait_for_function("window.copied !== undefined")
+    wait_until(page, "window.copied !== undefined")
     assert page.evaluate("window.copied") == whole
 
 

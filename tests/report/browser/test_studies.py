@@ -64,7 +64,7 @@ def test_what_no_row_passes_says_so(visit, report):
     assert page.locator(".study .empty").inner_text() == "No row of this table passes the filter."
 
 
-def test_tables_are_copied_as_latex_and_csv(visit, expect, report, packed):
+def test_tables_are_copied_as_latex_and_csv(visit, expect, report, packed, wait_until):
     page = visit(report, "#/studies?study=table-mechanism&t=4", **CLIPBOARD)
     page.get_by_role("button", name="Copy CSV").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
@@ -74,7 +74,7 @@ def test_tables_are_copied_as_latex_and_csv(visit, expect, report, packed):
     page.get_by_role("button", name="Copy LaTeX").click()
     expect(page.get_by_role("button", name="Copied").first).to_be_visible()
     mechanism = next(table for table in packed["tables"] if table["name"] == "mechanism")
-    page.wait_for_function("async () => (await navigator.clipboard.readText()).includes('toprule')")
+    wait_until(page, "async () => (await navigator.clipboard.readText()).includes('toprule')")
     assert page.evaluate("navigator.clipboard.readText()").replace("\r\n", "\n") == mechanism["latex"]
 
 

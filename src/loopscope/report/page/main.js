@@ -33,6 +33,8 @@ function rememberScroll() {
     const [hash, y] = [location.hash, scrollY];
     waiting = setTimeout(() => location.hash === hash && history.replaceState({ y }, ""), 200);
   });
+  // A link may be followed before that time is over.
+  addEventListener("click", () => history.replaceState({ y: scrollY }, ""), true);
 }
 
 async function route() {
