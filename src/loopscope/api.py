@@ -13,6 +13,7 @@ from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.estimate import SECONDS, CostEstimate, estimate
 from loopscope.measuring.plan import ModelRequest, Request
 from loopscope.measuring.progress import STYLES, Style
+from loopscope.measuring.protocols import DEFAULT, find_protocol
 from loopscope.measuring.run import Notify, run_request
 from loopscope.measuring.settings import (
     MOST_CANDIDATES,
@@ -32,6 +33,7 @@ from loopscope.measuring.settings import (
     task_list,
 )
 from loopscope.models.in_memory import ModelSpec, borrowed
+from loopscope.models.initial_state import RULES
 from loopscope.models.user_models import model_arguments
 from loopscope.run import Run
 from loopscope.store.column_types import Level
@@ -66,16 +68,18 @@ def measure(
     trajectories: Sequence[float] | float | str | None = None,
     limit: int | str | Mapping[str, int] | None = None,
     ids: Numbers | Mapping[str, Numbers] | None = None,
+    protocol: str = DEFAULT,
+    initial_state: str | None = None,
     template: Text | None = None,
     data_dir: Text | None = None,
     num_fewshot: int | None = None,
     fewshot_split: Text | None = None,
     fewshot_seed: int = FEWSHOT_SEED,
     apply_chat_template: bool = False,
-    batch_size: str | int = "auto",
+    batch_size: str | int | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
-    readout_dtype: str | torch.dtype = "float32",
+    readout_dtype: str | torch.dtype | None = None,
     long: LongPolicy = "error",
     share_context: bool = False,
     unit_size: int = 64,
@@ -117,16 +121,19 @@ def measure(
             one is, too, for each of `transitions` and from the first loop on.
         limit: the most rows of each task, or of some tasks by name.
         ids: these source rows of each task only, or of some tasks by name.
+        protocol: "loopscope", or "paper": whatever is left out here is as in the paper (`measuring.protocols`).
+        initial_state: how H_0 is drawn where a model draws it: "question", "paper" or "official".
         template: a template file instead of the tasks' own.
         data_dir: folder with local copies of the benchmarks.
         num_fewshot: examples before each question; None is none, or what a task of lm-evaluation-harness says.
         fewshot_split: the split, or the data file, that examples come from: by default the train rows.
         fewshot_seed: what examples are drawn from.
         apply_chat_template: ask the questions as a conversation, in the tokenizer's own chat template.
-        batch_size: questions in a batch, "auto" (a budget of tokens, halved when memory runs out) or "paper".
+        batch_size: questions in a batch, "auto" (a budget of tokens, halved when memory runs out) or "paper"; None is
+            what the protocol says, by default "auto".
         device: "cpu", "cuda", "auto"; a model in memory stays where it is unless told.
-        dtype: dtype of weights and states; None is what `load_model` takes.
-        readout_dtype: arithmetic of the readout, "float32" or "float64".
+        dtype: dtype of weights and states; None is what the protocol says, by default what `load_model` takes.
+        readout_dtype: arithmetic of the readout, "float32" or "float64"; None is what the protocol says, "float32".
         long: what to do with sequences longer than the model allows.
         share_context: run what the options of a question have in common once, instead of once per option.
         unit_size: questions measured and stored at a time.
@@ -194,6 +201,7 @@ def plan(
 
 def _request(call: SimpleNamespace) -> Request:
     """What a call of `measure` asks for, checked."""
+    protocol = find_protocol(call.protocol)
     candidates = 0 if call.lens is None else whole("lens", call.lens, 1, MOST_CANDIDATES)
     settings = Settings.of(
         call.transitions,
@@ -208,9 +216,10 @@ def _request(call: SimpleNamespace) -> Request:
         renormalise=switch("renormalise", call.renormalise),
         reference=choice("reference", call.reference, REFERENCES),
         trajectories=scale_list("trajectories", call.trajectories),
-        batch=BatchPolicy.parse(call.batch_size),
+        protocol=call.protocol,
+        batch=BatchPolicy.parse(_or(call.batch_size, protocol.batch_size)),
         unit_size=whole("unit_size", call.unit_size, 1, MOST_QUESTIONS),
-        readout_dtype=choice("readout_dtype", _named(call.readout_dtype), READOUT_DTYPES),
+        readout_dtype=choice("readout_dtype", _named(_or(call.readout_dtype, protocol.readout_dtype)), READOUT_DTYPES),
         scalar_checks=whole("scalar_checks", call.scalar_checks, 0, MOST_QUESTIONS),
         exit_threshold=fraction("exit_threshold", call.exit_threshold),
         long=choice("long", call.long, get_args(LongPolicy)),
@@ -220,12 +229,14 @@ def _request(call: SimpleNamespace) -> Request:
         ModelRequest.of(
             call.model,
             text("device", _named(call.device)),
-            optional_text("dtype", _named(call.dtype)),
+            optional_text("dtype", _named(_or(call.dtype, protocol.dtype))),
             revision=optional_text("revision", call.revision),
             random_weights=switch("random_weights", call.random_weights),
             seed=whole("seed", call.seed, -LARGEST_SEED, LARGEST_SEED),
             tokenizer=_tokenizer(call.tokenizer),
             args=model_arguments(call.model_args),
+            initial_state=None if call.initial_state is None else choice("initial_state", call.initial_state, RULES),
+            default_state=protocol.initial_state,
         ),
         DataRequest(
             task_list(call.tasks),
@@ -242,6 +253,10 @@ def _request(call: SimpleNamespace) -> Request:
         ),
         settings,
     )
+
+
+def _or(given: Any, default: Any) -> Any:
+    return default if given is None else given
 
 
 def _tokenizer(given: Any) -> Any:

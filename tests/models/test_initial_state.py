@@ -44,7 +44,7 @@ def test_the_global_generator_is_not_touched():
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("rule", ["question", "official"])
+@pytest.mark.parametrize("rule", ["question", "paper", "official"])
 def test_a_truncated_normal(rule):
     drawn = InitialState(64, STD, 8.0, rule=rule, dtype=torch.float32).draw([0], [1000])[0]
     scaled = (drawn / (STD * 8.0)).double().flatten().numpy()
@@ -66,6 +66,13 @@ def test_the_official_order_throws_one_normal_tensor_away_first():
     expected = torch.empty(1, 6, 64, dtype=torch.bfloat16)
     torch.randn(1, 6, 64, dtype=torch.bfloat16, generator=generator)
     torch.nn.init.trunc_normal_(expected, 0.0, STD, -3 * STD, 3 * STD, generator=generator)
+    assert torch.equal(drawn, expected[0] * 8.0)
+
+
+def test_the_papers_sentence_taken_literally():
+    drawn = InitialState(64, STD, 8.0, rule="paper").draw([2], [6])[0]
+    torch.manual_seed(SEED + 2)
+    expected = torch.nn.init.trunc_normal_(torch.empty(1, 6, 64, dtype=torch.bfloat16), 0.0, STD, -3 * STD, 3 * STD)
     assert torch.equal(drawn, expected[0] * 8.0)
 
 

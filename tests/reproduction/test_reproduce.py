@@ -212,5 +212,5 @@ _BEYOND = {
 def test_a_mistake_is_one_line(options: dict[str, list[str]], message: str) -> None:
     with pytest.raises(LoopscopeError, match=message):
         chosen_runs(paper_runs(), **options)
-    with pytest.raises(LoopscopeError, match="choose paper or loopscope"):
+    with pytest.raises(LoopscopeError, match="did you mean paper"):
         paper_runs("papers")

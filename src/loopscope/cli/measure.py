@@ -32,6 +32,12 @@ def measure(
     trajectories: Annotated[
         str | None, flag("--trajectories", "Take updates at these scales and follow them: 0.25,0.5.")
     ] = None,
+    protocol: Annotated[
+        str, flag("--protocol", "loopscope, or paper: whatever is left out is as in the paper.")
+    ] = "loopscope",
+    initial_state: Annotated[
+        str | None, flag("--initial-state", "How H_0 is drawn, if it is: question, paper or official.")
+    ] = None,
     limit: Annotated[str, flag("--limit", "At most so many questions: 100, or gsm8k=100,piqa=50.")] = "",
     ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,
@@ -44,12 +50,16 @@ def measure(
     apply_chat_template: Annotated[
         bool, flag("--apply-chat-template", "Ask in the tokenizer's own chat template.")
     ] = False,
-    batch_size: Annotated[str, flag("--batch-size", "Questions in a batch, `auto` or `paper`.")] = "auto",
+    batch_size: Annotated[
+        str | None, flag("--batch-size", "Questions in a batch, `auto` or `paper`; by default `auto`.")
+    ] = None,
     device: Device = "auto",
     dtype: Annotated[
         str | None, flag("--dtype", "Dtype of weights and states; by default bfloat16 if published, else as stored.")
     ] = None,
-    readout_dtype: Annotated[str, flag("--readout-dtype", "Arithmetic of the readout.")] = "float32",
+    readout_dtype: Annotated[
+        str | None, flag("--readout-dtype", "Arithmetic of the readout; by default float32.")
+    ] = None,
     long: Annotated[str, flag("--long", "Sequences that do not fit: error, skip or truncate-left.")] = "error",
     share_context: Annotated[bool, flag("--share-context", "Run what a question's options share once.")] = False,
     unit_size: Annotated[int, flag("--unit-size", "Questions stored at a time.")] = 64,

@@ -130,7 +130,8 @@ def _movements(run: StoredRun, sources: Sources) -> Iterator[Movement]:
             return _measured(sources, settings, questions[: choice.questions], choice)
 
         task = f"{planned.task.name} {planned.task.split}"
-        shares = planned.task.kind == "options" and sources.facts.shares_context
+        by_position = sources.facts.initial_state in (None, "question")
+        shares = planned.task.kind == "options" and sources.facts.shares_context and by_position
         own, *others = _choices(given, min(QUESTIONS, len(planned.rows)), shares=shares)
         base = measured(own)
         for choice in others:

@@ -25,9 +25,10 @@ from loopscope.errors import LoopscopeError, setting, text
 from loopscope.measuring.data_request import DataRequest, absolute
 from loopscope.measuring.layout import Question, Span
 from loopscope.measuring.settings import LongPolicy, Prompting, Settings
+from loopscope.models.choices import split_choices
 from loopscope.models.identity import model_identity
 from loopscope.models.in_memory import ModelSpec, is_factory, spec_of
-from loopscope.models.initial_state import InitialState
+from loopscope.models.initial_state import InitialState, Rule
 from loopscope.models.load import ModelCard, card_of
 from loopscope.models.packing import common_prefix
 from loopscope.models.protocol import LoopedModel
@@ -57,6 +58,8 @@ class ModelRequest:
         needs_tokenizer: whether there are texts to encode; token ids need none.
         given: a model in memory, or a function that makes one; None where `spec` names the model.
         args: what a factory of the user's own is called with.
+        initial_state: the rule by which H_0 is drawn, refused where the model draws none or was given another.
+        default_state: the rule where neither this nor the specification says; None is the model's own.
     """
 
     spec: str
@@ -69,6 +72,8 @@ class ModelRequest:
     needs_tokenizer: bool = True
     given: Any = None
     args: Mapping[str, Any] = field(default_factory=dict)
+    initial_state: Rule | None = None
+    default_state: Rule | None = None
 
     @classmethod
     def of(cls, model: ModelSpec, device: str = "auto", dtype: str | None = None, **more: Any) -> ModelRequest:
@@ -83,7 +88,7 @@ class ModelRequest:
         """The model."""
         from loopscope.models.load import load_model
 
-        return load_model(
+        model = load_model(
             self.spec if self.given is None else self.given,
             model_args=self.args,
             device=self.device,
@@ -92,6 +97,25 @@ class ModelRequest:
             random_weights=self.random_weights,
             seed=self.seed,
         )
+        self._choose_state(model)
+        return model
+
+    def _choose_state(self, model: LoopedModel) -> None:
+        drawn = getattr(model, "initial_state", None)
+        chosen = {**split_choices(self.spec)[1], **self.args}.get("initial_state")
+        if not isinstance(drawn, InitialState):
+            if self.initial_state is not None:
+                raise LoopscopeError(
+                    f"{model.name} draws no initial state: leave out {setting('initial_state', self.initial_state)}"
+                )
+            return
+        if chosen is not None and self.initial_state not in (None, chosen):
+            raise LoopscopeError(
+                f"{self.spec} chooses initial_state={chosen}: leave out {setting('initial_state', self.initial_state)}"
+            )
+        rule = self.initial_state or self.default_state
+        if chosen is None and rule is not None:
+            model.initial_state = dataclasses.replace(drawn, rule=rule)  # type: ignore[attr-defined]
 
     def load_tokenizer(self, model: object = None) -> Tokenizer | None:
         """The one that the user gave; none for token ids; the model's own, as an attribute or by its name."""
@@ -175,6 +199,7 @@ class ModelFacts:
         device_type: "cpu", "cuda".
         device_name: the device as its maker calls it.
         seeds: of what is drawn at random, by name: random weights, an initial state.
+        initial_state: the rule by which H_0 is drawn, if it is.
         shares_context: whether it runs options that share a row.
         trained_clock: steps after which a step that knows its time leaves what it was trained for; else None.
         args: what its factory was called with.
@@ -189,6 +214,7 @@ class ModelFacts:
     shares_context: bool
     trained_clock: int | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
+    initial_state: Rule | None = None
 
     def leaving_clock(self, deepest: int) -> str | None:
         """The line about steps that leave the trained time, where the deepest state asked for needs such steps."""
@@ -227,6 +253,7 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         bool(getattr(model, "shares_context", False)),
         card.trained_clock,
         card.args,
+        _rule(model),
     )
 
 
@@ -240,6 +267,11 @@ def _seeds(model: LoopedModel, card: ModelCard) -> dict[str, int]:
     drawn = getattr(model, "initial_state", None)
     seeds = {"initial_state": drawn.seed} if isinstance(drawn, InitialState) else {}
     return seeds | ({"random_weights": card.seed} if card.random and card.seed is not None else {})
+
+
+def _rule(model: LoopedModel) -> Rule | None:
+    drawn = getattr(model, "initial_state", None)
+    return drawn.rule if isinstance(drawn, InitialState) else None
 
 
 def _device_name(device: torch.device) -> str:
@@ -329,6 +361,11 @@ def check_sharing(settings: Settings, facts: ModelFacts) -> None:
             f"{facts.info.name} does not say that it runs options side by side (`shares_context`):"
             f" leave out {setting('share_context', True)}"
         )
+    if settings.share_context and facts.initial_state not in (None, "question"):
+        raise LoopscopeError(
+            f"{facts.info.name} draws its initial state sequence by sequence:"
+            f" leave out {setting('share_context', True)}, or choose {setting('initial_state', 'question')}"
+        )
 
 
 def build_manifest(
@@ -364,6 +401,8 @@ def build_manifest(
             "long": settings.long,
             **settings.chosen(),
             **prompting.chosen(),
+            # What older runs do not say is the rule "question".
+            **({"initial_state": facts.initial_state} if facts.initial_state not in (None, "question") else {}),
             **({"model_args": dict(facts.args)} if facts.args else {}),
         },
         command_line=tuple(command_line),

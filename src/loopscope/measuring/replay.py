@@ -315,6 +315,7 @@ def request_of(
             seed=manifest.seeds.get("random_weights", 0),
             tokenizer=_tokenizer(called.get("tokenizer"), tokenizer),
             args=_args(manifest, model),
+            initial_state=manifest.settings.get("initial_state"),
         ),
         DataRequest(
             tuple(
@@ -353,7 +354,7 @@ def _settings(manifest: Manifest) -> Settings:
         batch=BatchPolicy(batch.policy, batch.size, batch.token_budget),  # type: ignore[arg-type]
         unit_size=manifest.unit_size,
         readout_dtype=manifest.dtypes.readout,
-        **{name: value for name, value in rest.items() if name != "model_args"},
+        **{name: value for name, value in rest.items() if name not in ("model_args", "initial_state")},
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loopscope.errors import LoopscopeError, choice, index, parse_number, parse_ranges, setting, shown, text, whole
+from loopscope.measuring.protocols import DEFAULT
 from loopscope.path.grids import GRID_POINTS
 from loopscope.store.column_types import Level
 from loopscope.tasks.encoding import LoadedTask
@@ -324,6 +325,7 @@ class Settings:
         renormalise: whether every update is measured along the renormalised path, too.
         reference: "given", the task's own, or "own", the model's own answer at its trained depth.
         trajectories: scales at which updates are changed, to see what the later loops make of it.
+        protocol: whose protocol the caller chose; what it sets stands in the settings themselves.
     """
 
     transitions: tuple[int, ...]
@@ -345,6 +347,7 @@ class Settings:
     renormalise: bool = False
     reference: str = "given"
     trajectories: tuple[float, ...] = ()
+    protocol: str = DEFAULT
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -399,7 +402,8 @@ class Settings:
     def chosen(self) -> dict[str, Any]:
         """What is not as it is by default, for a manifest: a run from before there was a choice then still replays."""
         plain = Settings(self.transitions, self.depths)
-        names = ("share_context", "certify", "trace", "lens", "scales_to", "renormalise", "reference", "trajectories")
+        names = ["share_context", "certify", "trace", "lens", "scales_to", "renormalise", "reference", "trajectories"]
+        names.append("protocol")
         found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.models.base import LoopedModule
 from loopscope.models.identity import while_running
+from loopscope.models.initial_state import InitialState
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.user_models import OBJECT, built, names_code, require_model
 
@@ -93,6 +94,7 @@ def borrowed(given: object) -> Iterator[None]:
     places: list[dict[str, Any]] = [place for module in modules for place in (module._parameters, module._buffers)]
     entries = [(place, name, tensor) for place in places for name, tensor in place.items() if tensor is not None]
     held = [(place, name, tensor, tensor.data) for place, name, tensor in entries]
+    drawn = getattr(given, "initial_state", None)
     try:
         for module in training:
             module.training = False
@@ -105,6 +107,8 @@ def borrowed(given: object) -> Iterator[None]:
             module.training = True
         for weight in weights:
             weight.requires_grad_(True)
+        if isinstance(drawn, InitialState):
+            given.initial_state = drawn  # type: ignore[attr-defined]
         if any(_is_moved(place.get(name), value) for place, name, _, value in held):
             # A cast back would keep the rounding of the cast before it.
             for place, name, tensor, value in held:

@@ -9,9 +9,10 @@ sequence. All options of a question share the states of their common positions, 
 gets the state it would have had in a prompt. Torch's own `trunc_normal_` rejects and redraws in recent versions,
 which would tie every position to the width of the tensor.
 
-Rule "official" follows the published code's calls instead: a standard normal tensor of the row's shape is drawn
-and thrown away, then `trunc_normal_` fills the state. Its values depend on the row's length (without padding)
-and on the version of torch.
+Rule "paper" is the paper's sentence taken literally: `trunc_normal_` fills a BF16 tensor of the sequence's shape.
+Rule "official" follows the published code's calls: a standard normal tensor of that shape is drawn and thrown
+away first. Under both, values depend on the sequence's length (without padding) and on the version of torch, so
+that options of a question share their seed and not their states.
 
 Shapes: B rows, S positions, D hidden width.
 """
@@ -23,7 +24,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,8 @@ SEED = 20260904
 _CUT = 3.0
 _WORKERS = min(8, os.cpu_count() or 1)
 
-Rule = Literal["question", "official"]
+Rule = Literal["question", "paper", "official"]
+RULES: tuple[Rule, ...] = get_args(Rule)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class InitialState:
         """H_0 for rows of the given lengths, [B, max(lengths), D] on the CPU; zero beyond a row's length."""
         longest = max(lengths)
         # Under "question" a longer draw begins with the shorter one: one draw serves all options.
-        reach = lengths if self.rule == "official" else [longest] * len(lengths)
+        reach = [longest] * len(lengths) if self.rule == "question" else lengths
         keys = list(zip(source_rows, reach, strict=True))
         distinct = list(dict.fromkeys(keys))
         with ThreadPoolExecutor(min(_WORKERS, len(distinct))) as pool:
@@ -63,8 +65,9 @@ class InitialState:
     def _draw_row(self, row: int, length: int) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed + row)
         shape = (length, self.width)
-        if self.rule == "official":
-            torch.randn(shape, dtype=self.dtype, generator=generator)
+        if self.rule != "question":
+            if self.rule == "official":
+                torch.randn(shape, dtype=self.dtype, generator=generator)
             state = torch.empty(shape, dtype=self.dtype)
             bound = _CUT * self.std
             return nn.init.trunc_normal_(state, 0.0, self.std, -bound, bound, generator=generator).mul_(self.scale)

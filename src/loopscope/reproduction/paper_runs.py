@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.protocols import find_protocol
 from loopscope.studies.registry import FIGURES, TABLES, find
 
 
@@ -46,30 +47,23 @@ def _source() -> dict[str, Any]:
     return tomllib.loads(files("loopscope.reproduction").joinpath("paper_runs.toml").read_text(encoding="utf-8"))
 
 
-def protocols() -> dict[str, dict[str, Any]]:
-    """What each protocol sets, by name; `about` says it in words."""
-    return {name: dict(entry) for name, entry in _source()["protocol"].items()}
-
-
 def paper_runs(protocol: str = "paper") -> tuple[PaperRun, ...]:
-    """All runs, with the settings of a protocol under their own."""
-    known = protocols()
-    if protocol not in known:
-        raise LoopscopeError(f"{setting('protocol', protocol)} is not known: choose {' or '.join(known)}")
-    common = {name: value for name, value in known[protocol].items() if name != "about"}
+    """All runs, under a protocol of `measure`; the batches that a run names are the paper's."""
+    find_protocol(protocol)
     groups = _source()["studies"]
     runs = []
     for entry in _source()["run"]:
         plain = dict(entry)
         studies = plain.pop("studies")
+        if protocol != "paper":
+            plain.pop("batch_size", None)
         runs.append(
             PaperRun(
                 plain.pop("name"),
                 plain.pop("measurement"),
                 plain.pop("model"),
                 tuple(plain.pop("tasks")),
-                # The batches of a run are the paper's; another protocol has its own.
-                common | plain if protocol == "paper" else plain | common,
+                {"protocol": protocol, **plain},
                 tuple(groups[studies] if isinstance(studies, str) else studies),
             )
         )

@@ -161,6 +161,20 @@ class Manifest(_Frozen):
         return tuple(table for name, table in TABLES.items() if name not in left_out)
 
     @property
+    def protocol(self) -> str:
+        """`paper` or `loopscope`; runs from before there was a choice are loopscope's."""
+        return str(self.settings.get("protocol", "loopscope"))
+
+    @property
+    def initial_state(self) -> str | None:
+        """The rule by which H_0 was drawn, `question` unless the run says otherwise; None where no seed is named."""
+        if "initial_state" not in self.seeds:
+            return None
+        _, _, spelled = self.model.spec.rpartition("initial_state=")
+        chosen = spelled.partition(",")[0] if "initial_state=" in self.model.spec else "question"
+        return str(self.settings.get("initial_state", chosen))
+
+    @property
     def lens(self) -> int:
         """How many of the likeliest tokens every row of `trace` holds; 0 where there is no lens."""
         held = self.settings.get("lens", 0)

@@ -79,7 +79,7 @@ FAMILIES: dict[str, Family] = {
             "Parcae",
             _RAW_CORE,
             ("parcae", "Parcae", "ParcaeConfig"),
-            {"initial_state": "question (drawn by question and position) or official (by the published code's calls)"},
+            {"initial_state": "question (by position), paper (in one call) or official (the published calls)"},
         ),
         Family(
             "loopformer",

@@ -35,7 +35,7 @@ from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
 from loopscope.models.choices import chosen_word
 from loopscope.models.families.parcae_block import GATE_CHANNELS, Decay, ParcaeBlock, ParcaeSizes
 from loopscope.models.families.recurrent_depth import RecurrentDepth, RecurrentDepthConfig
-from loopscope.models.initial_state import Rule
+from loopscope.models.initial_state import RULES, Rule
 from loopscope.models.layers.attention import Surroundings
 from loopscope.models.layers.blocks import RMSNorm, readout_surroundings
 from loopscope.models.layers.linear import Embedding, Linear
@@ -120,7 +120,7 @@ class ParcaeConfig(RecurrentDepthConfig):
             qk_bias=False,
             tied=fields.flag("tie_embeddings", True),
             core_inner_size=fields.size("recurrent_intermediation_embedding_dimension", inner),
-            rule=chosen_word(chosen or {}, "initial_state", ("question", "official"), "question"),
+            rule=chosen_word(chosen or {}, "initial_state", RULES, "question"),
             value_layers=paired,
             unpaired=unpaired,
         )

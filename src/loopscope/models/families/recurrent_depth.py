@@ -246,8 +246,8 @@ class RecurrentDepth(LoopedModule):
         rows = batch.source_rows if batch.source_rows is not None else [0] * batch.input_ids.shape[0]
         if batch.segments is None:
             return self.draw_initial_state(rows, batch.attention_mask.sum(dim=1).tolist(), batch.input_ids.shape[1])
-        if self.initial_state.rule == "official":
-            raise LoopscopeError('the rule "official" draws a sequence by its length; run sequences one to a row')
+        if (rule := self.initial_state.rule) != "question":
+            raise LoopscopeError(f'the rule "{rule}" draws a sequence by its length; run sequences one to a row')
         assert batch.position_ids is not None
         assert batch.reach is not None
         counted = self.draw_initial_state(rows, [batch.reach] * len(rows), batch.reach)
