@@ -10,9 +10,9 @@ import pytest
 from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
 from loopscope.report.pack import unpack
-from loopscope.report.write import run_labels
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
+from loopscope.studies.conditions import run_labels
 
 FEW = Bootstrap(resamples=20)
 

@@ -104,3 +104,46 @@ def test_every_format_of_an_unfinished_run_says_so(unfinished_run, format):
 
 def test_bare_names():
     assert bare_name("org/Name-1B@abc") == "name-1b"
+
+
+def test_two_runs_of_one_folder_name_are_told_apart(tmp_path, synthetic):
+    """Each condition finds the rows of its own run, and labels are as short as they can be."""
+
+    def run(where, slope):
+        task = synthetic.Task("sums", {4: synthetic.Paths.of([slope, slope], [-1.0, -1.0])})
+        return synthetic.write_run(tmp_path / where, [task], paths=True)
+
+    records = Records([run("a/run", 0.5), run("b/run", 0.25), run("b/other", 0.125)])
+    assert [updates.condition.run for updates in records.updates] == ["a/run", "b/run", "other"]
+    for updates, slope in zip(records.updates, (0.5, 0.25, 0.125), strict=True):
+        assert records.path(updates.condition, "sums-00000")[1][-1] == pytest.approx(slope - 1.0)
+        assert records.certificates(updates.condition)["slope_low"][0] == pytest.approx(slope)
+        assert records.beside("renormalised", updates.condition).height == 2
+        sweep = next(sweep for sweep in records.sweeps if sweep.condition.same_set(updates.condition))
+        assert sweep.utility[0, 1] - sweep.utility[0, 0] == pytest.approx(slope - 1.0)
+    assert [entry["run"] for entry in records.inputs()] == ["a/run", "b/run", "other"]
+
+
+def test_labels_of_runs_are_unique_and_never_a_whole_path(tmp_path, synthetic):
+    from loopscope.studies.conditions import run_labels
+
+    class At:
+        def __init__(self, *parts):
+            self.path = tmp_path.joinpath(*parts)
+
+    assert run_labels([At("x", "y", "run"), At("z", "y", "run"), At("z", "w", "run")]) == [
+        "x/y/run",
+        "z/y/run",
+        "w/run",
+    ]
+    assert run_labels([At("run"), At("run")]) == ["run (1)", "run (2)"]
+    assert run_labels([At("a  b"), At("a b")]) == ["a b (1)", "a b (2)"]
+
+
+def test_no_table_tells_where_a_run_lies(tmp_path, synthetic):
+    from loopscope.studies import table
+
+    run = synthetic.write_run(tmp_path / "run", [synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})])
+    made = table("mechanism", run)
+    for form in ("text", "markdown", "latex", "csv", "json"):
+        assert str(tmp_path) not in getattr(made, f"to_{form}")()

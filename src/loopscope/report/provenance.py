@@ -6,7 +6,7 @@ from typing import Any
 
 from loopscope.report.sentences import number
 from loopscope.store import Manifest, StoredRun, layout_margin
-from loopscope.studies.conditions import Weights, conditions_of
+from loopscope.studies.conditions import Weights, conditions_of, run_labels
 
 LEVELS = {
     "quick": "quick: utilities at both ends, slope, curvature and gain",
@@ -36,17 +36,17 @@ def warnings_of(runs: Sequence[StoredRun], again: str = "") -> list[str]:
         found.append(f"{toy[0]} is a small model that ships with loopscope. It is here to show the method.")
     if len(toy) > 1:
         found.append(f"{joined(toy)} are small models that ship with loopscope. They are here to show the method.")
-    for run in runs:
+    for run, label in zip(runs, run_labels(runs), strict=True):
         if run.manifest.settings.get("reference") == "own":
             found.append(
-                f"{run.path.resolve().name} was measured against the model's own answers at its trained depth, not "
+                f"{label} was measured against the model's own answers at its trained depth, not "
                 "against the given references. What is called right there is what the model said."
             )
         if not run.finished:
             done, asked = run.examples.height, sum(task.rows for task in run.manifest.tasks)
             more = f" For what is measured since, write the page again: `{again}`." if again else ""
             found.append(
-                f"{run.path.resolve().name} is unfinished: {done} of {asked} questions are measured so far, and this "
+                f"{label} is unfinished: {done} of {asked} questions are measured so far, and this "
                 f"page is about these.{more}"
             )
     return found

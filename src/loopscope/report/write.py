@@ -21,6 +21,7 @@ from loopscope.report.provenance import provenance, warnings_of
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
 from loopscope.store.atomic import clear_write_errors, require_plain, write_atomically
+from loopscope.studies.conditions import run_labels
 from loopscope.studies.records import Records
 from loopscope.studies.registry import open_records
 
@@ -157,14 +158,6 @@ class Page:
             "texts": texts.starts,
             "lens": None if lens is None else lens.described(),
         }
-
-
-def run_labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Names that tell the runs of a page apart: the folder's, numbered where two folders have the same."""
-    names = [run.path.resolve().name for run in runs]
-    return [
-        name if names.count(name) == 1 else f"{name} ({names[: at + 1].count(name)})" for at, name in enumerate(names)
-    ]
 
 
 def _run(run: StoredRun, label: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from loopscope.stats import Bootstrap, Estimate, Interval
-from loopscope.studies.conditions import conditions_of
 from loopscope.studies.paper import PaperCell, PaperRow, tables
 from loopscope.studies.paper.published_numbers import cells, models
 from loopscope.studies.records import Records
@@ -169,7 +168,7 @@ def compare(
         study: only the cells of this table study.
         computed: tables of the same records and bootstrap that there are already, by study; the others are computed.
     """
-    conditions = [condition for run in records.runs for condition in conditions_of(run)]
+    conditions = [condition for _, condition in records.conditions()]
     left_out = absent(conditions)
     notes = (left_out,) if left_out else ()
     if not any(map(in_paper, conditions)):

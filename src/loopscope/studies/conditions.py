@@ -6,8 +6,10 @@ Models, tasks and folders carry whatever name their owners wrote; `title` and `p
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loopscope.store.manifest import layout_margin
@@ -40,7 +42,9 @@ class Condition:
     """One model, evaluation set and update (no update where a study is about depths)."""
 
     run: str
-    """Folder name of the run, as it may be printed."""
+    """Short name of the run, as it may be printed; another one for each run that a study is given (`run_labels`)."""
+    place: str
+    """The run's whole path: what a run is looked up by. It is never printed."""
     model: str
     family: str
     weights: Weights
@@ -109,7 +113,7 @@ class Condition:
 
     def same_set(self, other: Condition) -> bool:
         """Whether both are about one evaluation set of one run, at whatever update."""
-        return (self.run, self.model, self.task, self.split) == (other.run, other.model, other.task, other.split)
+        return (self.place, self.model, self.task, self.split) == (other.place, other.model, other.task, other.split)
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.model_title, self.set_title, self.update) if part)
@@ -129,10 +133,35 @@ def folder_name(run: StoredRun) -> str:
     return printable(run.path.resolve().name)
 
 
-def conditions_of(run: StoredRun) -> list[Condition]:
+def place_of(run: StoredRun) -> str:
+    """The run's whole path, which no other run has."""
+    return str(run.path.resolve())
+
+
+def run_labels(runs: Sequence[StoredRun]) -> list[str]:
+    """Short names that tell runs apart: the folder's, with as many folders above it as that takes.
+
+    A run that is given twice, and folders whose names print alike, are numbered.
+    """
+    paths = [run.path.resolve() for run in runs]
+    names = [_label(path, paths) for path in paths]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: at + 1].count(name)})" for at, name in enumerate(names)
+    ]
+
+
+def _label(path: Path, paths: Sequence[Path]) -> str:
+    others = [other for other in paths if other != path]
+    length = 1
+    while length < len(path.parts) and any(other.parts[-length:] == path.parts[-length:] for other in others):
+        length += 1
+    return "/".join(printable(part) for part in path.parts[-length:])
+
+
+def conditions_of(run: StoredRun, label: str | None = None) -> list[Condition]:
     """The evaluation sets of a run, without a transition; `n` is what the run set out to measure."""
     manifest = run.manifest
-    return [_condition(run, manifest, task) for task in manifest.tasks]
+    return [_condition(run, manifest, task, label or folder_name(run)) for task in manifest.tasks]
 
 
 def at(condition: Condition, transition: int | None, n: int) -> Condition:
@@ -140,11 +169,12 @@ def at(condition: Condition, transition: int | None, n: int) -> Condition:
     return replace(condition, transition=transition, n=n)
 
 
-def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo) -> Condition:
+def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo, label: str) -> Condition:
     model, margin = manifest.model, layout_margin(manifest)
     checks, threshold = (manifest.settings.get(name) for name in ("scalar_checks", "exit_threshold"))
     return Condition(
-        run=folder_name(run),
+        run=label,
+        place=place_of(run),
         model=model.name,
         family=model.family,
         weights=_weights(manifest),

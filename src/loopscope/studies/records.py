@@ -24,7 +24,7 @@ from loopscope.path import (
     within_margin,
 )
 from loopscope.store import StoredRun
-from loopscope.studies.conditions import Condition, at, conditions_of, folder_name
+from loopscope.studies.conditions import Condition, at, conditions_of, folder_name, place_of, run_labels
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -183,22 +183,34 @@ class Records:
 
     def __init__(self, runs: Sequence[StoredRun]) -> None:
         self.runs = tuple(runs)
+        self._labels = run_labels(self.runs)
+
+    def conditions(self) -> Iterator[tuple[StoredRun, Condition]]:
+        """Every evaluation set with its run, without an update; labels tell the runs apart."""
+        for run, label in zip(self.runs, self._labels, strict=True):
+            for condition in conditions_of(run, label):
+                yield run, condition
+
+    def run_of(self, condition: Condition) -> StoredRun:
+        """The run that a condition is of."""
+        return next(run for run in self.runs if place_of(run) == condition.place)
 
     @cached_property
     def updates(self) -> tuple[Updates, ...]:
         """All conditions with records, in the order of runs, tasks and transitions."""
-        return tuple(group for run in self.runs for group in _updates(run))
+        return tuple(group for run, condition in self.conditions() for group in _updates(run, condition))
 
     @cached_property
     def sweeps(self) -> tuple[DepthSweep, ...]:
         """All evaluation sets with utilities at more than one depth."""
-        return tuple(sweep for run in self.runs for sweep in _sweeps(run) if len(sweep.depths) > 1)
+        found = (_sweep(run, condition) for run, condition in self.conditions())
+        return tuple(sweep for sweep in found if sweep is not None and len(sweep.depths) > 1)
 
     def tokens(self) -> Iterator[Tokens]:
         """Token rows by condition, of the runs that were measured with them; one task in memory at a time."""
-        for run in self.runs:
+        for run, condition in self.conditions():
             if run.manifest.tokens:
-                yield from _tokens(run)
+                yield from _tokens(run, condition)
 
     def nothing(self, reason: str) -> str:
         """Why a study has nothing to show: the reason given, unless the runs hold no records at all."""
@@ -214,40 +226,37 @@ class Records:
 
     def path(self, condition: Condition, example_id: str) -> tuple[Floats, Floats] | None:
         """Scales and gains of one stored FP64 path, where the run keeps them."""
-        for run in self.runs:
-            if run.manifest.paths and folder_name(run) == condition.run:
-                row = run.paths.filter(
-                    of_set(condition),
-                    pl.col("transition") == condition.transition,
-                    pl.col("example_id") == example_id,
-                ).collect()
-                if row.height:
-                    return row["alpha"][0].to_numpy(), row["gain"][0].to_numpy()
-        return None
+        run = self.run_of(condition)
+        if not run.manifest.paths:
+            return None
+        row = run.paths.filter(
+            of_set(condition), pl.col("transition") == condition.transition, pl.col("example_id") == example_id
+        ).collect()
+        return (row["alpha"][0].to_numpy(), row["gain"][0].to_numpy()) if row.height else None
 
     def certificates(self, condition: Condition) -> pl.DataFrame | None:
         """The certificates of a condition's updates, where its run has some."""
-        for run in self.runs:
-            if folder_name(run) == condition.run and run.certificates is not None:
-                rows = run.certificates.filter(of_set(condition), pl.col("transition") == condition.transition)
-                # A `Run` names outcomes in the order of their codes.
-                rows = rows.sort("row").with_columns(pl.col("outcome").to_physical().cast(pl.Int8))
-                return rows if rows.height else None
-        return None
+        stored = self.run_of(condition).certificates
+        if stored is None:
+            return None
+        rows = stored.filter(of_set(condition), pl.col("transition") == condition.transition)
+        # A `Run` names outcomes in the order of their codes.
+        rows = rows.sort("row").with_columns(pl.col("outcome").to_physical().cast(pl.Int8))
+        return rows if rows.height else None
 
     def beside(self, table: str, condition: Condition) -> pl.DataFrame | None:
         """The rows of another table about a condition's updates, in the order of the run; None where it has none."""
-        for run in self.runs:
-            if folder_name(run) == condition.run and any(table == known.name for known in run.manifest.tables()):
-                rows = run.read(table).filter(of_set(condition), pl.col("transition") == condition.transition)
-                return rows.sort("row") if rows.height else None
-        return None
+        run = self.run_of(condition)
+        if not any(table == known.name for known in run.manifest.tables()):
+            return None
+        rows = run.read(table).filter(of_set(condition), pl.col("transition") == condition.transition)
+        return rows.sort("row") if rows.height else None
 
     def inputs(self) -> list[dict[str, object]]:
         """What the numbers come from: each run's manifest digest and the hash of every shard."""
         return [
             {
-                "run": folder_name(run),
+                "run": label,
                 "manifest_sha256": run.manifest.digest,
                 "shards": {
                     f"{shard.table}/{run.units[index].name}.parquet": shard.sha256
@@ -255,16 +264,16 @@ class Records:
                     for shard in record.shards
                 },
             }
-            for run in self._sources()
+            for label, run in self._sources()
         ]
 
-    def _sources(self) -> Iterator[StoredRun]:
-        """The runs, and after each the certificates that were made beside it."""
-        for run in self.runs:
-            yield run
+    def _sources(self) -> Iterator[tuple[str, StoredRun]]:
+        """The runs with their labels, and after each the certificates that were made beside it."""
+        for label, run in zip(self._labels, self.runs, strict=True):
+            yield label, run
             if run.certified_run not in (None, run):
                 assert run.certified_run is not None
-                yield run.certified_run
+                yield folder_name(run.certified_run), run.certified_run
 
 
 def of_set(condition: Condition) -> pl.Expr:
@@ -272,33 +281,29 @@ def of_set(condition: Condition) -> pl.Expr:
     return (pl.col("task") == condition.task) & (pl.col("split") == condition.split)
 
 
-def _updates(run: StoredRun) -> Iterator[Updates]:
-    frame = run.records
-    for condition in conditions_of(run):
-        here = frame.filter(of_set(condition))
-        for transition in run.manifest.transitions:
-            rows = here.filter(pl.col("transition") == transition).sort("row")
-            if rows.height:
-                yield Updates(at(condition, transition, rows.height), rows)
+def _updates(run: StoredRun, condition: Condition) -> Iterator[Updates]:
+    here = run.records.filter(of_set(condition))
+    for transition in run.manifest.transitions:
+        rows = here.filter(pl.col("transition") == transition).sort("row")
+        if rows.height:
+            yield Updates(at(condition, transition, rows.height), rows)
 
 
-def _sweeps(run: StoredRun) -> Iterator[DepthSweep]:
-    frame = run.depths
-    for condition in conditions_of(run):
-        rows = frame.filter(of_set(condition))
-        if not rows.height:
-            continue
-        rows = rows.sort("row", "depth")
-        depths = tuple(run.manifest.depths)
-        questions = rows.height // len(depths)
-        ids = rows["example_id"].to_list()[:: len(depths)]
-        yield DepthSweep(
-            at(condition, None, questions),
-            tuple(ids),
-            depths,
-            rows["utility"].to_numpy().reshape(questions, len(depths)),
-            *_choices(run, condition, rows, questions),
-        )
+def _sweep(run: StoredRun, condition: Condition) -> DepthSweep | None:
+    rows = run.depths.filter(of_set(condition))
+    if not rows.height:
+        return None
+    rows = rows.sort("row", "depth")
+    depths = tuple(run.manifest.depths)
+    questions = rows.height // len(depths)
+    ids = rows["example_id"].to_list()[:: len(depths)]
+    return DepthSweep(
+        at(condition, None, questions),
+        tuple(ids),
+        depths,
+        rows["utility"].to_numpy().reshape(questions, len(depths)),
+        *_choices(run, condition, rows, questions),
+    )
 
 
 def _choices(run: StoredRun, condition: Condition, rows: pl.DataFrame, questions: int) -> tuple[Any, Any, Any]:
@@ -310,19 +315,18 @@ def _choices(run: StoredRun, condition: Condition, rows: pl.DataFrame, questions
     return np.asarray(chosen == right[:, None], dtype=np.float64), chosen, right
 
 
-def _tokens(run: StoredRun) -> Iterator[Tokens]:
+def _tokens(run: StoredRun, condition: Condition) -> Iterator[Tokens]:
     gated = ("continues", "exit_depth", "exit_depth_fp64")
     columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", *gated)
-    for condition in conditions_of(run):
-        # One pass over the shards for all transitions: they lie side by side in every shard.
-        rows = run.tokens.filter(of_set(condition))
-        if condition.kind == "options":
-            right = run.examples.lazy().filter(of_set(condition)).select("row", option="correct_option")
-            rows = rows.join(right, on=["row", "option"], how="semi", maintain_order="left")
-        found = rows.select(columns).collect()
-        for transition in run.manifest.transitions:
-            here = found.filter(pl.col("transition") == transition)
-            if here.height:
-                measured = at(condition, transition, here["row"].n_unique())
-                gate = None if here["exit_depth"].null_count() else here.select(gated)
-                yield Tokens(measured, here.filter(pl.col("continues").fill_null(True)), here.height, gate)
+    # One pass over the shards for all transitions: they lie side by side in every shard.
+    rows = run.tokens.filter(of_set(condition))
+    if condition.kind == "options":
+        right = run.examples.lazy().filter(of_set(condition)).select("row", option="correct_option")
+        rows = rows.join(right, on=["row", "option"], how="semi", maintain_order="left")
+    found = rows.select(columns).collect()
+    for transition in run.manifest.transitions:
+        here = found.filter(pl.col("transition") == transition)
+        if here.height:
+            measured = at(condition, transition, here["row"].n_unique())
+            gate = None if here["exit_depth"].null_count() else here.select(gated)
+            yield Tokens(measured, here.filter(pl.col("continues").fill_null(True)), here.height, gate)

@@ -21,7 +21,7 @@ from loopscope.stats import Bootstrap, Difference, Estimate, Mean, OfSums, Stati
 from loopscope.store import StoredRun
 from loopscope.store.resume import Difference as SettingDifference
 from loopscope.store.resume import differences
-from loopscope.studies.conditions import Condition, folder_name, title
+from loopscope.studies.conditions import Condition, run_labels, title
 from loopscope.studies.limits import Check, Limit, parse_limits, require_known
 from loopscope.studies.metrics import CHANGED, METRICS, statistics
 from loopscope.studies.pairing import PairedSet, PairedUpdate, pair
@@ -161,7 +161,7 @@ class RunDiff:
 
     def table(self) -> TableResult[DiffRow]:
         """The differences as a table, for any renderer."""
-        names = [title(folder_name(run)) for run in (self.first, self.second)]
+        names = [title(name) for name in run_labels((self.first, self.second))]
         columns = (
             label("condition.set_title", "Task"),
             UPDATE,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loopscope.errors import setting
 from loopscope.stats import Clusters
 from loopscope.store import StoredRun
-from loopscope.studies.conditions import Condition, at, conditions_of
+from loopscope.studies.conditions import Condition, at
 from loopscope.studies.records import Mask, Records, of_set
 
 
@@ -63,12 +63,11 @@ class TraceRows:
 
 def trace_rows(records: Records) -> Iterator[TraceRows]:
     """Every evaluation set of the runs that hold a trace of two loops or more; one in memory at a time."""
-    for run in records.runs:
+    for run, condition in records.conditions():
         if run.manifest.settings.get("trace") and run.manifest.depths[-1] > 1:
-            for condition in conditions_of(run):
-                found = _of(run, condition)
-                if len(found.row_P):
-                    yield found
+            found = _of(run, condition)
+            if len(found.row_P):
+                yield found
 
 
 def no_trace(records: Records) -> str:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from loopscope.control.comparison import split_by_question
 from loopscope.control.trace import Trace
 from loopscope.store import StoredRun
-from loopscope.studies.conditions import Condition, conditions_of
+from loopscope.studies.conditions import Condition
 from loopscope.studies.records import Records, of_set
 
 Source: TypeAlias = "tuple[StoredRun, Condition]"
@@ -38,7 +38,7 @@ class TracePair:
 
 def trace_pairs(records: Records) -> Iterator[TracePair]:
     """By model and task: the train split beside each other split; halves of the questions where there is but one."""
-    held = [(run, condition) for run in records.runs if "trace" in _tables(run) for condition in conditions_of(run)]
+    held = [(run, condition) for run, condition in records.conditions() if "trace" in _tables(run)]
     for run, condition in held:
         same = [
             (other, found)

@@ -118,7 +118,8 @@ def as_dict(result: TableResult[Row]) -> dict[str, Any]:
 def row_dict(row: Row) -> dict[str, Any]:
     """Plain values of one row."""
     measures = {name: plain(row.value(name)) for name in row.measures()}
-    return {"condition": asdict(row.condition), "key": row.key, **measures}
+    condition = {name: value for name, value in asdict(row.condition).items() if name != "place"}
+    return {"condition": condition, "key": row.key, **measures}
 
 
 def plain(value: Value) -> Any:

@@ -16,8 +16,7 @@ import numpy as np
 from loopscope.errors import setting
 from loopscope.path import nearest_action
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio, Spearman, Statistic
-from loopscope.store import StoredRun
-from loopscope.studies.conditions import Condition, folder_name
+from loopscope.studies.conditions import Condition
 from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates, of_set
 from loopscope.studies.result import COUNT, IDENTITY, Column, Panel, Row, TableResult, column, fixed, percent
 from loopscope.studies.usable_conditions import no_updates, notes_on
@@ -127,21 +126,11 @@ def _same_update(records: Records, own: Updates, other: Updates) -> bool:
 
 def _identity(records: Records, condition: Condition) -> tuple[object, ...]:
     """Weights, data and wording: what two runs must have in common."""
-    manifest = _run(records, condition).manifest
+    manifest = records.run_of(condition).manifest
     model, task = manifest.model, manifest.task(condition.task, condition.split)
     drawn = manifest.seeds
     data = (task.name, task.split, task.data_sha256, task.template_sha256)
     return (model.name, tuple(sorted(model.weights.items())), model.config_sha256, tuple(sorted(drawn.items())), *data)
-
-
-def _run(records: Records, condition: Condition) -> StoredRun:
-    def is_its(run: StoredRun) -> bool:
-        return (folder_name(run), run.manifest.settings.get("reference", "given")) == (
-            condition.run,
-            condition.reference,
-        )
-
-    return next(run for run in records.runs if is_its(run))
 
 
 def _paired(records: Records, own: Updates, given: Updates) -> Pair:
@@ -153,7 +142,7 @@ def _paired(records: Records, own: Updates, given: Updates) -> Pair:
     )
     answers = [
         shared.join(
-            _run(records, condition).examples.filter(of_set(condition)),
+            records.run_of(condition).examples.filter(of_set(condition)),
             on="example_id",
             how="left",
             maintain_order="left",

@@ -15,7 +15,7 @@ import polars as pl
 
 from loopscope.errors import setting
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio, Statistic
-from loopscope.studies.conditions import Condition, at, conditions_of
+from loopscope.studies.conditions import Condition, at
 from loopscope.studies.records import Floats, Records, of_set
 from loopscope.studies.result import COUNT, IDENTITY, Panel, Row, TableResult, column, fixed, label, percent
 from loopscope.studies.usable_conditions import notes_on
@@ -140,29 +140,27 @@ def nothing_changed() -> str:
 
 def changed_courses(records: Records) -> Iterator[Course]:
     """The trajectories of every run that has some."""
-    for run in records.runs:
+    for run, condition in records.conditions():
         if not run.manifest.settings.get("trajectories"):
             continue
-        found, kept = run.trajectories.collect(), run.depths
-        for condition in conditions_of(run):
-            here = found.filter(of_set(condition))
-            full = {depth: _by_row(rows) for (depth,), rows in kept.filter(of_set(condition)).group_by("depth")}
-            groups = here.sort("transition", "onwards", "scale").group_by(
-                "transition", "onwards", "scale", maintain_order=True
+        here = run.trajectories.filter(of_set(condition)).collect()
+        full = {depth: _by_row(rows) for (depth,), rows in run.depths.filter(of_set(condition)).group_by("depth")}
+        groups = here.sort("transition", "onwards", "scale").group_by(
+            "transition", "onwards", "scale", maintain_order=True
+        )
+        for (first, onwards, scale), rows in groups:
+            depths = tuple(sorted(rows["depth"].unique().to_list()))
+            utility = np.stack([_by_row(rows.filter(pl.col("depth") == depth)) for depth in depths], axis=1)
+            nothing = np.full(len(utility), np.nan)
+            yield Course(
+                at(condition, first, len(utility)),
+                onwards,
+                scale,
+                depths,
+                utility,
+                np.stack([full.get(depth, nothing) for depth in depths], axis=1),
+                full.get(first, nothing),
             )
-            for (first, onwards, scale), rows in groups:
-                depths = tuple(sorted(rows["depth"].unique().to_list()))
-                utility = np.stack([_by_row(rows.filter(pl.col("depth") == depth)) for depth in depths], axis=1)
-                nothing = np.full(len(utility), np.nan)
-                yield Course(
-                    at(condition, first, len(utility)),
-                    onwards,
-                    scale,
-                    depths,
-                    utility,
-                    np.stack([full.get(depth, nothing) for depth in depths], axis=1),
-                    full.get(first, nothing),
-                )
 
 
 def _by_row(rows: pl.DataFrame) -> Floats:
