@@ -2,9 +2,9 @@
 
 import errno
 import os
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -58,10 +58,13 @@ def test_help_imports_nothing_heavy():
 
 
 def test_help_answers_in_a_blink():
+    """Processor time: other work on the machine does not count."""
+
     def seconds() -> float:
-        start = time.perf_counter()
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert loopscope("--help").returncode == 0
-        return time.perf_counter() - start
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
     assert min(seconds() for _ in range(5)) < 0.3
 

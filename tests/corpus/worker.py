@@ -38,11 +38,11 @@ def main(shared: Path, scratch: Path, first: int) -> None:
         os.chdir(here)
         say.write(json.dumps({"start": number}) + "\n")
         reset_peak()
-        before, began = memory("VmRSS"), time.monotonic()
+        before, began = memory("VmRSS"), time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             outcome = case.act(Place(here, shared))
-        took, grown = time.monotonic() - began, memory("VmHWM") - before
+        took, grown = time.process_time() - began, memory("VmHWM") - before
         for handled in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(handled, signal.SIG_DFL if handled is not signal.SIGINT else signal.default_int_handler)
         os.chdir(scratch)
