@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 
 from loopscope.errors import LARGEST_SEED, LoopscopeError, choice, fraction, optional_text, setting, switch, text, whole
+from loopscope.measuring.continued import StateSource
 from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.estimate import SECONDS, CostEstimate, estimate
 from loopscope.measuring.plan import ModelRequest, Request
@@ -16,6 +17,7 @@ from loopscope.measuring.progress import STYLES, Style
 from loopscope.measuring.protocols import DEFAULT, find_protocol
 from loopscope.measuring.run import Notify, run_request
 from loopscope.measuring.settings import (
+    DEEPEST,
     MOST_CANDIDATES,
     MOST_QUESTIONS,
     MOST_WORKERS,
@@ -66,6 +68,8 @@ def measure(
     renormalise: bool = False,
     reference: str = "given",
     trajectories: Sequence[float] | float | str | None = None,
+    keep_states: int | None = None,
+    continue_from: Text | None = None,
     limit: int | str | Mapping[str, int] | None = None,
     ids: Numbers | Mapping[str, Numbers] | None = None,
     protocol: str = DEFAULT,
@@ -119,6 +123,9 @@ def measure(
         reference: "given", or "own": the model's own greedy answer (or option) at its trained depth, without labels.
         trajectories: scales; store the utilities that follow if an update is taken at such a scale, and if every later
             one is, too, for each of `transitions` and from the first loop on.
+        keep_states: a depth; store the recurrent states there, from which another pass can go on.
+        continue_from: a finished run of the same weights, questions, batches and dtype that kept its states: go on from
+            there, bit for bit as if the whole way had been walked.
         limit: the most rows of each task, or of some tasks by name.
         ids: these source rows of each task only, or of some tasks by name.
         protocol: "loopscope", or "paper": whatever is left out here is as in the paper (`measuring.protocols`).
@@ -202,6 +209,7 @@ def plan(
 def _request(call: SimpleNamespace) -> Request:
     """What a call of `measure` asks for, checked."""
     protocol = find_protocol(call.protocol)
+    source = None if call.continue_from is None else StateSource(call.continue_from)
     candidates = 0 if call.lens is None else whole("lens", call.lens, 1, MOST_CANDIDATES)
     settings = Settings.of(
         call.transitions,
@@ -218,6 +226,8 @@ def _request(call: SimpleNamespace) -> Request:
         trajectories=scale_list("trajectories", call.trajectories),
         protocol=call.protocol,
         batch=BatchPolicy.parse(_or(call.batch_size, protocol.batch_size)),
+        keep_states=None if call.keep_states is None else whole("keep_states", call.keep_states, 0, DEEPEST),
+        continue_from=None if source is None else source.identity,
         unit_size=whole("unit_size", call.unit_size, 1, MOST_QUESTIONS),
         readout_dtype=choice("readout_dtype", _named(_or(call.readout_dtype, protocol.readout_dtype)), READOUT_DTYPES),
         scalar_checks=whole("scalar_checks", call.scalar_checks, 0, MOST_QUESTIONS),
@@ -252,6 +262,7 @@ def _request(call: SimpleNamespace) -> Request:
             ),
         ),
         settings,
+        None if source is None else source.path,
     )
 
 

@@ -38,6 +38,10 @@ def measure(
     initial_state: Annotated[
         str | None, flag("--initial-state", "How H_0 is drawn, if it is: question, paper or official.")
     ] = None,
+    keep_states: Annotated[int | None, flag("--keep-states", "Store the recurrent states at this depth.")] = None,
+    continue_from: Annotated[
+        str | None, flag("--continue-from", "Go on from the states that this run kept, bit for bit.")
+    ] = None,
     limit: Annotated[str, flag("--limit", "At most so many questions: 100, or gsm8k=100,piqa=50.")] = "",
     ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.certificates import require_affine
+from loopscope.measuring.continued import CIRCUMSTANCES
 from loopscope.measuring.progress import Style
-from loopscope.measuring.replay import CIRCUMSTANCES, request_of
+from loopscope.measuring.replay import request_of
 from loopscope.measuring.run import Notify, run_request
 from loopscope.store.column_types import Level
 from loopscope.store.manifest import Manifest
@@ -25,7 +26,8 @@ from loopscope.store.run import StoredRun
 _CHOSEN = (
     *("level", "tokens", "paths", "depths", "batch"),
     *("settings.certify", "settings.trace", "settings.lens", "settings.scalar_checks"),
-    *("settings.scales_to", "settings.renormalise", "settings.trajectories"),
+    *("settings.scales_to", "settings.renormalise", "settings.trajectories", "settings.keep_states"),
+    "settings.continue_from",
 )
 """What the certificates' own run chooses for itself; its batches are those of the device that it runs on."""
 
@@ -75,6 +77,8 @@ def certify_run(
         scales_to=None,
         renormalise=False,
         trajectories=(),
+        keep_states=None,
+        continue_from=None,
     )
 
     def check(wanted: Manifest) -> None:

@@ -31,6 +31,7 @@ from loopscope.measuring.progress import stage
 from loopscope.measuring.reading import LOGITS, Reading, readout_of
 from loopscope.measuring.renormalised import renormalised_columns
 from loopscope.measuring.settings import Settings
+from loopscope.measuring.stored_states import Midway
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
 from loopscope.measuring.trace import Trace
 from loopscope.measuring.trajectories import Trajectories
@@ -105,12 +106,18 @@ Tables = dict[str, Columns]
 
 
 class Trip:
-    """A batch on its way through the loops of a model."""
+    """A batch on its way through the loops of a model, from the beginning or from where it was stored."""
 
     def __init__(
-        self, model: LoopedModel, settings: Settings, questions: Sequence[Question], *, careful: bool = False
+        self,
+        model: LoopedModel,
+        settings: Settings,
+        questions: Sequence[Question],
+        *,
+        careful: bool = False,
+        start: Midway | None = None,
     ) -> None:
-        self._model, self._settings, self._careful = model, settings, careful
+        self._model, self._settings, self._careful, self._start = model, settings, careful, start
         packing, device = collate(questions), model.device
         own = packing.sequences is packing.batch
         batch = pinned(packing.batch, device)
@@ -145,16 +152,19 @@ class Trip:
         device = model.device
         with stage("forward", device):
             walk = Walk.of(model, self._packing.batch)
+            if self._start is not None:
+                self._start.resume(walk, gate)
             self._layout = self._layout.given(self._context(walk))
         self._readings = readings = self._readout.readings(self._layout)
         self._trace = trace = Trace(self._readout, self._layout, settings) if settings.trace else None
         followed = self._trajectories()
-        state = before = None
-        for depth in range(deepest + 1):
+        state = before = kept = None
+        first = walk.depth
+        for depth in range(first, deepest + 1):
             packed = walk.state
             with stage("forward", device):
                 walk.to(depth)
-            if followed is not None and depth:
+            if followed is not None and depth > first:
                 with stage("trajectories", device):
                     followed.see(packed, walk)
             state, before = self._packing.separate(walk.state), state
@@ -167,9 +177,12 @@ class Trip:
             if trace is not None and depth <= settings.deepest:
                 with stage("trace", device):
                     trace.see(depth, state)
-            if gate is not None:
+            if gate is not None and depth > first:
                 with stage("gate", device):
                     gate.see(depth, state)
+            if depth == settings.keep_states:
+                with stage("keep states", device):
+                    kept = Midway.of(self._layout.questions, walk, gate)
             if depth in settings.depths and not self._is_surveyed(depth):
                 with stage("depths", device):
                     readings.read(depth, state)
@@ -187,7 +200,7 @@ class Trip:
             rows += [{"trajectories": columns} for columns in followed.found]
         finite = Later(self._require_finite, *self._finite.values())
         again = None if self._careful else self._carefully
-        return PendingTrip(finite, depths, rows, self.ways_taken, self.notes, again)
+        return PendingTrip(finite, depths, rows, self.ways_taken, self.notes, again, kept)
 
     def _context(self, walk: Walk) -> Context | None:
         """What a readout may ask for: the context of the sequences in rows of their own."""
@@ -205,7 +218,7 @@ class Trip:
 
     def _carefully(self) -> Tables:
         """The same trip again, waiting for the device wherever its kernels may give up a token."""
-        trip = Trip(self._model, self._settings, self._layout.questions, careful=True)
+        trip = Trip(self._model, self._settings, self._layout.questions, careful=True, start=self._start)
         tables = trip.run()
         self._ways_again = trip.ways_taken()
         return tables
@@ -217,9 +230,10 @@ class Trip:
 
     def _gate(self) -> GateTrace | None:
         settings = self._settings
-        if not (settings.tokens or (settings.level is not Level.QUICK and settings.transitions)):
+        keeps = settings.keep_states is not None  # the pass that goes on from there may ask for anything
+        if not (keeps or settings.tokens or (settings.level is not Level.QUICK and settings.transitions)):
             return None
-        stored = self._layout.positions_N2 if settings.tokens else None
+        stored = self._layout.positions_N2 if settings.tokens or keeps else None
         return gate_trace(self._model, settings.exit_threshold, stored)
 
     def _trajectories(self) -> Trajectories | None:
@@ -298,7 +312,7 @@ class Trip:
         if self._settings.level is not Level.QUICK:
             counted_B = self._layout.question_sum(continuing_R.double())
             tables["questions"]["gate_continuing"] = counted_B.to(torch.int32)
-        if decision.tokens is not None:
+        if decision.tokens is not None and self._settings.tokens:
             tables["tokens"].update(gate_columns(decision.tokens, transition))
 
     def _depth(self, depth: int, found: Reading) -> Columns:
@@ -331,6 +345,7 @@ class PendingTrip:
         repeated: after `finish`, whether the batch had to be measured again.
         ways_taken: after `finish`, tells how φ was computed.
         notes: and what there is to say about it.
+        kept: after `finish`, the batch at the depth whose states are kept.
     """
 
     def __init__(
@@ -341,7 +356,9 @@ class PendingTrip:
         ways_taken: Callable[[], set[str]],
         notes: Callable[[], set[str]],
         again: Callable[[], Tables] | None = None,
+        kept: Midway | None = None,
     ) -> None:
+        self.kept = kept
         self._again, self.repeated, self.ways_taken, self.notes = again, False, ways_taken, notes
         self._depths = len(depths)
         self._names = [list(tables) for tables in updates]

@@ -23,10 +23,12 @@ import torch
 
 from loopscope.measuring.depth_pass import Tables
 from loopscope.measuring.layout import Question, padded_tokens, plan_batches
+from loopscope.measuring.own_answers import OwnAnswers, own_answers
 from loopscope.measuring.plan import Request
 from loopscope.measuring.run import chat_of, prepare
 from loopscope.measuring.transfer import stacked
 from loopscope.measuring.worker import LocalEngine, Measured, Worker, release
+from loopscope.store.run_directory import WorkUnit
 from loopscope.store.shards import encode, to_arrow
 from loopscope.store.tables import TABLES
 
@@ -48,17 +50,41 @@ class BatchSize(NamedTuple):
         """Padded tokens."""
         return self.rows * self.width
 
+    @property
+    def terms(self) -> tuple[float, float, float]:
+        """What `Fit` finds a cost for: a batch, its padded tokens, the pairs of tokens of its rows."""
+        return 1.0, self.tokens, self.tokens * self.width
+
+
+class AnswerSize(NamedTuple):
+    """What decides how long generating the own answers of a batch takes: one token of every row in each step."""
+
+    rows: int
+    prompt: int
+    steps: int
+
+    @property
+    def terms(self) -> tuple[float, float, float]:
+        """What `Fit` finds a cost for: a step, a generated token, a padded token of the prompts."""
+        return self.steps, self.steps * self.rows, self.rows * self.prompt
+
+
+Size = BatchSize | AnswerSize
+
 
 @dataclass(frozen=True)
 class Fit:
-    """Seconds for a batch, for a padded token of it, and for a pair of tokens of a row; none of them negative."""
+    """Seconds for a batch, for a padded token of it, and for a pair of tokens of a row; none of them negative.
+
+    Of own answers: for a step, for a generated token, for a padded token of the prompts.
+    """
 
     batch: float
     token: float
     pair: float
 
     @classmethod
-    def of(cls, sizes: Sequence[BatchSize], seconds: Sequence[float]) -> Fit:
+    def of(cls, sizes: Sequence[Size], seconds: Sequence[float]) -> Fit:
         """Least squares of relative errors over the terms that come out positive.
 
         >>> Fit.of([BatchSize(1, 10), BatchSize(2, 10), BatchSize(4, 10)], [1.1, 1.2, 1.4])
@@ -76,14 +102,14 @@ class Fit:
                 found[list(chosen)] = solved
         return cls(*(float(f"{value:.12g}") for value in found))
 
-    def seconds(self, sizes: Sequence[BatchSize]) -> Floats:
+    def seconds(self, sizes: Sequence[Size]) -> Floats:
         """What batches of these sizes take."""
         found: Floats = (_terms(sizes) * np.array([self.batch, self.token, self.pair])).sum(axis=1)
         return found
 
 
-def _terms(sizes: Sequence[BatchSize]) -> Floats:
-    return np.array([[1.0, size.tokens, size.tokens * size.width] for size in sizes])
+def _terms(sizes: Sequence[Size]) -> Floats:
+    return np.array([size.terms for size in sizes], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -102,6 +128,8 @@ class CostEstimate:
         memory: bytes at the largest batch: of the GPU, or of the process.
         disk: bytes of the run directory.
         timed: batches that were timed.
+        answering: seconds of the pass that generating own answers takes, taken to be as long as the given references.
+        states: bytes of the disk that kept states take.
     """
 
     model: str
@@ -115,6 +143,8 @@ class CostEstimate:
     memory: int
     disk: int
     timed: int
+    answering: float = 0.0
+    states: int = 0
 
     @property
     def questions(self) -> int:
@@ -124,15 +154,17 @@ class CostEstimate:
     def lines(self) -> list[str]:
         """For people."""
         listed = ", ".join(f"{task} {count:,}" for task, count in self.tasks.items())
+        answering = f", {duration(self.answering)} of it for own answers" if self.answering else ""
+        states = f", {size(self.states)} of it kept states" if self.states else ""
         return [
             f"model      {self.model}",
             f"questions  {self.questions:,} ({listed})",
             f"tokens     {self.tokens:,} in {self.batches:,} batches; {self.padded:,} with padding"
             f" ({self.padded / self.tokens:.2f} ×)",
-            f"time       {duration(self.seconds)} for the pass, after {duration(self.loading)} of loading"
+            f"time       {duration(self.seconds)} for the pass{answering}, after {duration(self.loading)} of loading"
             f" (single batches are foretold to ± {self.error:.0%}, from {self.timed} timed ones)",
             f"memory     {size(self.memory)} at the largest batch",
-            f"disk       {size(self.disk)}",
+            f"disk       {size(self.disk)}{states}",
         ]
 
     def __str__(self) -> str:
@@ -151,31 +183,53 @@ def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
         loaded = request.data.load(chat_of(engine.tokenizer))
     settings = request.settings.on(engine.facts().device_type)
     prepared = prepare(request, loaded, engine.facts(), engine.tokenizer)
-    batches: list[list[Question]] = []
-    units = 0
-    for planned in prepared.tasks:
-        questions = engine.encoder.questions(planned.task, planned.rows, 0)
-        for start in range(0, len(questions), settings.unit_size):
-            batches += plan_batches(questions[start : start + settings.unit_size], settings.batch)
-            units += 1
+    batches: list[_Planned] = []
+    for unit in prepared.manifest.units():
+        planned = prepared.task_of(unit)
+        questions = engine.encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
+        stored = None if engine.stored is None else engine.stored(unit)
+        cut = plan_batches(questions, settings.batch) if stored is None else stored.batches(questions)
+        batches += [_Planned(unit, batch, _size(batch)) for batch in cut]
     loading = time.perf_counter() - began
-    sizes = [_size(batch) for batch in batches]
-    timings = _timed(Worker(engine.model, settings), batches, sizes, seconds)
-    fit = Fit.of([sizes[i] for i in timings.seconds], list(timings.seconds.values()))
-    everyone = [question for batch in batches for question in batch]
+    answers = own_answers(engine.model, engine.tokenizer, settings)
+    timings = _timed(Worker(engine.model, settings, stored=engine.stored), answers, batches, seconds)
+    parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
+    fits = [Fit.of(*part) for part in parts]
+    totals = [float(fits[0].seconds([batch.size for batch in batches]).sum())]
+    totals += [float(fit.seconds([_answer_size(batch.questions) for batch in batches]).sum()) for fit in fits[1:]]
+    everyone = [question for batch in batches for question in batch.questions]
+    padded = sum(batch.size.tokens for batch in batches)
+    states = int(timings.states_per_token * padded)
     return CostEstimate(
         model=prepared.manifest.model.name,
         tasks={planned.task.name: len(planned.rows) for planned in prepared.tasks},
         tokens=sum(question.positions for question in everyone),
-        padded=sum(map(padded_tokens, batches)),
+        padded=padded,
         batches=len(batches),
-        seconds=float(fit.seconds(sizes).sum()),
-        error=_left_out_error([sizes[i] for i in timings.seconds], list(timings.seconds.values())),
+        seconds=sum(totals),
+        error=_left_out_error(parts),
         loading=loading,
         memory=timings.memory,
-        disk=units * timings.per_unit + int(timings.per_question * len(everyone)),
-        timed=len(timings.seconds),
+        disk=len(prepared.manifest.units()) * timings.per_unit + int(timings.per_question * len(everyone)) + states,
+        timed=len(timings.passed.seconds),
+        answering=sum(totals[1:]),
+        states=states,
     )
+
+
+class _Planned(NamedTuple):
+    """A batch of a unit."""
+
+    unit: WorkUnit
+    questions: list[Question]
+    size: BatchSize
+
+
+class _Part(NamedTuple):
+    """Sizes of what was timed, and how long each took."""
+
+    sizes: list[Size]
+    seconds: list[float]
 
 
 def _size(batch: Sequence[Question]) -> BatchSize:
@@ -183,37 +237,60 @@ def _size(batch: Sequence[Question]) -> BatchSize:
     return BatchSize(padded_tokens(batch) // width, width)
 
 
+def _answer_size(batch: Sequence[Question]) -> Size:
+    """An own option takes a pass to the trained depth, an own solution a step for each of its tokens."""
+    if batch[0].example.answer is not None:
+        return _size(batch)
+    given = [question.example.sequences[0] for question in batch]
+    prompts, steps = [s.positions[0] + 1 for s in given], [len(s.targets) for s in given]
+    return AnswerSize(len(given), max(prompts), max(steps))
+
+
 class _Timings(NamedTuple):
-    seconds: dict[int, float]
+    passed: _Part
+    answered: _Part
     memory: int
     per_unit: int
     per_question: float
+    states_per_token: float
 
 
-def _timed(worker: Worker, batches: Sequence[list[Question]], sizes: Sequence[BatchSize], budget: float) -> _Timings:
+def _timed(worker: Worker, answers: OwnAnswers | None, batches: Sequence[_Planned], budget: float) -> _Timings:
     """Batches in an order in which any beginning has all sizes; the largest runs first and is timed the second time."""
-    _measured(worker, batches[max(range(len(batches)), key=lambda index: sizes[index].tokens)])
+    ordered = sorted(batches, key=lambda batch: -batch.size.tokens)
+    _measured(worker, ordered[0].unit, _answered(answers, ordered[0].questions))
     memory = _memory()
     alike: dict[tuple[str, ...], list[Tables]] = defaultdict(list)
-    found: dict[int, float] = {}
+    passed, answered = _Part([], []), _Part([], [])
+    questions = tokens = states = 0
     began = time.perf_counter()
-    ordered = sorted(range(len(batches)), key=lambda index: -sizes[index].tokens)
     for place in _spread(len(ordered)):
-        if len(found) >= LEAST_TIMED and time.perf_counter() - began > budget:
+        if len(passed.seconds) >= LEAST_TIMED and time.perf_counter() - began > budget:
             break
-        index = ordered[place]
+        unit, batch, _ = ordered[place]
         start = time.perf_counter()
-        measured = _measured(worker, batches[index])
-        found[index] = time.perf_counter() - start
+        asked = _answered(answers, batch)
+        between = time.perf_counter()
+        measured = _measured(worker, unit, asked)
+        passed.seconds.append(time.perf_counter() - between)
+        passed.sizes.append(_size(asked))
+        answered.seconds.append(between - start)
+        answered.sizes.append(_answer_size(batch))
         alike[tuple(measured.tables["questions"])].append(measured.tables)
+        questions, tokens = questions + len(batch), tokens + _size(asked).tokens
+        states += 0 if measured.states is None else len(measured.states)
     release()
     stored = [_disk(tables) for tables in alike.values()]
-    questions = sum(len(batches[index]) for index in found)
-    return _Timings(found, memory, stored[0].shards, sum(part.rows for part in stored) / questions)
+    per_question = sum(part.rows for part in stored) / questions
+    return _Timings(passed, answered, memory, stored[0].shards, per_question, states / tokens)
 
 
-def _measured(worker: Worker, batch: list[Question]) -> Measured[int]:
-    found = next(step for step in worker.run([(0, batch)]) if isinstance(step, Measured))
+def _answered(answers: OwnAnswers | None, batch: Sequence[Question]) -> Sequence[Question]:
+    return batch if answers is None else answers(batch)
+
+
+def _measured(worker: Worker, unit: WorkUnit, batch: Sequence[Question]) -> Measured[WorkUnit]:
+    found = next(step for step in worker.run([(unit, batch)]) if isinstance(step, Measured))
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return found
@@ -236,15 +313,19 @@ def _spread(count: int) -> Iterator[int]:
         parts *= 2
 
 
-def _left_out_error(sizes: Sequence[BatchSize], seconds: Sequence[float]) -> float:
-    """Root mean square of the relative error at each timing, predicted from the others."""
-    if len(seconds) < 2:
+def _left_out_error(parts: Sequence[_Part]) -> float:
+    """Root mean square of the relative error at each timed batch, predicted from the others, all parts together."""
+    count = len(parts[0].seconds)
+    if count < 2:
         return float("nan")
     errors = []
-    for left in range(len(seconds)):
-        others = [i for i in range(len(seconds)) if i != left]
-        fit = Fit.of([sizes[i] for i in others], [seconds[i] for i in others])
-        errors.append(float(fit.seconds([sizes[left]])[0]) / seconds[left] - 1)
+    for left in range(count):
+        others = [i for i in range(count) if i != left]
+        foretold = took = 0.0
+        for sizes, seconds in parts:
+            fit = Fit.of([sizes[i] for i in others], [seconds[i] for i in others])
+            foretold, took = foretold + float(fit.seconds([sizes[left]])[0]), took + seconds[left]
+        errors.append(foretold / took - 1)
     return float(np.sqrt(np.mean(np.square(errors))))
 
 

@@ -138,11 +138,12 @@ class ModelRequest:
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that a pass is asked for."""
+    """Everything that a pass is asked for; `source` is the run that it goes on from, by its path."""
 
     model: ModelRequest
     data: DataRequest
     settings: Settings
+    source: str | None = None
 
     def needing(self, loaded: Sequence[LoadedTask]) -> Request:
         """The same request, which loads a tokenizer only if there are texts."""
@@ -159,6 +160,7 @@ class Request:
             "seed": self.model.seed,
             "tokenizer": absolute(tokenizer) if isinstance(tokenizer, str | None) else {"given": tokenizer.source},
             **self.data.as_event(),
+            **({} if self.source is None else {"continue_from": self.source}),
             "folder": str(Path.cwd()),
         }
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.continued import CIRCUMSTANCES
 from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.depth_pass import Trip
 from loopscope.measuring.given_rows import given_task
@@ -135,16 +136,6 @@ def _flat(column: Column, values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     return flat
 
 
-CIRCUMSTANCES = (
-    "loopscope_version",
-    "code_sha256",
-    "device",
-    "libraries",
-    "model.spec",
-    "model.name",
-    "model.revision",
-)
-"""What may differ from the run; then rounding may differ, too. So may weights of which an older run says nothing."""
 _STRANGE = "not the sources of the run"
 
 

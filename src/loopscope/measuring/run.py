@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.certificates import require_affine
+from loopscope.measuring.continued import StateSource
 from loopscope.measuring.own_answers import require_trained_depth
 from loopscope.measuring.plan import (
     ModelFacts,
@@ -87,6 +88,9 @@ def run_request(
         prepared = prepare(request, loaded, facts, chosen.tokenizer, command_line)
         if request.settings.share_context and not any(task.kind == "options" for task in loaded):
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
+        if request.source is not None:
+            for line in StateSource(request.source).notices(prepared.manifest):
+                notify(line)
         if check is not None:
             check(prepared.manifest)
         with open_or_create(output, prepared.manifest) as writer:
@@ -145,8 +149,10 @@ def prepare(
     encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long)
     planned = tuple(encoder.plan(task, request.data.limit_of(task)) for task in loaded)
     sha256 = None if tokenizer is None else tokenizer.sha256
-    prompting = request.data.prompting
-    return Prepared(build_manifest(facts, sha256, planned, settings, command_line, prompting), planned)
+    manifest = build_manifest(facts, sha256, planned, settings, command_line, request.data.prompting)
+    if request.source is not None:
+        StateSource(request.source).check(manifest)
+    return Prepared(manifest, planned)
 
 
 def chat_of(tokenizer: Tokenizer | None) -> ChatTemplate:
@@ -198,7 +204,7 @@ def run_pending(
                     writer.log("notice", unit=unit.index, message=line)
                 if measured.ways_taken:
                     writer.log("ways", unit=unit.index, names=sorted(measured.ways_taken))
-                writer.commit(unit, measured.tables)
+                writer.commit(unit, measured.tables, measured.states)
 
         for step in engine.run(pending, prepared.task_of):
             if isinstance(step, MeasuredBatch):

@@ -326,6 +326,8 @@ class Settings:
         reference: "given", the task's own, or "own", the model's own answer at its trained depth.
         trajectories: scales at which updates are changed, to see what the later loops make of it.
         protocol: whose protocol the caller chose; what it sets stands in the settings themselves.
+        keep_states: the depth whose recurrent states are stored; None stores none.
+        continue_from: which run's stored states the pass goes on from, and their `depth`; None walks the whole way.
     """
 
     transitions: tuple[int, ...]
@@ -348,6 +350,8 @@ class Settings:
     reference: str = "given"
     trajectories: tuple[float, ...] = ()
     protocol: str = DEFAULT
+    keep_states: int | None = None
+    continue_from: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -376,6 +380,14 @@ class Settings:
                 f"{setting('trajectories')} changes updates: name some with {setting('transitions')},"
                 f" and where to follow them to with {setting('depths')}"
             )
+        if self.depths[0] < self.start:
+            raise LoopscopeError(
+                f"{setting('continue_from')} goes on from depth {self.start}, and depth {self.depths[0]} lies before"
+                f" it: ask {setting('transitions')} and {setting('depths')} from {self.start} on"
+            )
+        for name in ("trace", "trajectories"):
+            if self.start and getattr(self, name):
+                raise LoopscopeError(f"{setting(name)} begins at the first loop: leave out {setting('continue_from')}")
         if self.batch.name == "paper" and self.unit_size % 2:
             raise LoopscopeError(
                 f"{setting('batch_size', 'paper')} pairs questions in source order:"
@@ -388,12 +400,13 @@ class Settings:
             )
 
     @classmethod
-    def of(cls, transitions: Numbers, depths: Numbers, level: Level | str, **rest: object) -> Settings:
-        """Settings with the ends of every transition added to the depths."""
+    def of(cls, transitions: Numbers, depths: Numbers, level: Level | str, **rest: Any) -> Settings:
+        """Settings with the ends of every transition, and where states are kept, added to the depths."""
         updates = depth_list("transitions", transitions)
-        stored = {*depth_list("depths", depths), *updates, *(t + 1 for t in updates)}
+        kept = () if rest.get("keep_states") is None else (rest["keep_states"],)
+        stored = {*depth_list("depths", depths), *updates, *(t + 1 for t in updates), *kept}
         chosen = Level(choice("level", level, list(Level)))
-        return cls(updates, tuple(sorted(stored)), chosen, **rest)  # type: ignore[arg-type]
+        return cls(updates, tuple(sorted(stored)), chosen, **rest)
 
     def on(self, device_type: str) -> Settings:
         """The same settings with batches that suit a kind of device."""
@@ -403,7 +416,7 @@ class Settings:
         """What is not as it is by default, for a manifest: a run from before there was a choice then still replays."""
         plain = Settings(self.transitions, self.depths)
         names = ["share_context", "certify", "trace", "lens", "scales_to", "renormalise", "reference", "trajectories"]
-        names.append("protocol")
+        names += ["protocol", "keep_states", "continue_from"]
         found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
@@ -411,6 +424,11 @@ class Settings:
     def spans(self) -> bool:
         """Whether rows say where their token stands in the text."""
         return self.tokens or self.trace
+
+    @property
+    def start(self) -> int:
+        """The depth that one trip begins at."""
+        return 0 if self.continue_from is None else int(self.continue_from["depth"])
 
     @property
     def deepest(self) -> int:

@@ -72,6 +72,12 @@ def _start(flat: Tensor) -> Tensor:
     return host.copy_(flat, non_blocking=True)
 
 
+def on_its_way(tensor: Tensor) -> Tensor:
+    """A copy on the host, complete once the device has done what it was asked so far."""
+    tensor = tensor.detach().contiguous()
+    return _start(tensor) if tensor.is_cuda else tensor.clone()
+
+
 Columns: TypeAlias = dict[str, Any]
 """NumPy arrays (masked where null) or lists, all of one length; tensors and `Later` while a batch is on its way."""
 

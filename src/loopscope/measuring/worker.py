@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.continued import StateSource
 from loopscope.measuring.depth_pass import PendingTrip, Tables, Trip
 from loopscope.measuring.layout import Question, example_columns, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.model_check import checked
@@ -26,6 +27,7 @@ from loopscope.measuring.own_answers import OwnAnswers, own_answers
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, facts_of
 from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
+from loopscope.measuring.stored_states import Midway, StoredStates, encode_states
 from loopscope.measuring.transfer import stacked
 from loopscope.models.load import card_of
 from loopscope.models.protocol import LoopedModel
@@ -61,21 +63,25 @@ class Measured(Generic[Name]):
         tables: its columns by table, rows in any order.
         notices: what there is to say about it, one line each.
         ways_taken: how φ was computed.
+        states: the file of its recurrent states, where they are kept.
     """
 
     unit: Name
     tables: Tables
     notices: list[str]
     ways_taken: set[str]
+    states: bytes | None = None
 
 
 @dataclass
 class _Unit(Generic[Name]):
-    """A unit on its way: the tables of its batches so far."""
+    """A unit on its way: the tables of its batches so far, their states where they are kept, and where they begin."""
 
     name: Name
     questions: Sequence[Question]
+    stored: StoredStates | None = None
     batches: list[Tables] = field(default_factory=list)
+    kept: list[Midway] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     ways_taken: set[str] = field(default_factory=set)
 
@@ -101,13 +107,21 @@ class _Flight(Generic[Name]):
 class Worker:
     """Measures the questions of units with one model, with `answers` against the model's own.
 
+    `stored` tells of a unit where its batches begin, in a run that continues another.
+
     A batch that does not fit into memory is halved, and no later batch of this worker is larger than what is left. One
     whose tokens the kernels gave up was measured twice; the worker then takes care from the start, which changes no
     number.
     """
 
-    def __init__(self, model: LoopedModel, settings: Settings, answers: OwnAnswers | None = None) -> None:
-        self._model, self._settings, self._answers = model, settings, answers
+    def __init__(
+        self,
+        model: LoopedModel,
+        settings: Settings,
+        answers: OwnAnswers | None = None,
+        stored: Callable[[Any], StoredStates] | None = None,
+    ) -> None:
+        self._model, self._settings, self._answers, self._stored = model, settings, answers, stored
         self._ceiling: int | None = None
         self._careful = False
         self._said: set[str] = set()
@@ -117,8 +131,9 @@ class Worker:
         flights: deque[_Flight[Name]] = deque()
         for name, questions in units:
             questions = questions if self._answers is None else self._answers(questions)
-            unit = _Unit(name, questions)
-            waiting = deque(plan_batches(questions, self._settings.batch))
+            unit = _Unit(name, questions, None if self._stored is None else self._stored(name))
+            planned = plan_batches(questions, self._settings.batch)
+            waiting = deque(planned if unit.stored is None else unit.stored.batches(questions))
             while waiting:
                 waiting = deque(shrunk(waiting, self._ceiling))
                 trip = self._launch(unit, waiting[0])
@@ -139,13 +154,15 @@ class Worker:
         if flight.last:
             with stage("join"):
                 tables = unit.tables()
-            yield Measured(unit.name, tables, unit.notices, unit.ways_taken)
+                states = encode_states(unit.kept) if unit.kept else None
+            yield Measured(unit.name, tables, unit.notices, unit.ways_taken, states)
 
     def _launch(self, unit: _Unit[Name], batch: Sequence[Question]) -> PendingTrip | None:
         """The batch on its way, or None when it did not fit and smaller ones are to be tried."""
         try:
             with stage("launch"):
-                return Trip(self._model, self._settings, batch, careful=self._careful).launch()
+                start = None if unit.stored is None else unit.stored.midway(batch)
+                return Trip(self._model, self._settings, batch, careful=self._careful, start=start).launch()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -162,6 +179,7 @@ class Worker:
             unit.ways_taken |= trip.ways_taken()
             unit.notices += sorted(trip.notes() - self._said)
             self._said |= trip.notes()
+            unit.kept += [] if trip.kept is None else [trip.kept]
             return [tables]
         except Exception as error:
             if not is_out_of_memory(error):
@@ -210,7 +228,8 @@ class LocalEngine:
         if card_of(self.model).is_own:
             checked(self.model).require()
         self.tokenizer = request.model.load_tokenizer(self.model)
-        self._worker = Worker(self.model, settings, own_answers(self.model, self.tokenizer, settings))
+        self.stored = None if request.source is None else StateSource(request.source).unit
+        self._worker = Worker(self.model, settings, own_answers(self.model, self.tokenizer, settings), self.stored)
         self.encoder = QuestionEncoder(
             self.tokenizer,
             self._facts.max_positions,

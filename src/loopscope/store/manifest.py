@@ -22,7 +22,7 @@ from pydantic import (
 from loopscope.errors import LoopscopeError
 from loopscope.store.column_types import Level, Table
 from loopscope.store.hashing import Sha256, json_bytes, parse_json, sha256_bytes
-from loopscope.store.run_directory import TaskRows, WorkUnit, plan_units
+from loopscope.store.run_directory import STATES, TaskRows, WorkUnit, plan_units
 from loopscope.store.tables import SCHEMA_VERSION, TABLES
 
 Depth = Annotated[int, Field(ge=0)]
@@ -173,6 +173,12 @@ class Manifest(_Frozen):
         _, _, spelled = self.model.spec.rpartition("initial_state=")
         chosen = spelled.partition(",")[0] if "initial_state=" in self.model.spec else "question"
         return str(self.settings.get("initial_state", chosen))
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """What every unit has a file of: the tables, and the recurrent states where they are kept."""
+        kept = () if self.settings.get("keep_states") is None else (STATES,)
+        return (*(table.name for table in self.tables()), *kept)
 
     @property
     def lens(self) -> int:

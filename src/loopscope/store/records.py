@@ -29,7 +29,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Shard(BaseModel):
-    """One Parquet file of a unit."""
+    """One file of a unit: the rows of a table, or the states of so many questions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -152,7 +152,7 @@ def check_unit(
     record = load_record(layout, unit)
     if record.manifest_sha256 != manifest.digest:
         raise DamageError("the record belongs to another manifest")
-    if [shard.table for shard in record.shards] != [table.name for table in manifest.tables()]:
+    if [shard.table for shard in record.shards] != list(manifest.shards):
         raise DamageError("the record names other tables than the run has")
     for shard in record.shards:
         check_shard(layout, unit, shard, depth=depth)

@@ -92,7 +92,7 @@ def agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
     """
     agreed = _agreed(layout, wanted)
     # Only now, so that a run with other settings is refused for those and not for the files that they bring.
-    layout.require_no_strangers(agreed.tables(), agreed.units())
+    layout.require_no_strangers(agreed.shards, agreed.units())
     return agreed
 
 

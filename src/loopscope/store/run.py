@@ -21,7 +21,7 @@ from loopscope.store.records import (
     repair_of,
     sound_records,
 )
-from loopscope.store.run_directory import RunLayout, WorkUnit
+from loopscope.store.run_directory import STATES, RunLayout, WorkUnit
 from loopscope.store.tables import SCHEMA_VERSION, TABLES
 from loopscope.store.vocabulary import read_vocabulary
 
@@ -181,6 +181,13 @@ class StoredRun:
             return check_shard(self.layout, unit, self.unit_records[unit.index].shard(table))
         except DamageError as damage:
             raise self._damaged(str(damage)) from None
+
+    def states(self, unit: WorkUnit) -> Path:
+        """The safetensors file with a unit's recurrent states; only in a run measured with `keep_states`."""
+        if STATES not in self.manifest.shards:
+            raise LoopscopeError(f"{self.path} keeps no states: measure it with {setting('keep_states', 4)}")
+        self._require_sound()
+        return self._shard(STATES, unit)
 
     def read_shard(self, table: str, unit: WorkUnit) -> "pa.Table":
         """The rows of one unit in one table."""

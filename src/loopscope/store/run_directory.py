@@ -16,6 +16,8 @@ from loopscope.store.column_types import Table
 from loopscope.store.tables import TABLES
 
 _IGNORED = frozenset({".DS_Store"})
+STATES = "states"
+"""The folder of recurrent states, which are no table: a safetensors file a unit."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,12 @@ class RunLayout:
         return self.path / (table if isinstance(table, str) else table.name)
 
     def shard(self, table: Table | str, unit: WorkUnit) -> Path:
-        """The shard of a unit in a table."""
-        return self.folder(table) / f"{unit.name}.parquet"
+        """The shard of a unit in a table, or its recurrent states."""
+        return self.folder(table) / f"{unit.name}.{'safetensors' if table == STATES else 'parquet'}"
 
     def folders(self) -> tuple[Path, ...]:
         """All folders that a run may hold."""
-        return (self.units, *(self.folder(name) for name in TABLES))
+        return (self.units, *(self.folder(name) for name in (*TABLES, STATES)))
 
     def unit_files(self) -> list[Path]:
         """Every file inside those folders, partial ones included, in order."""
@@ -89,7 +91,7 @@ class RunLayout:
             ours |= {path.name + PARTIAL for path in (self.manifest, self.events)}
             self._refuse(path for path in sorted(self.path.iterdir()) if path.name not in ours)
 
-    def require_no_strangers(self, tables: Iterable[Table], units: Iterable[WorkUnit]) -> None:
+    def require_no_strangers(self, tables: Iterable[str], units: Iterable[WorkUnit]) -> None:
         """Refuse a run whose folders hold a file that no unit of it has, since readers take every shard there.
 
         Other files may lie beside the run's own in the directory itself; they are left alone.

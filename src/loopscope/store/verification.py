@@ -245,7 +245,7 @@ def _leftovers(run: StoredRun) -> list[Finding]:
         if path.name.endswith(".partial")
     ]
     try:
-        run.layout.require_no_strangers(run.manifest.tables(), run.units)
+        run.layout.require_no_strangers(run.manifest.shards, run.units)
     except LoopscopeError as error:
         found.append(Finding("leftover", str(run.path), str(error)))
     return found

@@ -32,7 +32,7 @@ from loopscope.store.manifest import Manifest
 from loopscope.store.records import Completion, DamageError, Shard, UnitRecord, check_unit
 from loopscope.store.resume import agreed_manifest
 from loopscope.store.run import StoredRun
-from loopscope.store.run_directory import RunLayout, WorkUnit
+from loopscope.store.run_directory import STATES, RunLayout, WorkUnit
 from loopscope.store.shards import TableData, constants, encode, to_arrow, unit_problems
 
 Status = Literal["new", "resumed", "finished"]
@@ -96,11 +96,12 @@ class RunWriter:
         """The units, of all or of `units`, that remain to be measured."""
         return [unit for unit in (self.units if units is None else units) if unit.index not in self._records]
 
-    def commit(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> UnitRecord:
+    def commit(self, unit: WorkUnit, tables: Mapping[str, TableData], states: bytes | None = None) -> UnitRecord:
         """Write the rows of a unit; when this returns they are on disk and count.
 
         Rows may come in any order. The columns `model`, `task`, `split` and `kind` are filled in when left out. A unit
-        that is already committed stays as it is, so that a retried worker cannot duplicate a record.
+        that is already committed stays as it is, so that a retried worker cannot duplicate a record. `states` is the
+        file of its recurrent states, in a run that keeps them.
 
         Raises:
             LoopscopeError: a number is not finite, or the disk refuses.
@@ -110,7 +111,9 @@ class RunWriter:
             raise ValueError(f"{unit} is no unit of this run")
         if unit.index in self._records:
             return self._records[unit.index]
-        shards, contents = self._encode(unit, self._checked(unit, tables))
+        if (states is not None) is not (STATES in self.manifest.shards):
+            raise ValueError("a run that keeps states has them in every unit, any other in none")
+        shards, contents = self._encode(unit, self._checked(unit, tables), states)
         for path, data in contents.items():
             write_partial(path, data)
         publish(contents)
@@ -158,7 +161,7 @@ class RunWriter:
         encoded = self.manifest.encode()
         if not self._layout.manifest.exists() or self._layout.manifest.read_bytes() != encoded:
             write_atomically(self._layout.manifest, encoded)
-        folders = (self._layout.units, *(self._layout.folder(table) for table in self.manifest.tables()))
+        folders = (self._layout.units, *(self._layout.folder(name) for name in self.manifest.shards))
         with clear_write_errors(self.path):
             for folder in folders:
                 with suppress(FileExistsError):
@@ -191,7 +194,7 @@ class RunWriter:
         for unit in self.units:
             if unit.index in self._records:
                 kept.add(layout.record(unit))
-                kept.update(layout.shard(table, unit) for table in self.manifest.tables())
+                kept.update(layout.shard(name, unit) for name in self.manifest.shards)
         leftovers = [path for path in layout.unit_files() if path not in kept]
         leftovers += [partial_path(path) for path in (layout.manifest, layout.complete, layout.events)]
         for path in leftovers:
@@ -215,16 +218,16 @@ class RunWriter:
             raise ValueError(f"unit {unit.index}: " + "; ".join(problem.message for problem in problems[:5]))
         return arrow
 
-    def _encode(self, unit: WorkUnit, tables: Mapping[str, pa.Table]) -> tuple[tuple[Shard, ...], dict[Path, bytes]]:
-        shards = []
-        contents = {}
-        for table in self.manifest.tables():
-            data = encode(table, tables[table.name])
-            contents[self._layout.shard(table, unit)] = data
-            shards.append(
-                Shard(table=table.name, rows=len(tables[table.name]), bytes=len(data), sha256=sha256_bytes(data))
-            )
-        return tuple(shards), contents
+    def _encode(
+        self, unit: WorkUnit, tables: Mapping[str, pa.Table], states: bytes | None
+    ) -> tuple[tuple[Shard, ...], dict[Path, bytes]]:
+        made = [
+            (table.name, len(tables[table.name]), encode(table, tables[table.name])) for table in self.manifest.tables()
+        ]
+        if states is not None:
+            made.append((STATES, unit.size, states))
+        shards = tuple(Shard(table=name, rows=n, bytes=len(data), sha256=sha256_bytes(data)) for name, n, data in made)
+        return shards, {self._layout.shard(name, unit): data for name, _, data in made}
 
     def _completion(self) -> Completion:
         return Completion.of(self.manifest, [self._records[unit.index] for unit in self.units])

@@ -259,7 +259,7 @@ class Records:
                 "run": label,
                 "manifest_sha256": run.manifest.digest,
                 "shards": {
-                    f"{shard.table}/{run.units[index].name}.parquet": shard.sha256
+                    run.layout.shard(shard.table, run.units[index]).relative_to(run.path).as_posix(): shard.sha256
                     for index, record in sorted(run.unit_records.items())
                     for shard in record.shards
                 },
