@@ -19,7 +19,7 @@ from loopscope._version import __version__
 from loopscope.errors import LoopscopeError
 
 if TYPE_CHECKING:
-    from loopscope.api import certify, measure, plan
+    from loopscope.api import certify, measure, measure_series, plan
     from loopscope.control.generating import generate
     from loopscope.control_runs import control
     from loopscope.measuring.lm_eval_scores import lm_eval_scores
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
         option_path,
     )
     from loopscope.run import Run
+    from loopscope.run_series import RunSeries
     from loopscope.studies.run_diff import diff
     from loopscope.tasks import Task, load_task
 
 _HOMES = {
-    "api": ("certify", "measure", "plan"),
+    "api": ("certify", "measure", "measure_series", "plan"),
     "control.generating": ("generate",),
     "control_runs": ("control",),
     "measuring.lm_eval_scores": ("lm_eval_scores",),
@@ -57,6 +58,7 @@ _HOMES = {
         *("affine_path", "affine_path_from_states", "nonlinear_path", "nonlinear_path_from_states", "option_path"),
     ),
     "run": ("Run",),
+    "run_series": ("RunSeries",),
     "studies.run_diff": ("diff",),
     "tasks": ("Task", "load_task"),
 }
@@ -72,6 +74,7 @@ __all__ = [
     "LoopscopeError",
     "Outcome",
     "Run",
+    "RunSeries",
     "Task",
     "Walk",
     "__version__",
@@ -89,6 +92,7 @@ __all__ = [
     "load_tokenizer",
     "loop_layers",
     "measure",
+    "measure_series",
     "nonlinear_path",
     "nonlinear_path_from_states",
     "option_path",

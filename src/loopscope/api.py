@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 
 from loopscope.errors import LARGEST_SEED, LoopscopeError, choice, fraction, optional_text, setting, switch, text, whole
+from loopscope.measuring.checkpoints import Checkpoint, checkpoints, one_step, require_sound
 from loopscope.measuring.continued import StateSource
-from loopscope.measuring.data_request import DataRequest
+from loopscope.measuring.data_request import DataRequest, SharedData
 from loopscope.measuring.estimate import SECONDS, CostEstimate, estimate
-from loopscope.measuring.plan import ModelRequest, Request
+from loopscope.measuring.plan import Encodings, ModelRequest, Request
 from loopscope.measuring.progress import STYLES, Style
 from loopscope.measuring.protocols import DEFAULT, find_protocol
 from loopscope.measuring.run import Notify, run_request
@@ -38,8 +41,10 @@ from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.models.initial_state import RULES
 from loopscope.models.user_models import model_arguments
 from loopscope.run import Run
+from loopscope.run_series import RunSeries
 from loopscope.store.column_types import Level
 from loopscope.store.run import StoredRun
+from loopscope.store.training_step import is_run, step_in
 from loopscope.tasks.own_task import Task
 from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT
 
@@ -51,7 +56,7 @@ ENGINES = ("local", "ray")
 
 
 def measure(
-    model: ModelSpec,
+    model: ModelSpec | Sequence[Text],
     tasks: Text | Task | Iterable[Text | Task],
     *,
     output: Text,
@@ -92,7 +97,8 @@ def measure(
     random_weights: bool = False,
     seed: int = 0,
     tokenizer: Any = None,
-    revision: str | None = None,
+    revision: str | Sequence[str] | None = None,
+    training_step: int | str | Sequence[int] | None = None,
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
@@ -104,10 +110,11 @@ def measure(
 
     Args:
         model: a specification of `load_model`, such as "toy-ouro", "ByteDance/Ouro-1.4B" or "mine.py:build"; a model
-            in memory (a `LoopedModule`, or what `wrap` or `loop_layers` made); or a function that makes one.
+            in memory (a `LoopedModule`, or what `wrap` or `loop_layers` made); or a function that makes one. A list of
+            specifications or a pattern of folders, "runs/ckpt/step-*", measures each: see `measure_series`.
         tasks: specifications of `load_task`, such as "gsm8k:test" or "mine=data/my.jsonl", tasks made with `Task`, data
             sets of Hugging Face: one, or a list of them.
-        output: the run directory.
+        output: the run directory; of several models, the folder of their run directories.
         model_args: what a function that makes the model is called with, as a mapping or as "ckpt=step900,cores=2".
         transitions: each t of an update t → t+1 to analyse: a number, a list, or text such as "1-4,8".
         depths: depths at which the utility is stored, besides both ends of every transition.
@@ -150,7 +157,9 @@ def measure(
         seed: what random weights are drawn from.
         tokenizer: instead of the model's own: a tokenizer of transformers, SentencePiece or tokenizers, its file, or
             the folder or name of another checkpoint.
-        revision: a revision of a hub model.
+        revision: a revision of a hub model; several, as a list or with commas, are measured each.
+        training_step: at which step of its training the model was saved, one for each of several; None takes it from
+            names such as step-1000, checkpoint-1000 or global_step1000.
         engine: "local" or "ray".
         workers: model replicas of the Ray engine.
         address: address of an existing Ray cluster.
@@ -173,25 +182,93 @@ def measure(
                     f"{setting(name, value)} is for {setting('engine', 'ray')}: add that or leave it out"
                 )
     if workers is not None:
-        workers = whole("workers", workers, 1, MOST_WORKERS)
-    request = _request(call)
-    directory = text("output", output)
+        call.workers = whole("workers", workers, 1, MOST_WORKERS)
+    found = checkpoints(model, revision, training_step)
+    if found is None:
+        return _measured(call, _request(call), text("output", output))
+    # Typed for the one run that nearly every call makes; `measure_series` is typed for several.
+    return _measured_series(call, found)  # type: ignore[return-value]
+
+
+def measure_series(
+    models: Text | Sequence[Text], tasks: Text | Task | Iterable[Text | Task], *, output: Text, **settings: Any
+) -> RunSeries:
+    """Measure the same tasks with several models, such as the checkpoints of a training; the same call resumes.
+
+    Every model gets a run directory of its own in `output`, named as its folder or its revision. Tasks are read and
+    encoded once. What `measure` does with a list or a pattern.
+
+    Args:
+        models: specifications, or a pattern of folders, "runs/ckpt/step-*", which come in the order of their steps.
+        tasks: as in `measure`.
+        output: the folder of the run directories.
+        settings: as in `measure`.
+
+    Raises:
+        LoopscopeError: one line for whatever is wrong; what was measured before stays.
+    """
+    listed = [models] if isinstance(models, str | os.PathLike) else list(models)
+    found: Any = measure(listed, tasks, output=output, **settings)
+    series: RunSeries = found
+    return series
+
+
+def _measured(call: SimpleNamespace, request: Request, directory: str) -> Run:
+    rest = (call.engine, call.workers, call.address, call.progress_style, call.command_line, call.notify)
     with borrowed(request.model.given):
-        return Run(run_request(request, directory, engine, workers, address, progress_style, command_line, notify))
+        return Run(run_request(request, directory, *rest))
+
+
+def _measured_series(call: SimpleNamespace, found: Sequence[Checkpoint]) -> RunSeries:
+    folder = Path(text("output", call.output))
+    if is_run(folder):
+        raise LoopscopeError(
+            f"{folder} is a run directory, and {len(found)} models need a folder of runs: choose another"
+            f" {setting('output')}"
+        )
+    requests = _requests(call, found)
+    notify: Notify = call.notify or (lambda line: None)
+    if unknown := [each.name for each in found if each.step is None]:
+        steps = setting("training_step", ",".join(str(1000 * (at + 1)) for at in range(min(len(found), 3))))
+        notify(f"no training step is told by {', '.join(unknown[:3])}{', …' * (len(unknown) > 3)}: {steps} gives them")
+    runs = []
+    for number, (each, request) in enumerate(zip(found, requests, strict=True), 1):
+        notify(f"model {number} of {len(found)}: {each.spec}")
+        try:
+            runs.append(_measured(call, request, str(folder / each.name)))
+        except LoopscopeError as error:
+            raise LoopscopeError(f"{each.name} ({number} of {len(found)}): {error}") from error
+    return RunSeries(folder, runs)
+
+
+def _requests(call: SimpleNamespace, found: Sequence[Checkpoint]) -> list[Request]:
+    """What is asked of each model, with the rows and their encodings in common; every checkpoint is looked at first."""
+    if not call.random_weights:
+        require_sound(found)
+    requests = [
+        _request(SimpleNamespace(**vars(call) | {"model": each.spec, "revision": None, "training_step": each.step}))
+        for each in found
+    ]
+    data, encodings = SharedData(**vars(requests[0].data)), Encodings()
+    return [replace(request, data=data, encodings=encodings) for request in requests]
 
 
 def plan(
-    model: ModelSpec, tasks: Text | Task | Iterable[Text | Task], *, seconds: float = SECONDS, **settings: Any
+    model: ModelSpec | Sequence[Text],
+    tasks: Text | Task | Iterable[Text | Task],
+    *,
+    seconds: float = SECONDS,
+    **settings: Any,
 ) -> CostEstimate:
     """What `measure` with the same arguments would take on this machine: tokens, time, memory, disk.
 
     The model is loaded and some batches are timed; nothing is written. What the estimate is worth is measured on the
-    way: each timed batch is predicted from the others.
+    way: each timed batch is predicted from the others. Of several models it is the sum.
 
     Args:
         model: as in `measure`.
         tasks: as in `measure`.
-        seconds: how long batches are timed.
+        seconds: how long batches are timed, of all models together.
         settings: as in `measure`; those that change no batch (output, engine, progress_style) may be left out.
 
     Raises:
@@ -201,7 +278,12 @@ def plan(
         raise LoopscopeError(f"{setting('seconds', seconds)} is no time: give a number of seconds above 0")
     bound = signature(measure).bind(model, tasks, **{"output": "", **settings})
     bound.apply_defaults()
-    request = _request(SimpleNamespace(**bound.arguments))
+    call = SimpleNamespace(**bound.arguments)
+    found = checkpoints(call.model, call.revision, call.training_step)
+    if found is not None:
+        requests = _requests(call, found)
+        return CostEstimate.together([estimate(request, seconds / len(requests)) for request in requests])
+    request = _request(call)
     with borrowed(request.model.given):
         return estimate(request, seconds)
 
@@ -228,6 +310,7 @@ def _request(call: SimpleNamespace) -> Request:
         batch=BatchPolicy.parse(_or(call.batch_size, protocol.batch_size)),
         keep_states=None if call.keep_states is None else whole("keep_states", call.keep_states, 0, DEEPEST),
         continue_from=None if source is None else source.identity,
+        training_step=_training_step(call),
         unit_size=whole("unit_size", call.unit_size, 1, MOST_QUESTIONS),
         readout_dtype=choice("readout_dtype", _named(_or(call.readout_dtype, protocol.readout_dtype)), READOUT_DTYPES),
         scalar_checks=whole("scalar_checks", call.scalar_checks, 0, MOST_QUESTIONS),
@@ -268,6 +351,15 @@ def _request(call: SimpleNamespace) -> Request:
 
 def _or(given: Any, default: Any) -> Any:
     return default if given is None else given
+
+
+def _training_step(call: SimpleNamespace) -> int | None:
+    """What was given, or what the names in the call tell: revision, folder, arguments of the user's own code."""
+    if call.training_step is not None:
+        return one_step(call.training_step)
+    told = (call.revision, call.model, *model_arguments(call.model_args).values())
+    steps = (step_in(os.fspath(name)) for name in told if isinstance(name, str | os.PathLike))
+    return next((step for step in steps if step is not None), None)
 
 
 def _tokenizer(given: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import loopscope as ls
 from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, card_of, load_model, load_tokenizer
 from loopscope.models import registry as registry_module
@@ -253,6 +254,18 @@ def test_hub_model_with_revision_and_offline(tiny, local_hub):
     local_hub.requests.clear()
     assert card_of(load_model("maker/model", revision="v1/x", offline=True)).revision == COMMIT
     assert local_hub.requests == []
+
+
+def test_revisions_of_a_hub_model_are_measured_each(tiny, local_hub, tmp_path):
+    publish(local_hub, "maker/model", tiny("ouro"))
+    rows = ls.Task.from_rows([{"prompt_ids": [1, 2, 3], "solution_ids": [4, 5]}])
+    found = ls.measure_series(
+        "maker/model", rows, output=tmp_path / "runs", revision="main,v1/x", transitions=1, device="cpu"
+    )
+    assert [run.path.name for run in found] == ["main", "v1-x"]
+    assert [run.manifest.model.spec for run in found] == ["maker/model@main", "maker/model@v1/x"]
+    assert {run.manifest.model.revision for run in found} == {COMMIT}
+    assert found[0].records["gain"].to_list() == found[1].records["gain"].to_list()
 
 
 def test_layers_of_a_hub_model_are_looped(tiny, local_hub):

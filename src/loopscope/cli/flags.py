@@ -24,7 +24,9 @@ def flag(name: str, help: str, **rest: Any) -> Any:
     return typer.Option(name, help=help, envvar=variable, show_envvar=False, **rest)
 
 
-Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories.", show_default=False)]
+Runs = Annotated[
+    list[str], typer.Argument(metavar="RUN...", help="Run directories or folders of them.", show_default=False)
+]
 Name = Annotated[str | None, flag("--name", "Only this one; `loopscope studies` lists them.")]
 TableFormat = Annotated[str, flag("--format", "text, markdown, latex, csv or json.")]
 Json = Annotated[bool, flag("--json", "One JSON array instead of text.")]

@@ -11,10 +11,14 @@ from loopscope.cli.flags import ConfigFlag, Device, ModelArgs, flag
 
 def measure(
     model: Annotated[
-        str, flag("--model", "Name, hub name, folder, `loop:MODEL:10-20`, `mine.py:build`; see `loopscope models`.")
+        str,
+        flag(
+            "--model",
+            "Name, hub name, folder, `mine.py:build`; of several: a,b or 'ckpt/step-*'.",
+        ),
     ],
     tasks: Annotated[str, flag("--tasks", "Tasks, comma separated; see `loopscope tasks`.")],
-    output: Annotated[str, flag("--output", "Run directory; the same command resumes.")],
+    output: Annotated[str, flag("--output", "Run directory, or folder of several; the same command resumes.")],
     model_args: ModelArgs = "",
     transitions: Annotated[str, flag("--transitions", "Each t of an update t → t+1, e.g. 4 or 1-4.")] = "",
     depths: Annotated[str, flag("--depths", "Depths whose utility is stored, e.g. 1-8,12.")] = "",
@@ -73,7 +77,10 @@ def measure(
     tokenizer: Annotated[
         str | None, flag("--tokenizer", "Tokenizer of this model, folder or file (.json, .model).")
     ] = None,
-    revision: Annotated[str | None, flag("--revision", "Revision of a hub model.")] = None,
+    revision: Annotated[str | None, flag("--revision", "Revision of a hub model, or several: main,step1000.")] = None,
+    training_step: Annotated[
+        str | None, flag("--training-step", "Step of training, one for each model, where names do not tell it.")
+    ] = None,
     engine: Annotated[str, flag("--engine", "local or ray.")] = "local",
     workers: Annotated[int | None, flag("--workers", "Model replicas of the Ray engine.")] = None,
     address: Annotated[str | None, flag("--address", "Address of an existing Ray cluster.")] = None,
@@ -85,6 +92,7 @@ def measure(
     given = {name: value for name, value in locals().items() if name not in ("config", "progress", "plan")}
     from loopscope.api import measure as run_measure
     from loopscope.api import plan as estimate
+    from loopscope.run_series import RunSeries
 
     if plan:
         print(estimate(**given))
@@ -96,7 +104,9 @@ def measure(
         progress_style=progress,  # type: ignore[arg-type]
     )
     where = shlex.quote(output)
-    if run.manifest.transitions:
+    if isinstance(run, RunSeries):
+        print(f"{run.summary()} Next: {run.next_commands()}")
+    elif run.manifest.transitions:
         print(f"{run.records.height} updates in {where}. Next: loopscope tables {where} | loopscope report {where}")
     else:
         print(f"{run.depths.height} utilities in {where}. Next: loopscope figures {where} --name depth-curves")

@@ -48,8 +48,12 @@ def train_toy(
         float | None, flag("--minutes", "Minutes of training, if not the recipe's; more of them train further.")
     ] = None,
     output: Annotated[str | None, flag("--output", "Folder for the checkpoint.")] = None,
+    save_every: Annotated[
+        int | None, flag("--save-every", "Steps between checkpoints that are kept, OUTPUT/checkpoints/step-N.")
+    ] = None,
 ) -> None:
     """Rebuild an embedded model from nothing."""
     from loopscope.toys.train_toy import train_toy as train
 
-    train(name, seed=seed, device=device, minutes=minutes, output=None if output is None else Path(output))
+    folder = None if output is None else Path(output)
+    train(name, seed=seed, device=device, minutes=minutes, output=folder, save_every=save_every)

@@ -97,6 +97,20 @@ class DataRequest:
                 raise LoopscopeError(f"{setting(name)} names {strange[0]}, which is not among the tasks {listed}")
 
 
+@dataclass(frozen=True)
+class SharedData(DataRequest):
+    """The same rows for several models: read and worded once, or once for every chat template."""
+
+    loaded: dict[str, list[LoadedTask]] = field(default_factory=dict)
+
+    def load(self, chat: Chat | None = None) -> list[LoadedTask]:
+        """The tasks in order, as they were loaded before."""
+        key = "" if chat is None else chat.sha256
+        if key not in self.loaded:
+            self.loaded[key] = super().load(chat)
+        return self.loaded[key]
+
+
 def absolute(path: str | None) -> str | None:
     """A path that still holds in another folder; what is no path (a hub name) stays as it is."""
     return os.path.abspath(path) if path is not None and Path(path).exists() else path

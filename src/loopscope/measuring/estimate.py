@@ -146,6 +146,25 @@ class CostEstimate:
     answering: float = 0.0
     states: int = 0
 
+    @classmethod
+    def together(cls, costs: Sequence[CostEstimate]) -> CostEstimate:
+        """Passes of several models one after the other."""
+        models = ", ".join(cost.model for cost in costs)
+        seconds = sum(cost.seconds for cost in costs)
+        return cls(
+            model=f"{len(costs)} models: {models}",
+            tasks={task: sum(cost.tasks[task] for cost in costs) for task in costs[0].tasks},
+            tokens=sum(cost.tokens for cost in costs),
+            padded=sum(cost.padded for cost in costs),
+            batches=sum(cost.batches for cost in costs),
+            seconds=seconds,
+            error=float(np.sqrt(sum(cost.seconds * cost.error**2 for cost in costs) / max(seconds, 1e-12))),
+            loading=sum(cost.loading for cost in costs),
+            memory=max(cost.memory for cost in costs),
+            disk=sum(cost.disk for cost in costs),
+            timed=sum(cost.timed for cost in costs),
+        )
+
     @property
     def questions(self) -> int:
         """Of all tasks."""

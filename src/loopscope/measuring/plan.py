@@ -144,6 +144,8 @@ class Request:
     data: DataRequest
     settings: Settings
     source: str | None = None
+    encodings: Encodings | None = None
+    """What other models of the same call have encoded already."""
 
     def needing(self, loaded: Sequence[LoadedTask]) -> Request:
         """The same request, which loads a tokenizer only if there are texts."""
@@ -280,6 +282,8 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})"
 
 
+MOST_KEPT_TOKENS = 20_000_000
+"""Tokens that are kept for further models of the same call; a benchmark has one to four million."""
 _LIBRARIES = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors")
 
 
@@ -300,6 +304,26 @@ class PlannedTask:
     limit: int | None
 
 
+class Encodings:
+    """Encoded rows that several models with the same tokenizer share, up to `MOST_KEPT_TOKENS` of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], Example] = {}
+        self._tokens = 0
+
+    def encoded(self, tokenizer: Tokenizer, task: LoadedTask, row: Row) -> Example:
+        """A row as this tokenizer encodes it, computed once while there is room."""
+        words = (tokenizer.sha256, tokenizer.prefix_ids, tokenizer.bos_id, tokenizer.eos_ids)
+        key = (*words, task.name, task.split, task.template_hash, row.id)
+        example = self._kept.get(key)
+        if example is None:
+            example = task.encode_row(tokenizer, row)
+            if self._tokens < MOST_KEPT_TOKENS:
+                self._kept[key] = example
+                self._tokens += sum(len(sequence.token_ids) for sequence in example.sequences)
+        return example
+
+
 class QuestionEncoder:
     """Rows to questions: the task's wording and split, the tokenizer, the length policy.
 
@@ -314,9 +338,10 @@ class QuestionEncoder:
         *,
         spans: bool = False,
         share: bool = False,
+        encodings: Encodings | None = None,
     ) -> None:
         self._tokenizer, self._allowed, self._policy = tokenizer, allowed, policy
-        self._spans, self._share = spans, share
+        self._spans, self._share, self._encodings = spans, share, encodings
 
     def questions(self, task: LoadedTask, rows: Sequence[Row], first: int) -> list[Question]:
         """Rows of a task, encoded and fitted; `first` is the place of the first of them in the run."""
@@ -332,6 +357,8 @@ class QuestionEncoder:
 
     def _encode(self, task: LoadedTask, row: Row) -> Example:
         try:
+            if self._encodings is not None and self._tokenizer is not None:
+                return self._encodings.encoded(self._tokenizer, task, row)  # type: ignore[arg-type]
             return task.encode_row(self._tokenizer, row)
         except LoopscopeError as error:
             raise LoopscopeError(f"{task.spec}, question {row.id}: {error}") from error

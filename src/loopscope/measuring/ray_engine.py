@@ -180,7 +180,7 @@ class RayEngine:
         self._require_alive()
         if self._sent is None:
             # Once for all workers: a model in memory may be large. Rows go to a worker with each unit.
-            request = dataclasses.replace(self._request, data=DataRequest(()))
+            request = dataclasses.replace(self._request, data=DataRequest(()), encodings=None)
             self._sent = self._ray.put(request)
         return self._actor.remote(self._sent, torch.get_num_threads(), answers_command_line())
 

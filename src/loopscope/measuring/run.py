@@ -146,7 +146,7 @@ def prepare(
     for task in loaded:
         check_vocabulary(task, facts.vocabulary_size, facts.info.name)
     loaded = [shown_through(task, tokenizer) for task in loaded]
-    encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long)
+    encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long, encodings=request.encodings)
     planned = tuple(encoder.plan(task, request.data.limit_of(task)) for task in loaded)
     sha256 = None if tokenizer is None else tokenizer.sha256
     manifest = build_manifest(facts, sha256, planned, settings, command_line, request.data.prompting)

@@ -328,6 +328,7 @@ class Settings:
         protocol: whose protocol the caller chose; what it sets stands in the settings themselves.
         keep_states: the depth whose recurrent states are stored; None stores none.
         continue_from: which run's stored states the pass goes on from, and their `depth`; None walks the whole way.
+        training_step: at which step of its training the model was saved; None where that is not known.
     """
 
     transitions: tuple[int, ...]
@@ -352,6 +353,7 @@ class Settings:
     protocol: str = DEFAULT
     keep_states: int | None = None
     continue_from: Mapping[str, Any] | None = None
+    training_step: int | None = None
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -416,7 +418,7 @@ class Settings:
         """What is not as it is by default, for a manifest: a run from before there was a choice then still replays."""
         plain = Settings(self.transitions, self.depths)
         names = ["share_context", "certify", "trace", "lens", "scales_to", "renormalise", "reference", "trajectories"]
-        names += ["protocol", "keep_states", "continue_from"]
+        names += ["protocol", "keep_states", "continue_from", "training_step"]
         found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 

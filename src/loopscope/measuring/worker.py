@@ -236,6 +236,7 @@ class LocalEngine:
             settings.long,
             spans=settings.spans,
             share=settings.share_context,
+            encodings=request.encodings,
         )
 
     def facts(self) -> ModelFacts:

@@ -153,8 +153,9 @@ Source: TypeAlias = "StoredRun | str | os.PathLike[str]"
 
 
 def open_records(runs: Source | Sequence[Source] | Records) -> Records:
-    """The records of one or several runs, opened or by path."""
+    """The records of one or several runs, opened or by path; a folder of runs stands for all of them."""
     from loopscope.store import StoredRun
+    from loopscope.store.training_step import runs_at
     from loopscope.studies.records import Records
 
     if isinstance(runs, Records):
@@ -165,7 +166,10 @@ def open_records(runs: Source | Sequence[Source] | Records) -> Records:
         raise LoopscopeError(f"{shown(runs)} is no run: name folders that `loopscope measure` wrote")
     if not runs:
         raise LoopscopeError("no run given: name at least one folder that `loopscope measure` wrote")
-    return Records([run if isinstance(run, StoredRun) else StoredRun(run) for run in runs])
+    opened: list[StoredRun] = []
+    for run in runs:
+        opened += [run] if isinstance(run, StoredRun) else map(StoredRun, runs_at(text("runs", run)))
+    return Records(opened)
 
 
 def table(name: str, runs: Source | Sequence[Source] | Records, bootstrap: Bootstrap | None = None) -> TableResult[Row]:

@@ -19,6 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=None, help="checkpoint folder (default: runs/NAME)")
     parser.add_argument("--workers", type=int, default=None, help="processes that write problems")
     parser.add_argument("--problems", type=int, default=500, help="held-out problems to solve at the end")
+    parser.add_argument("--save-every", type=int, default=None, help="steps between checkpoints that are kept")
     flags = parser.parse_args(arguments)
     from loopscope.toys.train_toy import train_toy
 
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
                 output=flags.output,
                 workers=flags.workers,
                 problems=flags.problems,
+                save_every=flags.save_every,
             )
     except LoopscopeError as error:
         print(error, file=sys.stderr)

@@ -38,7 +38,7 @@ from loopscope.toys.objective import (
     weighted_loss,
 )
 from loopscope.toys.recipe import Recipe, Stretch
-from loopscope.toys.training_files import STATE, export, load_state, save_state
+from loopscope.toys.training_files import CHECKPOINTS, STATE, export, load_state, save_state
 
 Report = Callable[[str], None]
 
@@ -110,6 +110,7 @@ class Trainer:
         self.seconds = 0.0
         self.gate_trained = False
         self.stretch = 0
+        self.save_every: int | None = None
         self.curves: list[dict[str, Any]] = []
         self._resume()
         if compiled:
@@ -318,6 +319,8 @@ class Trainer:
                         self.take_note(factor, (self.tokens - tokens_then) / max(now - reported, 1e-9))
                         reported, tokens_then = now, self.tokens
                     self.seconds = before + now - started
+                    if self.save_every and self.step % self.save_every == 0:
+                        export(self.model, self.recipe, self.tokenizer, self.folder / CHECKPOINTS / f"step-{self.step}")
                     if now - saved >= save_seconds:
                         self.save()
                         saved = time.monotonic()
@@ -364,6 +367,7 @@ def train(
     save_seconds: float = 60.0,
     report_steps: int | None = None,
     tokenizer: Tokenizer | None = None,
+    save_every: int | None = None,
 ) -> Trainer:
     """Trains (or goes on training) and writes the checkpoint folder; returns the trainer.
 
@@ -380,6 +384,7 @@ def train(
         save_seconds: how often the state is saved.
         report_steps: a line after this many steps instead.
         tokenizer: the tokenizer where it is built already.
+        save_every: steps between checkpoints that are kept, each in a folder of its own; None keeps the last alone.
     """
     chosen = find_device(device)
     if chosen.type == "cpu":
@@ -395,6 +400,7 @@ def train(
         report=report,
         tokenizer=tokenizer,
     )
+    trainer.save_every = save_every
     trainer.run(budget, report_seconds=report_seconds, save_seconds=save_seconds, report_steps=report_steps)
     trainer.run_gate()
     size = export(trainer.model, recipe, trainer.tokenizer, folder)

@@ -25,6 +25,7 @@ MOST_MINUTES = 30 * 24 * 60
 """A month; the embedded models took minutes."""
 MOST_PROBLEMS = 1_000_000
 MOST_WORKERS = 64
+MOST_STEPS = 1_000_000_000
 LARGEST_SEED = 2**63 - 1
 
 
@@ -46,11 +47,13 @@ def train_toy(
     output: Path | None = None,
     workers: int | None = None,
     problems: int = 500,
+    save_every: int | None = None,
     report: Callable[[str], None] = _print,
 ) -> dict[str, Any]:
     """Trains an embedded model and reports its greedy accuracy on the test split at several depths.
 
     The same call goes on where an interrupted one stopped; more minutes train further. Left out, they are the recipe's.
+    Every `save_every` steps a checkpoint is kept in OUTPUT/checkpoints/step-N, for `measure` to follow the training.
     """
     recipe = get_recipe(name)
     minutes = recipe.minutes if minutes is None else minutes
@@ -61,6 +64,8 @@ def train_toy(
     _check_count("problems", problems, 1, MOST_PROBLEMS)
     if workers is not None:
         _check_count("workers", workers, 0, MOST_WORKERS)
+    if save_every is not None:
+        _check_count("save_every", save_every, 1, MOST_STEPS)
     place = find_device(device)
     folder = Path("runs") / name if output is None else output
     try:
@@ -68,7 +73,16 @@ def train_toy(
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = getattr(error, "strerror", None) or error
         raise LoopscopeError(f"the folder of {setting('output', str(folder))} cannot be made: {reason}") from None
-    trainer = train(recipe, folder, Budget(minutes=minutes), seed=seed, device=place, workers=workers, report=report)
+    trainer = train(
+        recipe,
+        folder,
+        Budget(minutes=minutes),
+        seed=seed,
+        device=place,
+        workers=workers,
+        report=report,
+        save_every=save_every,
+    )
     model = load_model(str(folder), device=trainer.device, dtype="float32")
     results: dict[str, Any] = {
         "name": name, "seed": seed, "steps": trainer.step, "tokens": trainer.tokens,

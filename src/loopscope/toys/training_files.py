@@ -24,6 +24,8 @@ from loopscope.toys.recipe import Recipe
 
 STATE = "training.safetensors"
 CURVES = "curves.json"
+CHECKPOINTS = "checkpoints"
+"""The folder of checkpoints that are kept on the way, step-100, step-200, …"""
 _PICKLED_STATE = "training.pt"
 _VALUES = "values"
 _TENSOR = "tensor"
