@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,10 +42,10 @@ from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.models.initial_state import RULES
 from loopscope.models.user_models import model_arguments
 from loopscope.run import Run
-from loopscope.run_series import RunSeries
+from loopscope.run_series import RunSeries, measure_each
 from loopscope.store.column_types import Level
 from loopscope.store.run import StoredRun
-from loopscope.store.training_step import is_run, step_in
+from loopscope.store.training_step import step_in
 from loopscope.tasks.own_task import Task
 from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT
 
@@ -186,8 +187,9 @@ def measure(
     found = checkpoints(model, revision, training_step)
     if found is None:
         return _measured(call, _request(call), text("output", output))
+    folder, one = Path(text("output", output)), partial(_measured, call)
     # Typed for the one run that nearly every call makes; `measure_series` is typed for several.
-    return _measured_series(call, found)  # type: ignore[return-value]
+    return measure_each(found, partial(_requests, call, found), folder, one, notify)  # type: ignore[return-value]
 
 
 def measure_series(
@@ -217,28 +219,6 @@ def _measured(call: SimpleNamespace, request: Request, directory: str) -> Run:
     rest = (call.engine, call.workers, call.address, call.progress_style, call.command_line, call.notify)
     with borrowed(request.model.given):
         return Run(run_request(request, directory, *rest))
-
-
-def _measured_series(call: SimpleNamespace, found: Sequence[Checkpoint]) -> RunSeries:
-    folder = Path(text("output", call.output))
-    if is_run(folder):
-        raise LoopscopeError(
-            f"{folder} is a run directory, and {len(found)} models need a folder of runs: choose another"
-            f" {setting('output')}"
-        )
-    requests = _requests(call, found)
-    notify: Notify = call.notify or (lambda line: None)
-    if unknown := [each.name for each in found if each.step is None]:
-        steps = setting("training_step", ",".join(str(1000 * (at + 1)) for at in range(min(len(found), 3))))
-        notify(f"no training step is told by {', '.join(unknown[:3])}{', …' * (len(unknown) > 3)}: {steps} gives them")
-    runs = []
-    for number, (each, request) in enumerate(zip(found, requests, strict=True), 1):
-        notify(f"model {number} of {len(found)}: {each.spec}")
-        try:
-            runs.append(_measured(call, request, str(folder / each.name)))
-        except LoopscopeError as error:
-            raise LoopscopeError(f"{each.name} ({number} of {len(found)}): {error}") from error
-    return RunSeries(folder, runs)
 
 
 def _requests(call: SimpleNamespace, found: Sequence[Checkpoint]) -> list[Request]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, setting
 from loopscope.run import Run
 from loopscope.store.training_step import is_run, runs_at, training_step
 
 if TYPE_CHECKING:
+    from loopscope.measuring.checkpoints import Checkpoint
+    from loopscope.measuring.plan import Request
+    from loopscope.measuring.run import Notify
     from loopscope.stats import Bootstrap
     from loopscope.studies.figures.style import FigureResult
     from loopscope.studies.result import Row, TableResult
@@ -91,3 +94,31 @@ class RunSeries(Sequence[Run]):
 
     def __repr__(self) -> str:
         return f"<RunSeries: {self.summary()}>"
+
+
+def measure_each(
+    found: Sequence[Checkpoint],
+    requests: Callable[[], Sequence[Request]],
+    folder: Path,
+    measure: Callable[[Request, str], Run],
+    notify: Notify | None = None,
+) -> RunSeries:
+    """Measure several models one after the other, each into a directory of its own in `folder`."""
+    if is_run(folder):
+        raise LoopscopeError(
+            f"{folder} is a run directory, and {len(found)} models need a folder of runs: choose another"
+            f" {setting('output')}"
+        )
+    say: Notify = notify or (lambda line: None)
+    asked = requests()
+    if unknown := [each.name for each in found if each.step is None]:
+        steps = setting("training_step", ",".join(str(1000 * (at + 1)) for at in range(len(found))))
+        say(f"no training step is told by {', '.join(unknown[:3])}{', …' * (len(unknown) > 3)}: {steps} gives them")
+    runs = []
+    for number, (each, request) in enumerate(zip(found, asked, strict=True), 1):
+        say(f"model {number} of {len(found)}: {each.spec}")
+        try:
+            runs.append(measure(request, str(folder / each.name)))
+        except LoopscopeError as error:
+            raise LoopscopeError(f"{each.name} ({number} of {len(found)}): {error}") from error
+    return RunSeries(folder, runs)

@@ -19,7 +19,8 @@ SURFACE = {
     "--device --dtype --engine --exit-threshold --fewshot-seed --fewshot-split --ids --initial-state --keep-states "
     "--lens --level --limit --long --model --model-args --num-fewshot --output --paths --plan --progress --protocol "
     "--random-weights --readout-dtype --reference --renormalise --revision --scales-to --seed --share-context "
-    "--tasks --template --tokenizer --tokens --trace --trajectories --transitions --unit-size --workers",
+    "--tasks --template --tokenizer --tokens --trace --training-step --trajectories --transitions "
+    "--unit-size --workers",
     "models": "--json",
     "reproduce": "--address --checkpoints --config --data-dir --device --engine --limit --models --only --output "
     "--plan --plan-seconds --progress --protocol --random-weights --tasks --tokenizer --workers",
@@ -27,7 +28,7 @@ SURFACE = {
     "studies": "",
     "tables": "--format --name runs",
     "tasks": "--json",
-    "train-toy": "--device --minutes --output --seed name",
+    "train-toy": "--device --minutes --output --save-every --seed name",
     "verify": "--data-dir --device --layout --model --replay --tokenizer run",
 }
 
