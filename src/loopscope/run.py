@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,7 @@ class Run(StoredRun):
         self,
         *,
         replay: bool = False,
+        bitwise: bool = False,
         model: ModelSpec | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         tokenizer: Any = None,
@@ -111,6 +113,8 @@ class Run(StoredRun):
 
         Args:
             replay: also measure a sample again, as `loopscope verify` does; so it is where a model is given.
+            bitwise: instead of a sample, compute everything again and compare bit for bit; `bitwise` of the result
+                tells how many batches and values are the same, and the largest difference.
             model: the model, if it has moved; a run of a model in memory needs the object.
             data_dir: where the benchmarks are, if they have moved.
             tokenizer: the tokenizer, where the run was given one as an object.
@@ -120,11 +124,16 @@ class Run(StoredRun):
 
         from loopscope.store.verification import verify
 
+        sources = {"data_dir": data_dir, "model": model, "tokenizer": tokenizer, "device": device}
+        if bitwise:
+            from loopscope.measuring.bitwise import Bitwise
+
+            compared = Bitwise(**sources)
+            return dataclasses.replace(verify(self, compared), bitwise=compared.checks)
         if not replay and model is None and tokenizer is None:
             return verify(self)
         from loopscope.measuring.replay import replay as measure_again
 
-        sources = {"data_dir": data_dir, "model": model, "tokenizer": tokenizer, "device": device}
         return verify(self, partial(measure_again, **sources))
 
     @property

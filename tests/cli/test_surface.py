@@ -29,7 +29,7 @@ SURFACE = {
     "tables": "--format --name runs",
     "tasks": "--json",
     "train-toy": "--device --minutes --output --save-every --seed name",
-    "verify": "--data-dir --device --layout --model --replay --tokenizer run",
+    "verify": "--bitwise --data-dir --device --layout --model --replay --tokenizer run",
 }
 
 

@@ -22,18 +22,21 @@ def verify(
     model: Annotated[str | None, flag("--model", "Where the model is, if it has moved.")] = None,
     tokenizer: Annotated[str | None, flag("--tokenizer", "The tokenizer, if the run was given an object.")] = None,
     device: Annotated[str | None, flag("--device", "Where to measure again; the run's own by default.")] = None,
+    bitwise: Annotated[
+        bool, flag("--bitwise", "Instead of the sample: compute everything again and compare bit for bit.")
+    ] = False,
     layout: Annotated[
         bool, flag("--layout", "Instead of the sample: how far numbers move when batches are cut in other ways.")
     ] = False,
 ) -> None:
     """Check hashes, schema and counts of a run, and measure a sample of it again."""
     sources = {"data_dir": data_dir, "model": model, "tokenizer": tokenizer, "device": device}
-    _print_findings(run, sources, replay=replay and not layout)
+    _print_findings(run, sources, replay=replay and not layout, bitwise=bitwise)
     if layout:
         _print_movement(run, sources)
 
 
-def _print_findings(path: str, sources: dict[str, Any], *, replay: bool) -> None:
+def _print_findings(path: str, sources: dict[str, Any], *, replay: bool, bitwise: bool) -> None:
     """Print the findings.
 
     Raises:
@@ -42,8 +45,18 @@ def _print_findings(path: str, sources: dict[str, Any], *, replay: bool) -> None
     from loopscope.models.user_models import must_be_named
     from loopscope.store import StoredRun, verify
 
-    unnamed = must_be_named(StoredRun(path).manifest.model.spec) if replay and sources["model"] is None else None
-    if replay and unnamed is None:
+    again = replay or bitwise
+    unnamed = must_be_named(StoredRun(path).manifest.model.spec) if again and sources["model"] is None else None
+    if bitwise and unnamed is not None:
+        raise LoopscopeError(unnamed)
+    if bitwise:
+        from loopscope.measuring.bitwise import Bitwise
+
+        compared = Bitwise(**sources)
+        result = verify(path, compared)
+        for check in compared.checks:
+            print(check)
+    elif replay and unnamed is None:
         from functools import partial
 
         from loopscope.measuring.replay import replay as measure_again
@@ -54,7 +67,8 @@ def _print_findings(path: str, sources: dict[str, Any], *, replay: bool) -> None
     for finding in result.findings:
         print(finding)
     rows = ", ".join(f"{count} {table}" for table, count in result.rows.items())
-    sample = "a sample measured again" if result.replayed else f"nothing measured again{_because(unnamed)}"
+    measured = "everything" if bitwise else "a sample"
+    sample = f"{measured} measured again" if result.replayed else f"nothing measured again{_because(unnamed)}"
     state = "sound" if result.ok else f"{len(result.findings)} findings"
     print(f"{path}: {state}; {result.units_checked}/{result.units_planned} units, {rows}; {sample}")
     if not result.ok:

@@ -136,7 +136,7 @@ def _flat(column: Column, values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     return flat
 
 
-_STRANGE = "not the sources of the run"
+STRANGE = "not the sources of the run"
 
 
 def replay(
@@ -166,7 +166,7 @@ def replay(
 def _replay(run: StoredRun, request: Request) -> Iterator[Finding]:
     sources = Sources.of(run, request)
     if sources.refused:
-        yield from (Finding("replay", str(run.path), f"{_STRANGE}: {entry}") for entry in sources.refused)
+        yield from (Finding("replay", str(run.path), f"{STRANGE}: {entry}") for entry in sources.refused)
         return
     tolerance = Tolerance.of(run.manifest, same_circumstances=not sources.differences)
     settings = request.settings
@@ -220,7 +220,7 @@ class Sources:
     def check(self) -> None:
         """Refuse other sources than those of the run."""
         if self.refused:
-            raise LoopscopeError(f"{_STRANGE}: {self.refused[0]}")
+            raise LoopscopeError(f"{STRANGE}: {self.refused[0]}")
 
     def encoder(self, *, spans: bool, share: bool) -> QuestionEncoder:
         """Rows to questions."""
@@ -250,7 +250,7 @@ def _replay_unit(
     fixed = constants(run.manifest, unit)
     halved = _was_halved(run, unit, batch)
     for table in run.manifest.tables():
-        stored = _stored_rows(run, unit, table.name, rows)
+        stored = stored_rows(run, unit, table.name, rows)
         measured = to_arrow(table, tables[table.name], fixed)
         for difference in compare(table, stored, measured, tolerance.relaxed() if halved else tolerance):
             yield Finding("replay", f"unit {unit.name}", f"{table.name}.{difference}")
@@ -260,12 +260,13 @@ def _was_halved(run: StoredRun, unit: WorkUnit, batch: Sequence[Question]) -> bo
     """Whether the run measured these questions in smaller batches, because memory did not suffice."""
     if not run.manifest.transitions:
         return False
-    stored = _stored_rows(run, unit, "questions", sorted(question.row for question in batch))
+    stored = stored_rows(run, unit, "questions", sorted(question.row for question in batch))
     widths, numbers = set(stored.column("batch_width").to_pylist()), set(stored.column("batch").to_pylist())
     return widths != {max(question.width for question in batch)} or len(numbers) > 1
 
 
-def _stored_rows(run: StoredRun, unit: WorkUnit, table: str, rows: Iterable[int]) -> Any:
+def stored_rows(run: StoredRun, unit: WorkUnit, table: str, rows: Iterable[int]) -> Any:
+    """Some rows of a unit in a table, in key order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -44,6 +44,24 @@ class Finding(NamedTuple):
         return f"{self.kind}: {self.where}: {self.message}"
 
 
+class BitwiseCheck(NamedTuple):
+    """What was computed again and compared bit for bit."""
+
+    what: str
+    of: str
+    """What is counted: `batches` or `values`."""
+    compared: int
+    same: int
+    largest: float
+    """The largest difference of two numbers; 0 where all bits are the same."""
+    first: str | None = None
+    """Where the first difference is."""
+
+    def __str__(self) -> str:
+        counted = f"{self.same:,} of {self.compared:,} {self.of} the same bits"
+        return f"{self.what}: {counted}, largest difference {self.largest:g}"
+
+
 Replay = Callable[[StoredRun], Iterable[Finding]]
 """Measures a sample of a run again and reports what came out otherwise."""
 
@@ -58,6 +76,8 @@ class Verification:
     rows: dict[str, int]
     """Rows read, by table."""
     replayed: bool
+    bitwise: tuple[BitwiseCheck, ...] = ()
+    """What was compared bit for bit, where that was asked for."""
 
     @property
     def ok(self) -> bool:
@@ -82,6 +102,10 @@ class Verification:
         from loopscope.display import element, html_table
 
         said = element("p", repr(self).strip("<>"))
+        if self.bitwise:
+            heads = ["Compared bit for bit", "Of", "Compared", "Same", "Largest difference"]
+            compared = [(c.what, c.of, c.compared, c.same, f"{c.largest:g}") for c in self.bitwise]
+            said = element("div", said, html_table(heads, compared))
         lines = [(finding.kind, finding.where, finding.message) for finding in self.findings]
         return said if self.ok else element("div", said, html_table(["Finding", "Where", "What"], lines))
 

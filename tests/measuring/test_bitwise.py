@@ -1,0 +1,142 @@
+"""`verify --bitwise`: what is the same is counted, and one changed bit of a number, a state or a loop is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file, save
+from typer.testing import CliRunner
+
+import loopscope as ls
+from loopscope.cli.app import app
+from loopscope.measuring.bitwise import Bitwise, acted, selected, walked
+from loopscope.measuring.layout import collate
+from loopscope.measuring.plan import QuestionEncoder
+from loopscope.models.exit_gate import ExitGate
+from loopscope.store import StoredRun, verify
+from loopscope.store.writer import open_or_create
+
+HOW: dict[str, Any] = {"device": "cpu", "progress_style": "none", "unit_size": 2, "level": "quick"}
+
+
+@pytest.fixture(scope="module")
+def run(checkpoint: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
+    """A small Ouro with token rows and kept states, three questions in two units."""
+    return ls.measure(
+        checkpoint("ouro"), "arithmetic", output=tmp_path_factory.mktemp("bitwise") / "run", transitions=2, limit=3,
+        tokens=True, keep_states=3, **HOW,
+    )  # fmt: skip
+
+
+def altered(run: StoredRun, output: Path, change: Callable[[str, pl.DataFrame], pl.DataFrame], state: bool) -> Path:
+    """The same run with a sound record of something else in its second unit."""
+    with open_or_create(output, run.manifest) as writer:
+        for unit in run.units:
+            tables = {t.name: pl.DataFrame(run.read_shard(t.name, unit)) for t in run.manifest.tables()}
+            kept = run.states(unit).read_bytes()
+            if unit.index == 1:
+                tables = {name: change(name, frame) for name, frame in tables.items()}
+                if state:
+                    kept = _flipped(run.states(unit))
+            writer.commit(unit, tables, kept)
+        writer.finish()
+    return output
+
+
+def _flipped(path: Path) -> bytes:
+    """The file with the last bit of one entry of one state changed."""
+    from safetensors import safe_open
+
+    held: Any = safe_open(path, framework="pt")
+    tensors, metadata = load_file(path), held.metadata()
+    tensors["000.state"].view(torch.int32)[0, 0, 0] ^= 1
+    return save(tensors, metadata)
+
+
+def _next(name: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """One utility becomes the next float64."""
+    if name != "depths":
+        return frame
+    values = frame["utility"].to_numpy().copy()
+    values[0] = np.nextafter(values[0], np.inf)
+    return frame.with_columns(pl.Series("utility", values))
+
+
+def test_everything_the_same(run: StoredRun):
+    result = ls.Run(run.path).verify(bitwise=True)
+    assert result.ok
+    assert [check.what for check in result.bitwise] == [
+        "the first 4 loops, alone and on the way to 5",
+        "the states that the exit gate selects",
+        "the kept states at depth 3",
+        *(f"the table {name}" for name in ("examples", "questions", "depths", "tokens")),
+    ]
+    batches = run.records["batch"].n_unique() + 1
+    for check in result.bitwise:
+        assert check.same == check.compared > 0
+        assert check.largest == 0.0
+        assert check.of == "values" or check.compared == batches
+    depths = run.read("depths")
+    single = [name for name, kind in depths.schema.items() if not isinstance(kind, pl.List)]
+    assert result.bitwise[5].compared == depths.height * len(single)
+    assert "<td style" in result._repr_html_()
+    assert "first 4 loops" in result._repr_html_()
+
+
+def test_a_changed_bit_of_a_number_is_found(run: StoredRun, tmp_path: Path):
+    path = altered(run, tmp_path / "run", _next, state=False)
+    assert verify(path).ok, "its records are sound"
+    compared = Bitwise()
+    (finding,) = verify(path, compared).findings
+    assert (finding.kind, finding.where) == ("bitwise", "unit 000001, batch 0, depths.utility")
+    assert finding.message.startswith("the table depths: 1 of ")
+    (check,) = [check for check in compared.checks if check.same < check.compared]
+    assert check.compared - check.same == 1
+    assert 0 < check.largest < 1e-13
+
+
+def test_a_changed_bit_of_a_state_is_found_and_printed(run: StoredRun, tmp_path: Path):
+    path = altered(run, tmp_path / "run", lambda name, frame: frame, state=True)
+    shown = CliRunner().invoke(app, ["verify", "--bitwise", str(path)])
+    assert shown.exit_code != 0
+    assert "the first 4 loops, alone and on the way to 5: 2 of 2 batches the same bits" in shown.output
+    assert "bitwise: unit 000001, batch 0: the kept states at depth 3: 1 of 2 batches differ, by up to" in shown.output
+    assert "everything measured again" in shown.output
+
+
+def test_a_loop_that_changes_an_earlier_state_is_found(checkpoint: Callable[[str], str], monkeypatch: Any):
+    model: Any = ls.load_model(checkpoint("ouro"))
+    loaded = ls.load_task("arithmetic", limit=1)
+    encoder = QuestionEncoder(ls.load_tokenizer(checkpoint("ouro")), None, "error")
+    packing = collate(encoder.questions(loaded, loaded.rows, 0))
+    step = type(model).step
+
+    def careless(self: Any, state: torch.Tensor, context: Any, **known: Any) -> torch.Tensor:
+        made = step(self, state, context, **known)
+        state[0, 0, 0] += 1.0  # the state that was given, after it was used
+        return made
+
+    with torch.no_grad():
+        alone, on_the_way = (walked(model, packing, 4, further)[-1] for further in (4, 5))
+        assert torch.equal(alone, on_the_way)
+        monkeypatch.setattr(type(model), "step", careless)
+        alone, on_the_way = (walked(model, packing, 4, further)[-1] for further in (4, 5))
+        assert not torch.equal(alone, on_the_way)
+
+
+@pytest.mark.parametrize("rule", ["cdf", "threshold"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_policy_that_acts_selects_what_the_whole_trajectory_says(rule: Any, dtype: torch.dtype):
+    generator = torch.Generator().manual_seed(5)
+    states = [torch.randn(3, 7, 4, generator=generator).to(dtype) for _ in range(5)]
+    gate = ExitGate(lambda state, _: state[..., 0], 0.7, 5, rule)
+    chosen = selected(gate, 0.7, states)
+    assert torch.equal(chosen, acted(gate, 0.7, states))
+    sources = [(chosen == state).all(-1) for state in states]
+    assert sum(bool(source.any()) for source in sources) > 2, "positions exit at several depths"
