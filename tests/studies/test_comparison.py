@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
+from loopscope.store import BatchInfo
 from loopscope.studies.comparison import compare
-from loopscope.studies.paper import cells, tables
+from loopscope.studies.paper import Printed, Quantity, cells, claims, tables
 from loopscope.studies.records import Records
 from loopscope.studies.registry import TABLES, Study
 from loopscope.studies.verdicts import Verdict, setting_differences
 
 QUICK = Bootstrap(resamples=200)
 PUBLISHED = {"name": "Ouro-1.4B", "spec": "ByteDance/Ouro-1.4B", "toy": False, "revision": "574fa66c"}
+HUGINN = {"name": "huginn-0125", "family": "huginn", "affine_readout": False, "toy": False, "revision": "bb6621b6"}
+PAPER = {"protocol": "paper"}
 
 
 def matrix_paths(synthetic, finite_step=179, harmful=364, n=500):
@@ -32,7 +35,7 @@ def matrix_paths(synthetic, finite_step=179, harmful=364, n=500):
 def same(tmp_path_factory, synthetic):
     """A run in the very setting of tab:mechanism-matrix, Ouro-1.4B on MATH-500, with its outcome counts."""
     task = synthetic.Task("math500", {4: matrix_paths(synthetic)})
-    run = synthetic.write_run(tmp_path_factory.mktemp("same") / "same", [task], model=PUBLISHED)
+    run = synthetic.write_run(tmp_path_factory.mktemp("same") / "same", [task], model=PUBLISHED, settings=PAPER)
     return Records([run])
 
 
@@ -58,19 +61,28 @@ def test_the_same_setting_has_no_differences(condition, setting):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"weights": "random"}, "random weights"),
-        ({"weights": "toy", "model": "toy-ouro"}, "toy model toy-ouro"),
-        ({"weights": "other"}, "weights not fetched from the hub"),
-        ({"model": "Ouro-2.6B"}, "model Ouro-2.6B"),
-        ({"task": "gsm8k"}, "task gsm8k"),
-        ({"split": "train"}, "split train"),
-        ({"subset": "first100"}, "subset first100"),
-        ({"n": 100}, "N=100"),
-        ({"transition": 3}, "transition 3→4"),
-        ({"states": "float32"}, "float32 states"),
-        ({"readout": "bfloat16"}, "bfloat16 readout"),
-        ({"template_sha256": "0" * 64}, "another template"),
-        ({"exit_threshold": 0.3}, "exit threshold 0.3"),
+        ({"weights": "random"}, "its weights are random"),
+        ({"weights": "toy", "model": "toy-ouro"}, "toy-ouro is a toy model"),
+        ({"weights": "other"}, "its weights were not fetched from the hub"),
+        ({"model": "Ouro-2.6B"}, "the model is Ouro-2.6B (paper: Ouro-1.4B)"),
+        ({"task": "gsm8k"}, "the task is gsm8k (paper: math500)"),
+        ({"split": "train"}, "the split is train (paper: test)"),
+        ({"subset": "first100"}, "the subset is first100 (paper: none)"),
+        ({"data_sha256": "0" * 64}, "its data file holds other rows than the published one"),
+        ({"n": 100}, "N is 100 (paper: 500)"),
+        ({"transition": 3}, "the update is 3→4 (paper: 4→5)"),
+        ({"states": "float32"}, "states are float32 (paper: bfloat16)"),
+        ({"readout": "bfloat16"}, "the readout is bfloat16 (paper: float32)"),
+        ({"template_sha256": "0" * 64}, "another template words its questions"),
+        ({"exit_threshold": 0.3}, "the exit threshold is 0.3 (paper: 1)"),
+        ({"protocol": "loopscope"}, "the protocol is loopscope (paper: paper)"),
+        ({"batch_size": 8}, "the batch size is 8 (paper: 2)"),
+        ({"batch_size": None}, "the batch size is by length (paper: 2)"),
+        ({"fewshot": 3}, "3 examples stand before each question (paper: none)"),
+        ({"chat_template": True}, "its questions are asked in a chat template"),
+        ({"reference": "own"}, "its references are the model's own answers"),
+        ({"share_context": True}, "options share a row"),
+        ({"long": "truncate-left"}, "long sequences were cut"),
     ],
 )
 def test_every_difference_is_named(condition, setting, change, said):
@@ -79,6 +91,41 @@ def test_every_difference_is_named(condition, setting, change, said):
     if "weights" in change:
         change = {**change, "weights": Weights(change["weights"])}
     assert setting_differences(dataclasses.replace(condition, **change), setting) == (said,)
+
+
+def test_rows_fetched_from_the_hub_are_the_published_ones(condition, setting):
+    fetched = dataclasses.replace(condition, data_sha256="0" * 64, data_revision="a1b2c3")
+    assert setting_differences(fetched, setting) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ()),
+        ({"initial_state": "question"}, ("H₀ is drawn by the rule question (paper: paper)",)),
+        ({"initial_seed": 1}, ("the seed of H₀ is 1 (paper: 20260904)",)),
+    ],
+)
+def test_the_draw_of_the_first_state_belongs_to_the_setting(tmp_path, synthetic, changes, said):
+    task = synthetic.Task("gsm8k", {19: matrix_paths(synthetic, 102, 702, 1319)})
+    settings = {**PAPER, "initial_state": "paper"}
+    run = synthetic.write_run(
+        tmp_path / "run", [task], model=HUGINN, settings=settings, seeds={"initial_state": 20260904}, level="quick"
+    )
+    condition = dataclasses.replace(Records([run]).updates[0].condition, **changes)
+    by_measurement = {
+        cell.setting.measurement: cell.setting
+        for cell in cells("mechanism")
+        if (cell.setting.model, cell.setting.evaluation_set) == ("Huginn", "gsm8k/test")
+    }
+    assert setting_differences(condition, by_measurement["matrix"]) == said
+    # The paper does not say how its second evaluation of the same questions was run.
+    assert setting_differences(condition, by_measurement["separate"])[-1].endswith("are not published")
+
+
+def test_runs_from_before_there_was_a_choice_are_loopscopes(tmp_path, synthetic):
+    run = synthetic.write_run(tmp_path / "run", [synthetic.Task("math500", {4: matrix_paths(synthetic)})], settings={})
+    assert Records([run]).updates[0].condition.protocol == "loopscope"
 
 
 def test_fp64_numbers_do_not_depend_on_the_readout_of_the_pass(condition, setting):
@@ -94,7 +141,7 @@ def matched(same):
 def test_counts_of_the_same_setting_agree_to_the_printed_digits(matched):
     here = [row for row in matched.rows if row.setting == "Ouro-1.4B math500/test 4→5"]
     verdicts = {row.column: row.outcome for row in here}
-    assert {column for column, outcome in verdicts.items() if outcome is Verdict.DIGITS} >= {
+    assert {column for column, outcome in verdicts.items() if outcome is Verdict.REPRODUCES} >= {
         "finite_step", "harmful", "share", "sign_slope",
     }  # fmt: skip
     share = next(row for row in here if row.column == "share")
@@ -103,10 +150,39 @@ def test_counts_of_the_same_setting_agree_to_the_printed_digits(matched):
     assert share.difference == pytest.approx(179 / 364 - 0.4918)
 
 
-def test_a_number_outside_the_interval_is_not_reproduced(matched):
+def test_another_number_differs_by_as_much_and_in_which_unit(matched):
     row = next(row for row in lines_of(matched, "mae_slope") if row.same_setting)
-    assert row.outcome is Verdict.OUTSIDE
-    assert row.verdict.startswith("not reproduced")
+    assert row.outcome is Verdict.DIFFERS
+    assert row.verdict == f"differs by {row.difference:+.3g} nats ({row.difference / 139.41e-4:+.1%})"
+
+
+def test_verdicts_are_these_three(same):
+    found = {row.verdict for row in (*compare(same, QUICK).rows, *compare(same, QUICK).claims)}
+    for verdict in found:
+        assert verdict == "reproduces" or verdict.startswith(("differs by ", "not comparable because "))
+    assert "reproduces" in found
+
+
+@pytest.mark.parametrize(
+    ("quantity", "printed", "value", "reproduced"),
+    [
+        ("questions", "431", 431, True),
+        ("questions", "431", 429, False),
+        ("share", "49.18", 179 / 364, True),
+        ("share", "49.18", 178 / 364, False),
+        ("nats", "1.831e-5", 1.826008e-5, True),  # the paper's own two measurements
+        ("nats", "1.831e-5", 1.81e-5, False),
+        ("rank", "0.9929", 0.99294, True),
+        ("rank", "0.9929", 0.9931, False),
+        ("nats at most", "2.661e-6", 3e-17, True),
+        ("nats at most", "2.661e-6", 2.7e-6, False),
+    ],
+)
+def test_what_reproduces_means(quantity, printed, value, reproduced):
+    unit = 1e-2 if quantity == "share" else 1.0
+    assert Quantity(quantity).reproduces(Printed(printed), unit, value, "bfloat16") is reproduced
+    if quantity == "nats":  # states with more digits leave less room
+        assert not Quantity(quantity).reproduces(Printed(printed), unit, value, "float32")
 
 
 def test_rows_of_other_models_and_tasks_are_not_shown(matched):
@@ -115,14 +191,15 @@ def test_rows_of_other_models_and_tasks_are_not_shown(matched):
 
 def test_weights_that_are_not_from_the_hub_are_never_called_a_reproduction(tmp_path, synthetic):
     task = synthetic.Task("math500", {4: matrix_paths(synthetic)})
-    folder = synthetic.write_run(tmp_path / "run", [task], model={**PUBLISHED, "revision": None})
+    folder = synthetic.write_run(tmp_path / "run", [task], model={**PUBLISHED, "revision": None}, settings=PAPER)
     comparison = compare(Records([folder]), QUICK)
     assert comparison.rows
-    assert set(comparison.counts()) == {Verdict.OTHER}
+    assert set(comparison.counts()) == {Verdict.NOT_COMPARABLE}
+    assert {row.outcome for row in comparison.claims} == {Verdict.NOT_COMPARABLE}
     text = comparison.to_text()
-    for word in ("reproduced", "consistent", "✓", "agrees"):
+    for word in ("reproduces\n", "differs by", "✓", "✗"):
         assert word not in text
-    assert "reproduce nothing" in comparison.summary()
+    assert "cells have a counterpart: 0 reproduce, 0 differ" in comparison.summary()
 
 
 @pytest.mark.parametrize(
@@ -156,15 +233,15 @@ def test_what_the_paper_lacks_is_named_beside_what_it_has(tmp_path, synthetic):
 @pytest.mark.parametrize("how", ["template", "exit threshold"])
 def test_another_protocol_gets_no_verdict(tmp_path, synthetic, monkeypatch, how):
     task = synthetic.Task("math500", {4: matrix_paths(synthetic)})
-    settings = {"exit_threshold": 0.3} if how == "exit threshold" else {}
+    settings = {**PAPER, "exit_threshold": 0.3} if how == "exit threshold" else PAPER
     if how == "template":
         monkeypatch.setattr(synthetic, "templates", dict)
     run = synthetic.write_run(tmp_path / "run", [task], model=PUBLISHED, settings=settings)
     comparison = compare(Records([run]), QUICK, study="mechanism")
     assert comparison.rows
-    assert {row.outcome for row in comparison.rows} == {Verdict.OTHER}
-    said = {"template": "another template", "exit threshold": "exit threshold 0.3"}[how]
-    assert all(row.verdict.startswith("not comparable because of ") and said in row.verdict for row in comparison.rows)
+    assert {row.outcome for row in comparison.rows} == {Verdict.NOT_COMPARABLE}
+    said = {"template": "another template", "exit threshold": "exit threshold is 0.3"}[how]
+    assert all(row.verdict.startswith("not comparable because ") and said in row.verdict for row in comparison.rows)
 
 
 def test_the_papers_wording_is_the_one_that_ships():
@@ -193,33 +270,39 @@ def test_depth_sweeps_need_the_papers_depths(tmp_path, synthetic):
         rng = np.random.default_rng(0)
         utility = rng.normal(size=(500, 1)) - 0.1 * np.abs(np.arange(len(depths)) - 3)
         task = synthetic.Task("math500", {4: matrix_paths(synthetic)}, utility=utility)
-        run = synthetic.write_run(tmp_path / name, [task], level="quick", depths=depths, model=PUBLISHED)
+        run = synthetic.write_run(
+            tmp_path / name, [task], level="quick", depths=depths, model=PUBLISHED, settings=PAPER
+        )
         return compare(Records([run]), QUICK, study="depth-coverage").rows
 
     paper = sweep("paper", (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32))
     here = {row.column: row for row in paper if row.same_setting}
     assert {column: row.outcome for column, row in here.items()} == dict.fromkeys(
-        ("n", "peak", "decline"), Verdict.DIGITS
+        ("n", "peak", "decline"), Verdict.REPRODUCES
     )
-    assert here["decline"].verdict == "reproduced"
+    assert here["decline"].verdict == "reproduces"
     assert not any(row.same_setting for row in sweep("other", (1, 2, 3, 4, 5)))
+    assert "its depths are 1,2,3,4,5 (paper: 1,2,3,4,5,6,7,8,12,16,24,32)" in sweep("again", (1, 2, 3, 4, 5))[0].verdict
 
 
 def test_unpublished_subsets_carry_a_caveat(tmp_path, synthetic):
     paths = matrix_paths(synthetic, 18, 120, 256)
     task = synthetic.Task("gsm8k", {19: paths}, split="train", subset="train256")
-    model = {"name": "huginn-0125", "family": "huginn", "affine_readout": False, "toy": False, "revision": "bb6621b6"}
-    run = synthetic.write_run(tmp_path / "run", [task], model=model)
-    rows = [row for row in compare(Records([run]), QUICK, study="contraction").rows if row.same_setting]
-    assert rows
-    assert all("rows of train256 are not published" in row.verdict for row in rows)
+    batches = BatchInfo(policy="questions", size=32)
+    run = synthetic.write_run(tmp_path / "run", [task], model=HUGINN, settings=PAPER, batch=batches)
+    comparison = compare(Records([run]), QUICK, study="contraction")
+    assert [row.paper for row in comparison.rows if row.same_setting] == ["13", "18", "4"]
+    said = "the rows of train256 are not published; nor are the cached depth-eight states that it continues"
+    assert {row.caveat for row in comparison.rows if row.same_setting} == {said}
+    assert f"note: Huginn gsm8k/train256 19→20: {said}" in comparison.to_text()
 
 
 def test_an_undefined_number_is_said_to_be_undefined(tmp_path, synthetic):
     task = synthetic.Task("math500", {4: synthetic.Paths.of(np.full(500, 0.5), np.full(500, -0.1))})
-    run = synthetic.write_run(tmp_path / "run", [task], model=PUBLISHED)
+    run = synthetic.write_run(tmp_path / "run", [task], model=PUBLISHED, settings=PAPER)
     (row,) = (row for row in lines_of(compare(Records([run]), QUICK, "failure-shares"), "share") if row.same_setting)
-    assert (row.outcome, row.own_text, row.difference) == (Verdict.UNDEFINED, "", None)
+    assert (row.outcome, row.own_text, row.difference) == (Verdict.NOT_COMPARABLE, "", None)
+    assert row.verdict == "not comparable because nothing in this run defines such a number"
 
 
 def test_every_published_cell_is_accounted_for(matched):
@@ -232,8 +315,9 @@ def test_all_formats_hold_all_lines(matched):
     import json
 
     table = matched.table()
-    assert len(json.loads(table.to_json())["rows"]) == len(matched.rows)
-    assert len(list(csv.DictReader(io.StringIO(table.to_csv())))) == len(matched.rows)
+    lines = len(matched.rows) + len(matched.claims)
+    assert len(json.loads(table.to_json())["rows"]) == lines
+    assert len(list(csv.DictReader(io.StringIO(table.to_csv())))) == lines
     assert table.to_latex().count(r" \\") >= len(matched.rows)
     assert matched.summary().rstrip(".") in table.to_markdown().replace("\\", "")
 
@@ -249,3 +333,36 @@ def test_tables_that_are_there_already_are_not_computed_again(same, monkeypatch)
     assert compare(same, QUICK, computed=computed) == expected
     with pytest.raises(AssertionError, match="twice"):
         compare(same, QUICK, computed={})
+
+
+def test_every_claim_gets_a_verdict_and_says_what_it_lacks(same):
+    found = {row.column: row for row in compare(same, QUICK).claims}
+    assert found.keys() == {claim.says for claim in claims().values()}
+    share = found[claims()["share_highest"].says]
+    assert (share.paper, share.outcome) == ("49.2", Verdict.NOT_COMPARABLE)
+    assert share.verdict == "not comparable because no run has Ouro-1.4B gsm8k/test 4→5 and 7 more"
+    missed = found[claims()["margin_missed"].says]
+    assert missed.own == sum(same.updates[0].floats("fp64_safe_gain")[same.updates[0].finite_step] <= 1e-4)
+
+
+def test_a_number_that_loopscope_does_not_have_says_why(tmp_path, synthetic):
+    task = synthetic.Task("gsm8k", {19: matrix_paths(synthetic, 18, 120, 256)}, split="train", subset="train256")
+    batches = BatchInfo(policy="questions", size=32)
+    run = synthetic.write_run(tmp_path / "run", [task], model=HUGINN, settings=PAPER, batch=batches)
+    rows = compare(Records([run]), QUICK, study="derivative-checks").rows
+    (row,) = (row for row in rows if row.column == "coda_bridge")
+    assert row.verdict == "not comparable because loopscope differentiates the coda itself and has no second one"
+
+
+def test_the_published_data_are_those_that_the_benchmarks_list():
+    """Hashes of the splits, where the files are at hand."""
+    from pathlib import Path
+
+    from loopscope.studies.paper.published_numbers import data_hashes
+    from loopscope.tasks.load import load_task
+
+    folder = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the benchmarks' files are not beside the repository")
+    for task, split in (("math500", "test"), ("arc_challenge", "test"), ("commonsense_qa", "validation")):
+        assert load_task(f"{task}:{split}", data_dir=folder).data_hash == data_hashes()[task, split]

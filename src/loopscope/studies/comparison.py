@@ -1,33 +1,22 @@
-"""`loopscope compare`: every published cell with a counterpart in the runs, the difference and a verdict.
-
-In the terminal there is one block per published row, headed by the two settings.
-"""
+"""`loopscope compare`: every published number with a counterpart in the runs, the difference and a verdict."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from loopscope.stats import Bootstrap, Estimate, Interval
-from loopscope.studies.paper import PaperCell, PaperRow, tables
-from loopscope.studies.paper.published_numbers import cells, models
+from loopscope.studies.conditions import Condition
+from loopscope.studies.joined_rows import ClaimVerdict, Joined, claim_verdict, join, number_of
+from loopscope.studies.paper import PaperCell, PaperRow, Printed, claims, tables
+from loopscope.studies.paper.published_numbers import cells
 from loopscope.studies.records import Records
 from loopscope.studies.registry import TABLES
 from loopscope.studies.result import COUNT, Column, Panel, Row, TableResult, Value, label
-from loopscope.studies.tables.depth_coverage import DepthRow
 from loopscope.studies.usable_conditions import notes_on
-from loopscope.studies.verdicts import (
-    Verdict,
-    absent,
-    caveat,
-    distance,
-    in_paper,
-    setting_differences,
-    verdict_of,
-)
+from loopscope.studies.verdicts import Verdict, absent, in_paper, judge, not_comparable
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -36,34 +25,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparisonRow(Row):
-    """One published cell and the run's own number; the key is the row within the condition."""
+    """One published number and the run's own; the key is the row within the condition."""
 
     table: str
     """LaTeX label of the paper's table or section."""
     study: str
+    measurement: str
+    """Which of the paper's measurements; empty for claims, which may join several."""
     setting: str
     """The paper's condition."""
     column: str
+    """Of claims: what the text says."""
     paper: str
     """As printed."""
     paper_value: float | str | None
     """In natural units."""
+    quantity: str
     own: Estimate | float | int | str | None
     own_text: str
     """In the paper's unit and digits."""
     difference: float | None
     """Run minus paper, natural units."""
     covers: bool | None
-    """Whether the run's interval covers the published number; None without an interval."""
+    """Whether the run's interval covers the published number; None without an interval. It decides nothing."""
     same_setting: bool
     verdict: str
-    """One line."""
+    """One line: `reproduces`, `differs by …` or `not comparable because …`."""
     outcome: Verdict
-
-    @property
-    def condition_title(self) -> str:
-        """The run's condition in words."""
-        return str(self.condition)
+    caveat: str
+    """What cannot be checked even in the same setting."""
+    beside: str
+    """The run's condition in words, of claims how many there are."""
 
     @property
     def covers_text(self) -> str:
@@ -76,6 +68,9 @@ class Comparison:
     """All lines, and how they fall out."""
 
     rows: tuple[ComparisonRow, ...]
+    """Cells of tables and numbers of the text, one by one."""
+    claims: tuple[ComparisonRow, ...]
+    """What the text says of several conditions at once."""
     uncompared: int
     """Published cells with nothing beside them."""
     notes: tuple[str, ...]
@@ -88,27 +83,20 @@ class Comparison:
         """The result in one or two sentences."""
         if not self.rows and self.notes:
             return f"nothing to compare: {self.notes[-1]}."
-        counts = self.counts()
-        total = len(self.rows) + self.uncompared
-        same = [row for row in self.rows if row.same_setting]
-        parts = [f"{len(self.rows)} of {total} published cells have a counterpart"]
-        if same:
-            parts.append(
-                f"{len(same)} in the paper's own setting: {counts[Verdict.DIGITS]} to the printed digits, "
-                f"{counts[Verdict.COVERED]} within the run's interval, "
-                f"{counts[Verdict.OUTSIDE] + counts[Verdict.DIFFERS]} not"
-            )
-        if len(same) < len(self.rows):
-            others = len(self.rows) - len(same)
-            parts.append(f"{others} beside runs of another setting, which reproduce nothing and refute nothing")
+        parts = [f"{len(self.rows)} of {len(self.rows) + self.uncompared} published cells have a counterpart"]
+        parts[0] += f": {_counted(self.rows)}"
+        if self.claims:
+            parts.append(f"of {len(self.claims)} claims over several conditions {_counted(self.claims)}")
         return "; ".join(parts) + "."
 
     def to_text(self) -> str:
         """Grouped by table and setting, for a terminal."""
-        return _text(self)
+        from loopscope.studies.render.comparison import as_text
+
+        return as_text(self)
 
     def to_polars(self) -> pl.DataFrame:
-        """One row per compared cell, full precision."""
+        """One row per compared number, full precision."""
         return self.table().to_polars()
 
     def to_pandas(self) -> pd.DataFrame:
@@ -131,10 +119,18 @@ class Comparison:
             label="tab:compare",
             title="Published numbers beside the run's own",
             caption=self.summary(),
-            rows=self.rows,
+            rows=self.rows + self.claims,
             panels=(Panel(COLUMNS),),
             notes=(*self.notes, self.summary().rstrip(".")) if self.rows else (self.summary().rstrip("."),),
         )
+
+
+def _counted(rows: tuple[ComparisonRow, ...]) -> str:
+    """How many rows have each verdict, in words."""
+    counts = Counter(row.outcome for row in rows)
+    words = {Verdict.REPRODUCES: ("reproduces", "reproduce"), Verdict.DIFFERS: ("differs", "differ")}
+    words[Verdict.NOT_COMPARABLE] = ("is not comparable", "are not comparable")
+    return ", ".join(f"{counts[each]} {words[each][counts[each] != 1]}" for each in Verdict)
 
 
 COLUMNS = (
@@ -145,7 +141,7 @@ COLUMNS = (
     Column(("paper",), "Paper", (COUNT,)),
     Column(("own_text",), "Run", (COUNT,)),
     Column(("covers_text",), "Covered", (COUNT,)),
-    label("condition_title", "Run's condition"),
+    label("beside", "Run's condition"),
     label("verdict", "Verdict"),
 )
 
@@ -156,85 +152,109 @@ def compare(
     study: str | None = None,
     computed: Mapping[str, TableResult[Row]] | None = None,
 ) -> Comparison:
-    """Join every published cell to the nearest condition of the runs.
+    """Join every published number to the nearest condition of the runs.
 
     For each row of the paper the nearest row of the same study, model and task is taken: published weights first, then
-    the same split, subset, transition, size and arithmetic; the first run given wins a tie. Models and tasks that the
+    the same split, subset, transition, size and protocol; the first run given wins a tie. Models and tasks that the
     paper does not have are named in one note.
 
     Args:
         records: the runs.
         bootstrap: resamples, seed and level; the paper's by default.
-        study: only the cells of this table study.
+        study: only the numbers of this table study.
         computed: tables of the same records and bootstrap that there are already, by study; the others are computed.
     """
     conditions = [condition for _, condition in records.conditions()]
     left_out = absent(conditions)
     notes = (left_out,) if left_out else ()
     if not any(map(in_paper, conditions)):
-        return Comparison((), len(cells(study)), notes)
+        return Comparison((), (), len(cells(study)), notes)
     known = dict(computed or {})
+    for name in {table.study for table in tables() if study in (None, table.study)} - known.keys():
+        known[name] = TABLES[name].table(records, bootstrap)
     lines: list[ComparisonRow] = []
-    for table in tables():
-        if study not in (None, table.study):
-            continue
-        if table.study not in known:
-            known[table.study] = TABLES[table.study].table(records, bootstrap)
+    for table in (table for table in tables() if study in (None, table.study)):
         for paper_row in table.rows:
-            own = _nearest(paper_row, known[table.study].rows)
+            own = join(paper_row.setting, paper_row.key, known[table.study].rows)
             if own is not None:
                 lines += _lines(paper_row, own)
     rows = tuple(lines)
-    return Comparison(rows, len(cells(study)) - len(rows), notes_on(row.condition for row in rows) + notes)
+    somewhere = next(condition for condition in conditions if in_paper(condition))
+    stated = tuple(
+        _claim_line(claim_verdict(claim, known), somewhere)
+        for claim in claims().values()
+        if study in (None, claim.study)
+    )
+    noted = notes_on(row.condition for row in rows) + _caveats(rows) + notes
+    return Comparison(rows, stated, len(cells(study)) - len(rows), noted)
 
 
-def _nearest(paper_row: PaperRow, rows: Iterable[Row]) -> Row | None:
-    reachable = [
-        (far, row)
-        for row in rows
-        if row.key == paper_row.key and (far := distance(row.condition, paper_row.setting)) is not None
-    ]
-    return min(reachable, key=lambda entry: entry[0])[1] if reachable else None
+def _caveats(rows: tuple[ComparisonRow, ...]) -> tuple[str, ...]:
+    """What cannot be checked of the conditions that got a verdict."""
+    return tuple(dict.fromkeys(f"{row.setting}: {row.caveat}" for row in rows if row.same_setting and row.caveat))
 
 
-def _lines(paper_row: PaperRow, own: Row) -> Iterator[ComparisonRow]:
-    differences = setting_differences(own.condition, paper_row.setting)
-    if isinstance(own, DepthRow) and own.depths != ",".join(map(str, models()[paper_row.setting.model].depths)):
-        differences += ("other depths",)
+def _lines(paper_row: PaperRow, own: Joined) -> Iterator[ComparisonRow]:
+    condition = own.row.condition
     for column, cell in paper_row.cells.items():
-        value = own.value(column)
-        number, interval = _number(value)
-        covers = None if interval is None or cell.value is None else _covers(interval, cell)
-        outcome, verdict = verdict_of(cell, value, number, covers, differences, caveat(paper_row.setting))
+        value = None if cell.without else own.row.value(column)
+        number, interval = number_of(value)
+        outcome, verdict = _judged(cell, own, value, number)
         yield ComparisonRow(
-            own.condition,
+            condition,
             paper_row.key,
             table=cell.label,
             study=cell.study,
-            setting=_setting_title(paper_row),
+            measurement=paper_row.setting.measurement,
+            setting=paper_row.setting.title,
             column=column,
             paper=cell.text,
             paper_value=cell.text if cell.value is None else cell.value,
+            quantity=cell.quantity.name,
             own=value,
             own_text=_own_text(cell, value, number, interval),
             difference=None if number is None or cell.value is None else number - cell.value,
-            covers=covers,
-            same_setting=not differences,
+            covers=None if interval is None or cell.value is None else _covers(interval, cell),
+            same_setting=not own.differences,
             verdict=verdict,
             outcome=outcome,
+            caveat=paper_row.setting.caveat,
+            beside=str(condition),
         )
 
 
-def _setting_title(paper_row: PaperRow) -> str:
-    setting = paper_row.setting
-    update = "" if setting.transition is None else f" {setting.transition}→{setting.transition + 1}"
-    return f"{setting.model} {setting.evaluation_set}{update}"
+def _judged(cell: PaperCell, own: Joined, value: Value, number: float | None) -> tuple[Verdict, str]:
+    if own.differences:
+        return not_comparable(own.differences)
+    if cell.without:
+        return not_comparable([cell.without])
+    return judge(cell.quantity, cell.printed, cell.text, cell.unit, value, number, own.row.condition.states)
 
 
-def _number(value: Value) -> tuple[float | None, Interval | None]:
-    if isinstance(value, Estimate):
-        return value.value, value.interval
-    return (None if value is None or isinstance(value, str) else float(value)), None
+def _claim_line(found: ClaimVerdict, somewhere: Condition) -> ComparisonRow:
+    claim, printed = found.claim, found.claim.number
+    paper = float(printed.decimal) * claim.unit
+    return ComparisonRow(
+        found.conditions[0] if found.conditions else somewhere,
+        "",
+        table=claim.label,
+        study=claim.study,
+        measurement="",
+        setting=found.setting,
+        column=claim.says,
+        paper=claim.printed,
+        paper_value=paper,
+        quantity=claim.quantity.name,
+        own=found.value,
+        own_text="" if found.value is None else _digits(printed, found.value / claim.unit),
+        difference=None if found.value is None else found.value - paper,
+        covers=None,
+        same_setting=found.value is not None,
+        verdict=found.verdict,
+        outcome=found.outcome,
+        caveat="",
+        beside=f"{len(found.conditions)} of {len(claim.rows)} rows",
+    )
 
 
 def _covers(interval: Interval, cell: PaperCell) -> bool:
@@ -247,57 +267,17 @@ def _own_text(cell: PaperCell, value: Value, number: float | None, interval: Int
     """The run's number in the unit and with the digits of the printed one."""
     if isinstance(value, str):
         return value
-    if number is None:
+    if number is None or cell.printed is None:
         return ""
-    text = _digits(cell, number)
-    return text if interval is None else f"{text} [{_digits(cell, interval.low)}, {_digits(cell, interval.high)}]"
+    ends = () if interval is None else (interval.low, interval.high)
+    text, *range_ = (_digits(cell.printed, each / cell.unit) for each in (number, *ends))
+    return f"{text} [{', '.join(range_)}]" if range_ else text
 
 
-def _digits(cell: PaperCell, number: float) -> str:
-    printed = cell.printed.text if cell.printed is not None else "0"
-    mantissa, exponent, _ = printed.partition("e")
+def _digits(printed: Printed, number: float) -> str:
+    mantissa, exponent, _ = printed.text.partition("e")
     decimals = len(mantissa.partition(".")[2])
     if exponent:
-        return f"{number / cell.unit:.{decimals}e}"
+        return f"{number:.{decimals}e}"
     sign = "+" if mantissa.startswith("+") else ""
-    return f"{number / cell.unit:{sign}.{decimals}f}"
-
-
-HEADS = ("column", "paper", "run", "run − paper", "covered", "verdict")
-
-
-def _text(comparison: Comparison) -> str:
-    """All blocks, the notes and the summary; one line where there is nothing to compare."""
-    if not comparison.rows:
-        return comparison.summary()
-    blocks = [
-        _block(list(rows))
-        for _, rows in groupby(
-            comparison.rows, key=lambda row: (row.table, row.study, row.setting, row.key, row.condition)
-        )
-    ]
-    notes = "\n".join(f"note: {note}" for note in comparison.notes)
-    return "\n\n".join([*blocks, *([notes] if notes else []), comparison.summary()])
-
-
-def _block(rows: list[ComparisonRow]) -> str:
-    first = rows[0]
-    key = f" · {first.key}" if first.key else ""
-    head = f"{first.table} · {first.setting}{key}\n  beside {first.condition_title} (run {first.condition.run})"
-    lines = [HEADS, *(_line(row) for row in rows)]
-    if not first.same_setting:
-        head += f"\n  {first.verdict}"
-        lines = [line[:-1] for line in lines]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
-    body = ["    " + "  ".join(_place(cell, widths[i], i) for i, cell in enumerate(line)).rstrip() for line in lines]
-    return "\n".join([head, *body])
-
-
-def _place(cell: str, width: int, index: int) -> str:
-    return cell.ljust(width) if index in (0, len(HEADS) - 1) else cell.rjust(width)
-
-
-def _line(row: ComparisonRow) -> tuple[str, ...]:
-    difference = "—" if row.difference is None else f"{row.difference:+.3g}"
-    mark = "✓ " if row.outcome in (Verdict.DIGITS, Verdict.COVERED) else "· "
-    return (row.column, row.paper, row.own_text or "—", difference, row.covers_text or "—", mark + row.verdict)
+    return f"{number:{sign}.{decimals}f}"

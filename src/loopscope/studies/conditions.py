@@ -73,8 +73,25 @@ class Condition:
     layout_margin: float
     token_layout_margin: float
     """How far another batch layout moves a gain or a slope, in nats; those of single tokens."""
-    reference: str = "given"
+    reference: str
     """`own` where utility is that of the model's own answer."""
+    protocol: str
+    """`loopscope` or `paper`."""
+    initial_state: str | None
+    """The rule by which H_0 was drawn; None where the model draws none."""
+    initial_seed: int | None
+    batch_size: int | None
+    """Questions in a batch, in source order; None where a budget of tokens decides."""
+    fewshot: int
+    """Examples before each question."""
+    chat_template: bool
+    share_context: bool
+    """Whether options share a row."""
+    long: str
+    """What was done with sequences that are too long for the model."""
+    data_sha256: str
+    data_revision: str | None
+    """The rows of the split, and the hub's revision that they were fetched at."""
 
     @property
     def model_title(self) -> str:
@@ -105,6 +122,11 @@ class Condition:
     def update(self) -> str:
         """The transition as text: `4→5`."""
         return "" if self.transition is None else f"{self.transition}→{self.transition + 1}"
+
+    @property
+    def batches(self) -> int | None:
+        """How many batches the questions make."""
+        return None if self.batch_size is None else -(-self.n // self.batch_size)
 
     @property
     def concave(self) -> bool:
@@ -171,7 +193,8 @@ def at(condition: Condition, transition: int | None, n: int) -> Condition:
 
 def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo, label: str) -> Condition:
     model, margin = manifest.model, layout_margin(manifest)
-    checks, threshold = (manifest.settings.get(name) for name in ("scalar_checks", "exit_threshold"))
+    settings = manifest.settings
+    checks, threshold, fewshot = (settings.get(name) for name in ("scalar_checks", "exit_threshold", "num_fewshot"))
     return Condition(
         run=label,
         place=place_of(run),
@@ -194,7 +217,17 @@ def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo, label: str) -
         scalar_checks=checks if isinstance(checks, int) else 0,
         layout_margin=margin.options if task.kind == "options" else margin.solution,
         token_layout_margin=margin.token,
-        reference=str(manifest.settings.get("reference", "given")),
+        reference=str(settings.get("reference", "given")),
+        protocol=manifest.protocol,
+        initial_state=manifest.initial_state,
+        initial_seed=manifest.seeds.get("initial_state"),
+        batch_size=manifest.batch.size,
+        fewshot=fewshot if isinstance(fewshot, int) else 0,
+        chat_template=bool(settings.get("apply_chat_template")),
+        share_context=bool(settings.get("share_context")),
+        long=str(settings.get("long", "error")),
+        data_sha256=task.data_sha256,
+        data_revision=task.data_revision,
     )
 
 

@@ -1,13 +1,16 @@
 """Whether a run's condition is the setting of a published number, and the verdict on its number beside that one.
 
-Words of agreement and disagreement belong to the same setting alone. Beside any other run stands what differs.
+There are three verdicts. Words of agreement and disagreement belong to the same setting alone; of any other run it is
+said what differs.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
 
 from loopscope.studies.conditions import Condition, Weights, bare_name
-from loopscope.studies.paper import PaperCell, Setting
+from loopscope.studies.paper import Printed, Quantity, Setting
 from loopscope.studies.paper.published_numbers import model_names, templates
 from loopscope.studies.result import Value
 
@@ -15,6 +18,9 @@ MOST_NAMED = 4
 """Conditions that the line about what the paper lacks names; the others are counted."""
 EXIT_THRESHOLD = 1.0
 """The CDF threshold of the exit gate in the paper, which is that of the published checkpoints."""
+PROTOCOL = "paper"
+SEED = 20260904
+"""Of the draw of H_0, plus the source row."""
 
 
 def in_paper(condition: Condition) -> bool:
@@ -39,52 +45,78 @@ def _paper_model(condition: Condition) -> str | None:
 def setting_differences(condition: Condition, setting: Setting) -> tuple[str, ...]:
     """What keeps a run from being the paper's setting, in words; empty for the same setting.
 
-    Only a checkpoint of the same name from the hub, the same examples, transition and arithmetic are the same setting.
-    Batch composition and hardware are not compared: the paper's own measurements differ in them.
+    Hardware is not compared, for the paper does not name its own.
     """
-    found = [*_model_differences(condition, setting)]
-    if condition.task != setting.task:
-        found.append(f"task {condition.task}")
-    elif condition.split != setting.split:
-        found.append(f"split {condition.split}")
-    elif condition.subset != setting.subset:
-        found.append(f"subset {condition.subset or 'none'}")
-    if condition.n != setting.n:
-        found.append(f"N={condition.n}")
+    found = [*_model_differences(condition, setting), *_question_differences(condition, setting)]
     if setting.transition is not None and condition.transition != setting.transition:
-        found.append(f"transition {condition.update}")
-    if condition.states != setting.states:
-        found.append(f"{condition.states} states")
-    # Numbers of the FP64 analysis do not depend on the readout of the pass.
-    if setting.readout == "float32" and condition.readout != "float32":
-        found.append(f"{condition.readout} readout")
-    if condition.task == setting.task and condition.template_sha256 != templates()[setting.task]:
-        found.append("another template")
-    if condition.reference != "given":
-        found.append("own answers as references")
-    if condition.exit_threshold not in (None, EXIT_THRESHOLD):
-        found.append(f"exit threshold {condition.exit_threshold:g}")
-    return tuple(found)
+        found.append(f"the update is {condition.update} (paper: {setting.transition}→{setting.transition + 1})")
+    return (*found, *_computing_differences(condition, setting))
 
 
 def _model_differences(condition: Condition, setting: Setting) -> list[str]:
     if condition.weights is Weights.RANDOM:
-        return ["random weights"]
+        return ["its weights are random"]
     if condition.weights is Weights.TOY:
-        return [f"toy model {condition.model}"]
+        return [f"{condition.model} is a toy model"]
     if model_names().get(bare_name(condition.model)) != setting.model:
-        return [f"model {condition.model}"]
+        return [f"the model is {condition.model} (paper: {setting.model})"]
     if condition.weights is not Weights.PUBLISHED:
-        return ["weights not fetched from the hub"]
+        return ["its weights were not fetched from the hub"]
     return []
 
 
-def caveat(setting: Setting) -> str:
-    """What cannot be checked even in the same setting."""
-    return f"rows of {setting.subset} are not published" if setting.subset else ""
+def _question_differences(condition: Condition, setting: Setting) -> list[str]:
+    """Which questions are asked, and in which words."""
+    found = []
+    if condition.task != setting.task:
+        found.append(f"the task is {condition.task} (paper: {setting.task})")
+    elif condition.split != setting.split:
+        found.append(f"the split is {condition.split} (paper: {setting.split})")
+    else:
+        if condition.subset != setting.subset:
+            found.append(f"the subset is {condition.subset or 'none'} (paper: {setting.subset or 'none'})")
+        # Rows that were fetched from the hub at a recorded revision are what they are called.
+        if condition.data_revision is None and condition.data_sha256 != setting.data_sha256:
+            found.append("its data file holds other rows than the published one")
+    if condition.n != setting.n:
+        found.append(f"N is {condition.n} (paper: {setting.n})")
+    if condition.task == setting.task and condition.template_sha256 != templates()[setting.task]:
+        found.append("another template words its questions")
+    if condition.fewshot:
+        found.append(f"{condition.fewshot} examples stand before each question (paper: none)")
+    if condition.chat_template:
+        found.append("its questions are asked in a chat template")
+    if condition.long == "truncate-left":
+        found.append("long sequences were cut")
+    if condition.reference != "given":
+        found.append("its references are the model's own answers")
+    return found
 
 
-def distance(condition: Condition, setting: Setting) -> tuple[bool, ...] | None:
+def _computing_differences(condition: Condition, setting: Setting) -> list[str]:
+    found = []
+    if condition.protocol != PROTOCOL:
+        found.append(f"the protocol is {condition.protocol} (paper: {PROTOCOL})")
+    if condition.states != setting.states:
+        found.append(f"states are {condition.states} (paper: {setting.states})")
+    # Numbers of the FP64 analysis do not depend on the readout of the pass.
+    if setting.readout == "float32" and condition.readout != "float32":
+        found.append(f"the readout is {condition.readout} (paper: float32)")
+    if setting.batch is not None and condition.batch_size != setting.batch:
+        found.append(f"the batch size is {condition.batch_size or 'by length'} (paper: {setting.batch})")
+    if condition.share_context:
+        found.append("options share a row")
+    if setting.initial_state is not None:
+        if condition.initial_state != setting.initial_state:
+            found.append(f"H₀ is drawn by the rule {condition.initial_state} (paper: {setting.initial_state})")
+        if condition.initial_seed != SEED:
+            found.append(f"the seed of H₀ is {condition.initial_seed} (paper: {SEED})")
+    if condition.exit_threshold not in (None, EXIT_THRESHOLD):
+        found.append(f"the exit threshold is {condition.exit_threshold:g} (paper: {EXIT_THRESHOLD:g})")
+    return [*found, setting.unpublished] if setting.unpublished else found
+
+
+def distance(condition: Condition, setting: Setting) -> tuple[int, ...] | None:
     """How far a condition is from a setting, most important difference first; None where they cannot be compared.
 
     Another model or another task says nothing of a published number.
@@ -98,55 +130,47 @@ def distance(condition: Condition, setting: Setting) -> tuple[bool, ...] | None:
         condition.subset != setting.subset,
         setting.transition is not None and condition.transition != setting.transition,
         condition.n != setting.n,
-        condition.states != setting.states,
+        condition.protocol != PROTOCOL,
+        len(setting_differences(condition, setting)),
     )
 
 
 class Verdict(StrEnum):
     """How a comparison falls out."""
 
-    DIGITS = "digits"
-    """Same setting, equal to the printed digits."""
-    COVERED = "covered"
-    """Same setting, the run's interval covers the published number."""
-    OUTSIDE = "outside"
-    """Same setting, the published number lies outside the run's interval."""
+    REPRODUCES = "reproduces"
     DIFFERS = "differs"
-    """Same setting, another number or text, and no interval to judge by."""
-    UNDEFINED = "undefined"
-    """The run defines no such number: an empty population, a lower level of measurement."""
-    OTHER = "other"
-    """Another setting."""
+    NOT_COMPARABLE = "not comparable"
 
 
-def verdict_of(
-    cell: PaperCell,
-    value: Value,
-    number: float | None,
-    covers: bool | None,
-    differences: tuple[str, ...],
-    caveat: str,
+def not_comparable(reasons: Iterable[str]) -> tuple[Verdict, str]:
+    """The verdict on a run in another setting, or without such a number."""
+    return Verdict.NOT_COMPARABLE, f"not comparable because {', '.join(reasons)}"
+
+
+def judge(
+    quantity: Quantity, printed: Printed | None, text: str, unit: float, value: Value, number: float | None, states: str
 ) -> tuple[Verdict, str]:
-    """The verdict and its sentence."""
-    if differences:
-        return Verdict.OTHER, f"not comparable because of {', '.join(differences)}: shown beside it only"
-    outcome, sentence = _same_setting(cell, value, number, covers)
-    return outcome, f"{sentence}; {caveat}" if caveat else sentence
+    """The verdict on a run's number in the paper's setting.
 
-
-def _same_setting(cell: PaperCell, value: Value, number: float | None, covers: bool | None) -> tuple[Verdict, str]:
-    if cell.printed is None:
-        same = (value or "---") == cell.text.replace("->", "→")
-        return (Verdict.DIGITS, "reproduced") if same else (Verdict.DIFFERS, f"differs: {value or '—'}")
+    Args:
+        quantity: what the published number is.
+        printed: that number; None where it is text.
+        text: as printed.
+        unit: of the printed number.
+        value: the run's own.
+        number: the same as a number; None where the run defines none.
+        states: dtype of the run's states.
+    """
+    if printed is None:
+        own, paper = value or "none", text.replace("->", "→").replace("---", "none")
+        if own == paper:
+            return Verdict.REPRODUCES, "reproduces"
+        return Verdict.DIFFERS, f"differs by its {quantity.name}: {own}"
     if number is None:
-        return Verdict.UNDEFINED, "not defined in this run"
-    if cell.printed.agrees(number / cell.unit):
-        return Verdict.DIGITS, "reproduced to the printed digits"
-    if covers:
-        return Verdict.COVERED, "consistent: the run's interval covers it"
-    printed = float(cell.printed.decimal)
-    relative = f" ({(number / cell.unit - printed) / abs(printed):+.1%})" if printed else ""
-    off = f"{number / cell.unit - printed:+.3g}{relative}"
-    if covers is None:
-        return Verdict.DIFFERS, f"differs by {off}"
-    return Verdict.OUTSIDE, f"not reproduced: outside the run's interval, {off}"
+        return not_comparable(["nothing in this run defines such a number"])
+    if quantity.reproduces(printed, unit, number, states):
+        return Verdict.REPRODUCES, "reproduces"
+    target = float(printed.decimal) * unit
+    relative = f" ({(number - target) / abs(target):+.1%})" if target else ""
+    return Verdict.DIFFERS, f"differs by {quantity.difference(number - target)}{relative}"

@@ -6,51 +6,18 @@ They are read from the TOML files beside this module, once per process.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from importlib.resources import files
 from typing import Any
+
+from loopscope.studies.paper.printed import FOLDER, Printed, toml
+from loopscope.studies.paper.quantities import Quantity, quantities
 
 _NUMBER = r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _PRINTED = re.compile(rf"({_NUMBER})(?: \[({_NUMBER}),({_NUMBER})\])?")
 _TEXT = re.compile(r"\d+->\d+|---")
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A decimal exactly as the paper prints it."""
-
-    text: str
-
-    @property
-    def decimal(self) -> Decimal:
-        """The printed number, without rounding."""
-        return Decimal(self.text)
-
-    @property
-    def half_unit(self) -> Decimal:
-        """Half a unit of the last printed place: how far the unrounded number can lie from it.
-
-        >>> Printed("49.18").half_unit, Printed("1.747e-5").half_unit, Printed("179").half_unit
-        (Decimal('0.005'), Decimal('5E-9'), Decimal('0.5'))
-        """
-        exponent = self.decimal.as_tuple().exponent
-        if not isinstance(exponent, int):
-            raise ValueError(f"{self.text} is not a number")
-        return Decimal(5).scaleb(exponent - 1)
-
-    def agrees(self, value: float | Decimal) -> bool:
-        """Whether `value`, in the printed unit, rounds to this (either way at an exact half).
-
-        >>> Printed("40.24").agrees(429 / 1066 * 100), Printed("40.24").agrees(40.2451)
-        (True, False)
-        """
-        # Binary arithmetic on the caller's side may be off by a few units in its sixteenth digit.
-        slack = Decimal(1).scaleb(-14) * max(abs(self.decimal), Decimal(1))
-        return abs(Decimal(value) - self.decimal) <= self.half_unit + slack
 
 
 @dataclass(frozen=True)
@@ -68,6 +35,22 @@ class Setting:
     transition: int | None
     states: str
     readout: str
+    batch: int | None = None
+    """Questions in a batch; None where the paper does not say."""
+    initial_state: str | None = None
+    """The rule by which H_0 is drawn; None where the model draws none, or the paper does not say how."""
+    data_sha256: str = ""
+    """The hash of the split's rows, as a run's manifest records it."""
+    unpublished: str = ""
+    """Settings of the measurement that the paper does not give, so that no run can be known to share them."""
+    caveat: str = ""
+    """What cannot be checked even in the same setting."""
+
+    @property
+    def title(self) -> str:
+        """Model, evaluation set and update."""
+        update = "" if self.transition is None else f" {self.transition}→{self.transition + 1}"
+        return f"{self.model} {self.evaluation_set}{update}"
 
     @property
     def evaluation_set(self) -> str:
@@ -84,6 +67,7 @@ class PaperModel:
     family: str
     depths: tuple[int, ...]
     """Where the complete utility sweep evaluates it."""
+    draws_initial_state: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +88,9 @@ class PaperCell:
     """The cell as printed, intervals included."""
     unit: float
     """The quantity is the printed number times this."""
+    quantity: Quantity
+    without: str = ""
+    """Why loopscope has no such number, where it has none."""
     interval: tuple[Printed, Printed] | None = None
 
     @property
@@ -139,15 +126,6 @@ class PaperRow:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A number of the running text that the tables imply."""
-
-    label: str
-    """LaTeX label of the section."""
-    printed: str
-
-
-@dataclass(frozen=True)
 class PaperTable:
     """One table, or the numbers of one study that a section of the text gives."""
 
@@ -157,7 +135,18 @@ class PaperTable:
     rows: tuple[PaperRow, ...]
 
 
-def parse_cell(text: str, *, label: str, study: str, setting: Setting, key: str, column: str, unit: float) -> PaperCell:
+def parse_cell(
+    text: str,
+    *,
+    label: str,
+    study: str,
+    setting: Setting,
+    key: str,
+    column: str,
+    unit: float,
+    quantity: Quantity,
+    without: str = "",
+) -> PaperCell:
     """A cell from its printed form: `49.18 [44.29,54.10]`, `1.747e-5`, `4->5` or `---`."""
     match = _PRINTED.fullmatch(text)
     if match is None and not _TEXT.fullmatch(text):
@@ -165,20 +154,13 @@ def parse_cell(text: str, *, label: str, study: str, setting: Setting, key: str,
     value, low, high = match.groups() if match else (None, None, None)
     interval = (Printed(low), Printed(high)) if low is not None and high is not None else None
     printed = Printed(value) if value is not None else None
-    return PaperCell(label, study, setting, key, column, printed, text, unit, interval)
-
-
-_HERE = files("loopscope.studies.paper")
-
-
-def _toml(*parts: str) -> dict[str, Any]:
-    return tomllib.loads(_HERE.joinpath(*parts).read_text(encoding="utf-8"))
+    return PaperCell(label, study, setting, key, column, printed, text, unit, quantity, without, interval)
 
 
 @cache
 def measurements() -> dict[str, str]:
     """The paper's separate measurements and what each of them is."""
-    return {name: entry["about"] for name, entry in _toml("measurements.toml").items()}
+    return {name: entry["about"] for name, entry in toml("measurements.toml").items()}
 
 
 @cache
@@ -191,37 +173,39 @@ def model_names() -> dict[str, str]:
 def models() -> dict[str, PaperModel]:
     """The paper's models, by the paper's name."""
     return {
-        title: PaperModel(entry["name"], entry["family"], tuple(entry["depths"]))
-        for title, entry in _toml("models.toml").items()
+        title: PaperModel(
+            entry["name"], entry["family"], tuple(entry["depths"]), entry.get("draws_initial_state", False)
+        )
+        for title, entry in toml("models.toml").items()
     }
 
 
 @cache
 def set_titles() -> dict[str, str]:
     """How tables print the paper's evaluation sets, by `task/split` or `task/subset`."""
-    return {name: entry["title"] for name, entry in _toml("sets.toml").items()}
+    return {name: entry["title"] for name, entry in toml("sets.toml").items()}
 
 
 @cache
 def templates() -> dict[str, str]:
     """The SHA-256 of each task's wording in the paper's protocol, by task."""
-    return {str(task): str(digest) for task, digest in _toml("templates.toml").items()}
+    return {str(task): str(digest) for task, digest in toml("templates.toml").items()}
 
 
 @cache
-def claims() -> dict[str, Claim]:
-    """Totals, ranges and factors of the running text, by name."""
-    return {name: Claim(**entry) for name, entry in _toml("claims.toml").items()}
+def data_hashes() -> dict[tuple[str, str], str]:
+    """The hash of every split's rows, by task and split."""
+    return {(entry["task"], entry["split"]): entry["data_sha256"] for entry in toml("sets.toml").values()}
 
 
 @cache
 def tables() -> tuple[PaperTable, ...]:
     """Every table of the paper, then what only its text gives; files in alphabetical order."""
-    sets = _toml("sets.toml")
+    sets = toml("sets.toml")
     return tuple(
-        _table(_toml(folder, name), sets)
+        _table(toml(folder, name), sets)
         for folder in ("tables", "prose")
-        for name in sorted(entry.name for entry in _HERE.joinpath(folder).iterdir())
+        for name in sorted(entry.name for entry in FOLDER.joinpath(folder).iterdir())
         if name.endswith(".toml")
     )
 
@@ -244,26 +228,11 @@ def _table(source: dict[str, Any], sets: dict[str, Any]) -> PaperTable:
 
 
 def _row(source: dict[str, Any], row: dict[str, Any], sets: dict[str, Any]) -> PaperRow:
-    label, columns, key = source["label"], source["columns"], row.get("key", "")
-    evaluation_set = sets[row["set"]]
-    measurement = row.get("measurement", source["measurement"])
-    if measurement not in measurements():
-        raise ValueError(f"{label}: no measurement {measurement!r}")
+    label, columns, study, key = source["label"], source["columns"], source["study"], row.get("key", "")
     if len(row["cells"]) != len(columns):
         raise ValueError(f"{label}: a row has {len(row['cells'])} cells for {len(columns)} columns")
-    setting = Setting(
-        measurement=measurement,
-        model=row["model"],
-        task=evaluation_set["task"],
-        split=evaluation_set["split"],
-        subset=evaluation_set.get("subset"),
-        kind=evaluation_set["kind"],
-        n=evaluation_set["n"],
-        transition=row.get("transition"),
-        states="bfloat16",
-        readout=row.get("readout", source.get("readout", "float32")),
-    )
-    units = source.get("units", {})
+    setting = setting_of({**source, **row}, sets)
+    units, without = source.get("units", {}), source.get("without", {})
     return PaperRow(
         setting,
         key,
@@ -271,13 +240,44 @@ def _row(source: dict[str, Any], row: dict[str, Any], sets: dict[str, Any]) -> P
             column: parse_cell(
                 text,
                 label=label,
-                study=source["study"],
+                study=study,
                 setting=setting,
                 key=key,
                 column=column,
                 unit=units.get(column, 1.0),
+                quantity=quantities()[study, column],
+                without=without.get(column, ""),
             )
             for column, text in zip(columns, row["cells"], strict=True)
             if text
         },
+    )
+
+
+def setting_of(row: Mapping[str, Any], sets: Mapping[str, Any]) -> Setting:
+    """The setting of a row that names measurement, model, set and (unless it is about depths) transition."""
+    name, measurement = row["set"], toml("measurements.toml").get(row["measurement"])
+    if measurement is None:
+        raise ValueError(f"no measurement {row['measurement']!r}")
+    chosen, own = sets[name], measurement.get("of", {}).get(name, {})
+    described = {**measurement, **own}
+    drawn = models()[row["model"]].draws_initial_state
+    caveats = [f"the rows of {chosen['subset']} are not published"] if "subset" in chosen else []
+    caveats += [described["caveat"]] if drawn and "caveat" in described else []
+    return Setting(
+        measurement=row["measurement"],
+        model=row["model"],
+        task=chosen["task"],
+        split=chosen["split"],
+        subset=chosen.get("subset"),
+        kind=chosen["kind"],
+        n=chosen["n"],
+        transition=row.get("transition"),
+        states="bfloat16",
+        readout=row.get("readout", "float32"),
+        batch=described.get("batch"),
+        initial_state=described.get("initial_state", "paper") or None if drawn else None,
+        data_sha256=chosen["data_sha256"],
+        unpublished=described.get("unpublished", ""),
+        caveat="; ".join(caveats),
     )

@@ -12,7 +12,7 @@ from loopscope.errors import setting
 from loopscope.stats import Bootstrap, Estimate, Maximum, Quantile
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition
-from loopscope.studies.records import Floats, Records, Updates
+from loopscope.studies.records import DepthSweep, Floats, Records, Updates
 from loopscope.studies.result import (
     COUNT,
     IDENTITY,
@@ -37,6 +37,8 @@ class DerivativeRow(Row):
     """Those that agree to 1e-6 absolute or 1e-4 relative."""
     scalar_difference: float | None
     """Largest |Q − scalar Q|."""
+    endpoint_difference: float | None
+    """Largest |U of an end of the update − U of that depth in the sweep|."""
     slope_difference: float | None
     quadratic_difference: float | None
     gain_difference: float | None
@@ -61,6 +63,8 @@ class DerivativeRow(Row):
     """Largest changes from 129 to 257 nodes."""
     negative_everywhere: int | None
     """Questions with φ'' < 0 at every sampled scale."""
+    negative_primary: int | None
+    """Those among the primary questions A > 0, Q < 0."""
     sampled_third: Estimate
     sampled_curvature: Estimate
     """Primary medians of the largest sampled |φ'''| and −φ''."""
@@ -74,6 +78,7 @@ PANELS = (
             *IDENTITY,
             Column(("passed", "checks"), "Scalar checks\npassed", (COUNT, COUNT), template="{}/{}"),
             column("scalar_difference", "Q", scientific(3), latex="$Q$", group="Scalar vs stored"),
+            column("endpoint_difference", "Endpoint\nreplay", scientific(3)),
             column("slope_difference", "A", scientific(3), latex="$A$", group="FP64 vs stored"),
             column("quadratic_difference", "Q", scientific(3), latex="$Q$", group="FP64 vs stored"),
             column("gain_difference", "ΔU", scientific(3), latex=r"$\Delta U$", group="FP64 vs stored"),
@@ -115,7 +120,7 @@ def derivative_checks(records: Records, bootstrap: Bootstrap | None = None) -> T
             "one, third derivatives against central differences of curvature, and the curvature envelope against the "
             "largest sampled value."
         ),
-        rows=tuple(_row(updates, bootstrap or Bootstrap()) for updates in kept),
+        rows=tuple(_row(updates, _sweep(records, updates), bootstrap or Bootstrap()) for updates in kept),
         panels=PANELS,
         notes=notes,
     )
@@ -172,7 +177,21 @@ def _gaps(updates: Updates, name: str) -> Floats:
     return stored.explode().to_numpy().reshape(len(stored), -1)
 
 
-def _row(updates: Updates, bootstrap: Bootstrap) -> DerivativeRow:
+def _sweep(records: Records, updates: Updates) -> DepthSweep | None:
+    return next((sweep for sweep in records.sweeps if sweep.condition.same_set(updates.condition)), None)
+
+
+def _endpoint_difference(updates: Updates, sweep: DepthSweep | None) -> float | None:
+    if sweep is None or len(sweep.ids) != len(updates) or not updates.has("utility_before", "utility_after"):
+        return None
+    before = updates.condition.transition or 0
+    ends = (("utility_before", before), ("utility_after", before + 1))
+    return max(
+        float(np.abs(updates.floats(name) - sweep.utility[:, sweep.depths.index(depth)]).max()) for name, depth in ends
+    )
+
+
+def _row(updates: Updates, sweep: DepthSweep | None, bootstrap: Bootstrap) -> DerivativeRow:
     scalar = updates.floats("scalar_quadratic")
     checked = ~np.isnan(scalar)
     relative, absolute = _gaps(updates, "relative"), _gaps(updates, "absolute")
@@ -200,6 +219,7 @@ def _row(updates: Updates, bootstrap: Bootstrap) -> DerivativeRow:
         checks=int(checked.sum()),
         passed=int(updates.frame["scalar_check_passed"].fill_null(False).sum()),
         scalar_difference=Maximum(np.abs(scalar - updates.quadratic)[checked]).value(),
+        endpoint_difference=_endpoint_difference(updates, sweep),
         slope_difference=_difference(updates, "slope"),
         quadratic_difference=_difference(updates, "quadratic"),
         gain_difference=_difference(updates, "gain"),
@@ -216,6 +236,7 @@ def _row(updates: Updates, bootstrap: Bootstrap) -> DerivativeRow:
         refined_third=_largest(updates, "fp64_refined_third_change"),
         refined_curvature=_largest(updates, "fp64_refined_curvature_change"),
         negative_everywhere=None if convexity is None else int((convexity < 0).sum()),
+        negative_primary=None if convexity is None else int(((convexity < 0) & updates.primary).sum()),
         envelope_ratio=bootstrap.estimate({"": Quantile(ratio, 0.5)})[""],
         **extremes,
     )

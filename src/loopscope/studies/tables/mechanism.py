@@ -171,6 +171,9 @@ class ExactKLRow(Row):
     satisfied: int
     """Finite-step failures with 0 < A < C numerically."""
     failures: int
+    exception_gain: float | None
+    exception_residual: float | None
+    """ΔU and the signed residual of the failure without that inequality; of several, the one with the largest loss."""
 
 
 EXACT_KL_COLUMNS = (
@@ -200,10 +203,15 @@ def exact_kl(records: Records, bootstrap: Bootstrap | None = None) -> TableResul
 def _exact_kl_row(updates: Updates, _: Bootstrap) -> ExactKLRow:
     correction = updates.floats("kl_correction")
     ordered = (updates.slope > 0) & (updates.slope < correction)
+    residual = updates.floats("kl_residual")
+    exceptions = np.flatnonzero(updates.finite_step & ~ordered)
+    worst = exceptions[np.argmin(updates.gain[exceptions])] if exceptions.size else None
     return ExactKLRow(
         updates.condition,
         "",
-        max_residual=float(np.abs(updates.floats("kl_residual")).max()),
+        max_residual=float(np.abs(residual).max()),
         satisfied=int((updates.finite_step & ordered).sum()),
         failures=int(updates.finite_step.sum()),
+        exception_gain=None if worst is None else float(updates.gain[worst]),
+        exception_residual=None if worst is None else float(residual[worst]),
     )
