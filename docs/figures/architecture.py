@@ -35,7 +35,7 @@ IMAGES = ROOT / "docs" / "images"
 # In the order in which data passes through them.
 ORDER = (
     *("cli", "tasks", "models", "measuring", "readout", "kernels", "path"),
-    *("store", "stats", "control", "studies", "report", "reproduction", "bench", "toys"),
+    *("store", "stats", "control", "studies", "report", "reproduction", "bench", "monitor", "toys"),
 )
 OBJECTS = (
     *(

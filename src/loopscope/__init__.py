@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from loopscope.models.transformers_loop import loop_layers
     from loopscope.models.walk import Walk
     from loopscope.models.wrapped import wrap
+    from loopscope.monitor import LoopscopeCallback, Monitor
     from loopscope.path import Outcome, classify, predict
     from loopscope.readout import (
         affine_path,
@@ -53,6 +54,7 @@ _HOMES = {
         *("AffineHead", "Batch", "Context", "InitialState", "LoopedModel", "LoopedModule"),
         *("Walk", "load_model", "load_tokenizer", "loop_layers", "wrap"),
     ),
+    "monitor": ("LoopscopeCallback", "Monitor"),
     "path": ("Outcome", "classify", "predict"),
     "readout": (
         *("affine_path", "affine_path_from_states", "nonlinear_path", "nonlinear_path_from_states", "option_path"),
@@ -71,7 +73,9 @@ __all__ = [
     "InitialState",
     "LoopedModel",
     "LoopedModule",
+    "LoopscopeCallback",
     "LoopscopeError",
+    "Monitor",
     "Outcome",
     "Run",
     "RunSeries",

@@ -329,6 +329,8 @@ class Settings:
         keep_states: the depth whose recurrent states are stored; None stores none.
         continue_from: which run's stored states the pass goes on from, and their `depth`; None walks the whole way.
         training_step: at which step of its training the model was saved; None where that is not known.
+        short_steps: whether level quick has the gains of a quarter step and of the quadratic step, too; a run's tables
+            have no columns for them, what watches a training has.
     """
 
     transitions: tuple[int, ...]
@@ -354,6 +356,7 @@ class Settings:
     keep_states: int | None = None
     continue_from: Mapping[str, Any] | None = None
     training_step: int | None = None
+    short_steps: bool = False
 
     def __post_init__(self) -> None:
         if not self.depths:

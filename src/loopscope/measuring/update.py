@@ -152,7 +152,7 @@ def update_columns(update: Update, paths: UpdatePaths, settings: Settings) -> Co
         "quadratic_scale": scale,
     }
     if quick:
-        return columns
+        return columns | (_short_steps(path, scale) if settings.short_steps else {})
     device, layout = gain.device, update.layout
     columns["grid_gain"] = gains_BK
     columns["curvature_path"] = derivatives_3BK[2]
@@ -173,6 +173,11 @@ def update_columns(update: Update, paths: UpdatePaths, settings: Settings) -> Co
         columns["bf16_quarter_gain"] = quarter.utility_B - before.utility_B
         columns["bf16_quadratic_gain"] = quadratic_step.utility_B - before.utility_B
     return columns
+
+
+def _short_steps(path: UtilityPath, scale_B: Tensor) -> Columns:
+    """What a quarter step and the quadratic step would give, as level grid finds it."""
+    return {"quarter_gain": path.at_scales([CONTRACTION], 0)[0, :, 0], "quadratic_gain": path.at_own(scale_B, 0)[0]}
 
 
 def outcome(columns: Columns) -> np.ndarray[Any, Any]:

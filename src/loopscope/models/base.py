@@ -160,6 +160,10 @@ class LoopedModule(nn.Module):
             self._casts[dtype, mixed] = held = (stamp, twin)
         return held[1]
 
+    def forget_casts(self) -> None:
+        """Drops what `in_dtype` kept: weights may change in ways that leave no trace (`weight.data`, CUDA graphs)."""
+        self._casts.clear()
+
     def check_batch(self, batch: Batch) -> None:
         """Refuses a batch that the model cannot run: unknown token ids, too many positions, segments it would ignore.
 

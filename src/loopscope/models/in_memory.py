@@ -89,24 +89,14 @@ def borrowed(given: object) -> Iterator[None]:
     What it changes of itself meanwhile does not change its identity.
     """
     modules = list(given.modules()) if isinstance(given, nn.Module) else []
-    weights = [weight for weight in given.parameters() if weight.requires_grad] if isinstance(given, nn.Module) else []
-    training = [module for module in modules if module.training]
     places: list[dict[str, Any]] = [place for module in modules for place in (module._parameters, module._buffers)]
     entries = [(place, name, tensor) for place in places for name, tensor in place.items() if tensor is not None]
     held = [(place, name, tensor, tensor.data) for place, name, tensor in entries]
     drawn = getattr(given, "initial_state", None)
     try:
-        for module in training:
-            module.training = False
-        for weight in weights:
-            weight.requires_grad_(False)
-        with while_running(given):
+        with evaluating(given), while_running(given):
             yield
     finally:
-        for module in training:
-            module.training = True
-        for weight in weights:
-            weight.requires_grad_(True)
         if isinstance(drawn, InitialState):
             given.initial_state = drawn  # type: ignore[attr-defined]
         if any(_is_moved(place.get(name), value) for place, name, _, value in held):
@@ -116,6 +106,25 @@ def borrowed(given: object) -> Iterator[None]:
                 place[name] = tensor
             if isinstance(given, LoopedModule) and given.prepared:
                 given.prepare()
+
+
+@contextmanager
+def evaluating(given: object) -> Iterator[None]:
+    """A module in evaluation mode with frozen weights; afterwards every part of it is as it was."""
+    modules = list(given.modules()) if isinstance(given, nn.Module) else []
+    training = [module for module in modules if module.training]
+    weights = [weight for weight in given.parameters() if weight.requires_grad] if isinstance(given, nn.Module) else []
+    try:
+        for module in training:
+            module.training = False
+        for weight in weights:
+            weight.requires_grad_(False)
+        yield
+    finally:
+        for module in training:
+            module.training = True
+        for weight in weights:
+            weight.requires_grad_(True)
 
 
 def _is_moved(now: Tensor | None, before: Tensor) -> bool:

@@ -222,6 +222,11 @@ class WrappedModel(LoopedModule):
             self._kept[id(tensor), dtype] = held
         return held.cast
 
+    def forget_casts(self) -> None:
+        """Drops the weights that were kept in another dtype."""
+        super().forget_casts()
+        self._kept.clear()
+
     def _weights(self) -> Iterator[Tensor]:
         yield from self.parameters()
         yield from self.buffers()

@@ -1,0 +1,221 @@
+"""`Monitor`: every some steps of a training, what the chosen updates of the model do to held-out questions or a batch.
+
+It is a pass of `measuring` at level quick over the model as it is in memory: the numbers are those that
+`loopscope measure` finds for a checkpoint saved at that moment. The training does not notice (`untouched`).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from loopscope._version import __version__
+from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, whole
+from loopscope.measuring.model_check import checked
+from loopscope.measuring.settings import DEEPEST, MOST_QUESTIONS, READOUT_DTYPES, BatchPolicy, Numbers, Settings
+from loopscope.measuring.worker import Measured, Worker
+from loopscope.models.load import find_dtype
+from loopscope.models.protocol import LoopedModel
+from loopscope.monitor.loggers import loggers
+from loopscope.monitor.summary import Record, depth_rows, update_rows
+from loopscope.monitor.untouched import Autocast, bare, untouched
+from loopscope.monitor.watched_data import ANY_BATCH, WatchedTask, batch_task, is_batch, tasks_of
+from loopscope.store.monitor_log import FORMAT, VERSION
+
+EVERY = 200
+"""Steps between two calls."""
+QUESTIONS = 32
+"""Questions of each task, or rows of a batch."""
+MOST_STEPS = 10**15
+BATCH_TOKENS = {"cpu": 4096}
+GPU_BATCH_TOKENS = 16384
+"""Padded tokens that are measured at a time: a training leaves little memory free."""
+RANKS = ("first", "all")
+
+
+class Monitor:
+    """Watches the updates of a looped model while it is trained.
+
+    >>> import loopscope as ls
+    >>> model = ls.load_model("toy-ouro")  # or the model that you train, from ls.wrap or a class of your own
+    >>> monitor = Monitor(model, "stories", transitions=[4], every=100, limit=4)
+    >>> monitor.step(99)
+    >>> found = monitor.step(100).updates[0]
+    >>> found["transition"], found["questions"], found["gain"] < 0 < found["quadratic_gain"]
+    (4, 4, True)
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: Any = None,
+        *,
+        transitions: Numbers | None = None,
+        depths: Numbers = (),
+        every: int = EVERY,
+        limit: int = QUESTIONS,
+        log: Any = None,
+        tokenizer: Any = None,
+        autocast: str | torch.dtype | None = None,
+        ranks: str = "first",
+        readout_dtype: str = "float32",
+        data_dir: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        """What to watch, and where to write it.
+
+        Args:
+            model: the model that is trained: a `LoopedModule`, or what `wrap` or `loop_layers` made of it.
+                `DistributedDataParallel` and `torch.compile` around it are taken off.
+            data: held-out questions: tasks as `measure` takes them, or a batch: token ids [rows, width], a mapping with
+                `input_ids`, `labels` and `attention_mask`, or a pair of inputs and targets. Left out, every `step` is
+                given the current batch.
+            transitions: each t of an update t → t+1, also beyond the trained depth; left out, the last update within it
+                and the first beyond it.
+            depths: depths at which the utility is told, besides both ends of every transition.
+            every: steps between two calls.
+            limit: the most questions of each task, or rows of a batch.
+            log: a JSONL file, a `SummaryWriter` of TensorBoard, a run of W&B or "wandb" for the active one, a function
+                that takes a `Record`; or a list of these.
+            tokenizer: as in `measure`.
+            autocast: a dtype, "bfloat16" say: `embed` and `step` run under autocast, as in the training. Left out, they
+                run in the weights' own arithmetic, as a saved checkpoint is measured.
+            ranks: with `torch.distributed`, whether the "first" process measures or "all" of them do, each its own.
+            readout_dtype: as in `measure`.
+            data_dir: as in `measure`.
+            batch_tokens: padded tokens that are measured at a time; 4096 on a CPU, 16384 elsewhere.
+
+        Raises:
+            LoopscopeError: one line for whatever is wrong.
+        """
+        self.model = bare(model)
+        self.every = whole("every", every, 1, MOST_STEPS)
+        self._limit = whole("limit", limit, 1, MOST_QUESTIONS)
+        self._ranks = choice("ranks", ranks, RANKS)
+        self._autocast = None if autocast is None else find_dtype(autocast)
+        self._loggers = loggers(log)
+        tokens = BATCH_TOKENS.get(self.model.device.type, GPU_BATCH_TOKENS) if batch_tokens is None else batch_tokens
+        self._settings = Settings.of(
+            default_transitions(self.model) if transitions is None else transitions,
+            depths,
+            "quick",
+            short_steps=True,
+            batch=BatchPolicy("tokens", budget=whole("batch_tokens", tokens, 1, MOST_QUESTIONS)),
+            readout_dtype=choice("readout_dtype", str(readout_dtype).removeprefix("torch."), READOUT_DTYPES),
+        )
+        self._tasks: list[WatchedTask] = []
+        with untouched(self.model):
+            if is_batch(data):
+                self._tasks = [batch_task(data, self._limit)]
+            elif data is not None:
+                folder = optional_text("data_dir", data_dir)
+                self._tasks = tasks_of(self.model, data, self._settings, self._limit, tokenizer, folder)
+            checked(self.model).require()
+        run = self.model if self._autocast is None else Autocast(self.model, self._autocast)
+        self._worker = Worker(run, self._settings)
+        self._began: float | None = None
+        self._spent = 0.0
+
+    def step(self, step: int, batch: Any = None) -> Record | None:
+        """Measure and log if it is time to.
+
+        Args:
+            step: of the training: it is time where `every` divides it.
+            batch: the current batch, to be measured instead of held-out questions.
+
+        Returns:
+            What was found; None where it is not time, or where another process measures.
+        """
+        return self.measure(step, batch) if whole("step", step, 0, MOST_STEPS) % self.every == 0 else None
+
+    def measure(self, step: int, batch: Any = None) -> Record | None:
+        """The same, whether it is time or not."""
+        rank, world = _place()
+        if rank and self._ranks == "first":
+            return None
+        tasks = self._tasks if batch is None else [batch_task(batch, self._limit)]
+        if not tasks:
+            raise LoopscopeError("there is nothing to measure: give the monitor tasks or a batch, or step() a batch")
+        started = _now(self.model)
+        depths, updates, questions, positions = [], [], 0, 0
+        with untouched(self.model):
+            for task in tasks:
+                tables = self._tables(task)
+                depths += depth_rows(step, task.name, tables)
+                updates += update_rows(step, task.name, tables["questions"])
+                questions += len(task.questions)
+                positions += sum(question.positions for question in task.questions)
+        call = {"kind": "call", "step": step, "questions": questions, "positions": positions}
+        record = Record(step, tuple(depths), tuple(updates), call | self._cost(started))
+        header = self._header(rank, world, batch is not None)
+        for logger in self._loggers:
+            logger.write(header, record)
+        return record
+
+    def _tables(self, task: WatchedTask) -> Any:
+        (measured,) = (
+            found for found in self._worker.run([(task.name, task.questions)]) if isinstance(found, Measured)
+        )
+        return measured.tables
+
+    def _cost(self, started: float) -> dict[str, float | None]:
+        now = _now(self.model)
+        self._began = started if self._began is None else self._began
+        before = started - self._began
+        self._spent += now - started
+        share = self._spent / (now - self._began) if before else None
+        return {"seconds": round(now - started, 6), "share_of_time": share}
+
+    def _header(self, rank: int, world: int, current: bool) -> dict[str, Any]:
+        model, settings = self.model, self._settings
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "loopscope": __version__,
+            "model": model.name,
+            "family": model.family,
+            "boundary": model.boundary,
+            "trained_depth": model.trained_depth,
+            "affine_readout": model.head is not None,
+            "dtype": _named(model.dtype),
+            "autocast": None if self._autocast is None else _named(self._autocast),
+            "readout_dtype": settings.readout_dtype,
+            "transitions": list(settings.transitions),
+            "depths": list(settings.depths),
+            "every": self.every,
+            "tasks": [dict(ANY_BATCH)] if current else [dict(task.facts) for task in self._tasks],
+            "rank": rank,
+            "world": world,
+        }
+
+
+def default_transitions(model: LoopedModel) -> tuple[int, ...]:
+    """The last update within the trained depth, and the first beyond it."""
+    trained: Any = model.trained_depth
+    if not isinstance(trained, int) or not 1 <= trained < DEEPEST:
+        raise LoopscopeError(
+            f"{model.name} does not say how many loops it is trained for (trained_depth {shown(trained)}): name updates"
+            f" with {setting('transitions')}"
+        )
+    return trained - 1, trained
+
+
+def _place() -> tuple[int, int]:
+    """The rank of this process and the number of processes."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _now(model: LoopedModel) -> float:
+    """The time when everything that was asked of the device is done."""
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+    return time.monotonic()
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
