@@ -26,7 +26,7 @@ SURFACE = {
     "--plan --plan-seconds --progress --protocol --random-weights --tasks --tokenizer --workers",
     "report": "--lens-questions --output runs",
     "studies": "",
-    "tables": "--format --name runs",
+    "tables": "--format --name --protocol runs",
     "tasks": "--json",
     "train-toy": "--device --minutes --output --save-every --seed name",
     "verify": "--bitwise --data-dir --device --layout --model --replay --tokenizer run",

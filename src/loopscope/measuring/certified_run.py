@@ -16,6 +16,7 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.certificates import require_affine
 from loopscope.measuring.continued import CIRCUMSTANCES
 from loopscope.measuring.progress import Style
+from loopscope.measuring.protocols import DEFAULT
 from loopscope.measuring.replay import request_of
 from loopscope.measuring.run import Notify, run_request
 from loopscope.store.column_types import Level
@@ -27,7 +28,7 @@ _CHOSEN = (
     *("level", "tokens", "paths", "depths", "batch"),
     *("settings.certify", "settings.trace", "settings.lens", "settings.scalar_checks"),
     *("settings.scales_to", "settings.renormalise", "settings.trajectories", "settings.keep_states"),
-    "settings.continue_from",
+    *("settings.continue_from", "settings.protocol"),
 )
 """What the certificates' own run chooses for itself; its batches are those of the device that it runs on."""
 
@@ -79,6 +80,7 @@ def certify_run(
         trajectories=(),
         keep_states=None,
         continue_from=None,
+        protocol=DEFAULT,
     )
 
     def check(wanted: Manifest) -> None:

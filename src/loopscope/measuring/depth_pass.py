@@ -27,6 +27,7 @@ from loopscope.measuring.certificates import certificate_columns
 from loopscope.measuring.fp64 import analyse
 from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
 from loopscope.measuring.longer_steps import longer_step_columns
+from loopscope.measuring.paper_fp32 import fp32_columns
 from loopscope.measuring.progress import stage
 from loopscope.measuring.reading import LOGITS, Reading, readout_of
 from loopscope.measuring.renormalised import renormalised_columns
@@ -294,10 +295,16 @@ class Trip:
             tables["longer_steps"] = {**identity, **longer}
         if settings.renormalise:
             tables["renormalised"] = {**identity, **renormalised_columns(update, paths)}
+        bracket = settings.paper_bracket
+        if bracket is not None:
+            with stage("as in the paper", h_RSD.device):
+                tables["as_in_paper"] = {**identity, **fp32_columns(update)}
         if settings.level is Level.FULL:
             del paths
-            analysis = analyse(update)
+            analysis = analyse(update, bracket)
             questions.update(analysis.questions)
+            if bracket is not None:
+                tables["as_in_paper"].update(analysis.paper)
             if settings.paths:
                 tables["paths"] = {**identity, **analysis.nodes}
         return tables

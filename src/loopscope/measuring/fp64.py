@@ -8,13 +8,16 @@ boundary. Every other path is searched adaptively, without such bounds (`searche
 optima"): 257 locations with local refinement, third derivatives with their central differences, and what changes from
 129 locations to 257.
 
+Under the paper's protocol the same paths give its own numbers, too (`as_in_paper`).
+
 Shapes: R sequences, S positions, D hidden width, B questions, K nodes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +31,7 @@ from loopscope.path import (
     concave_boundary,
     concave_optimum,
     curvature_deviation,
+    paper_envelope,
     pathwise_decomposition,
     predicted_scale,
     residual_envelope,
@@ -45,32 +49,44 @@ Indices: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 
 @dataclass(frozen=True)
 class Analysis:
-    """Columns of `questions` and of `paths`, one row per question."""
+    """Columns of `questions`, of `paths` and of `as_in_paper` (none if not asked for), one row per question."""
 
     questions: Columns
     nodes: Columns
+    paper: Columns
 
 
-def analyse(update: Update) -> Analysis:
-    """The FP64 columns of every question of a batch, as many at a time as their FP64 logits can be kept."""
+def analyse(update: Update, paper_bracket: float | None = None) -> Analysis:
+    """The FP64 columns of every question of a batch, as many at a time as their FP64 logits can be kept.
+
+    `paper_bracket` asks for the paper's numbers, too, with optima in brackets of this width.
+    """
     most = max(1, LOGITS // update.readout.model.vocabulary_size)
-    found = [_analyse_group(group) for group in update.groups(most)]
-    return Analysis(stacked([group.questions for group in found]), stacked([group.nodes for group in found]))
+    found = [_analyse_group(group, paper_bracket) for group in update.groups(most)]
+    return Analysis(*(stacked([getattr(group, name) for group in found]) for name in ("questions", "nodes", "paper")))
 
 
-def _analyse_group(update: Update) -> Analysis:
+def _analyse_group(update: Update, paper_bracket: float | None) -> Analysis:
     path = update.readout.fp64_path(update)
-    found, nodes = concave_columns(path) if isinstance(path, AffinePath) else searched_columns(path)
-    found["state_gap"] = _state_gap(update)
+    known = ConcavePath(path) if isinstance(path, AffinePath) else SearchedPath(path)
+    found, nodes = known.columns(), known.nodes()
+    found["state_gap"] = state_gap(update, torch.float64)
     quarter = int(CONTRACTION * (PATH_NODES - 1))
     found["quarter_gain"] = nodes["gain"][:, quarter]
     alpha = np.broadcast_to(np.linspace(0.0, 1.0, PATH_NODES), nodes["gain"].shape)
-    return Analysis({f"fp64_{name}": values for name, values in found.items()}, {"alpha": alpha, **nodes})
+    paper: Columns = {}
+    if paper_bracket is not None:
+        paper = {**known.paper_columns(paper_bracket), "state_gap": state_gap(update, torch.float32)}
+    return Analysis(_prefixed(found), {"alpha": alpha, **nodes}, _prefixed(paper))
 
 
-def _state_gap(update: Update) -> Floats:
-    """The largest entry of |H + D − H⁺| at a question's valid positions, in the arithmetic of the path."""
-    layout, h, h_plus = update.layout, update.before_RSD.double(), update.after_RSD.double()
+def _prefixed(columns: Columns) -> Columns:
+    return {f"fp64_{name}": values for name, values in columns.items()}
+
+
+def state_gap(update: Update, dtype: torch.dtype) -> Floats:
+    """The largest entry of |H + D − H⁺| at a question's valid positions, in an arithmetic."""
+    layout, h, h_plus = update.layout, update.before_RSD.to(dtype), update.after_RSD.to(dtype)
     gap_RS = (h + (h_plus - h) - h_plus).abs().amax(2) * layout.batch.attention_mask
     found = np.zeros(len(layout.questions))
     np.maximum.at(found, array(layout.question_R), array(gap_RS.amax(1)))
@@ -78,13 +94,14 @@ def _state_gap(update: Update) -> Floats:
 
 
 class PathFunctions:
-    """φ and φ' of chosen questions; what is known of a path is not evaluated again.
+    """φ and φ' of chosen questions, or a higher derivative of φ and its slope; what is known is not evaluated again.
 
-    A search asks for φ and φ' at the same places one after the other, and at many nodes of the partition.
+    A search asks for φ and φ' at the same places one after the other, and at many nodes of the partition. `order` is
+    that of the slope.
     """
 
-    def __init__(self, path: UtilityPath, nodes_K: Floats, value_BK: Floats, slope_BK: Floats) -> None:
-        self._path = path
+    def __init__(self, path: UtilityPath, nodes_K: Floats, value_BK: Floats, slope_BK: Floats, order: int = 1) -> None:
+        self._path, self._order = path, order
         self._known: dict[tuple[int, float], tuple[float, float]] = {}
         scales = nodes_K.tolist()
         for row, (values, slopes) in enumerate(zip(value_BK.tolist(), slope_BK.tolist(), strict=True)):
@@ -107,7 +124,7 @@ class PathFunctions:
             taken = dict(reversed(missing))
             scales = torch.zeros(self._path.examples, dtype=torch.float64)
             scales[list(taken)] = torch.tensor(list(taken.values()), dtype=torch.float64)
-            value, slope = array(self._path.at(scales, 1).stack).tolist()
+            value, slope = array(self._path.at(scales, self._order).stack[-2:]).tolist()
             self._known.update(((row, scale), (value[row], slope[row])) for row, scale in taken.items())
             missing = [pair for pair in missing if pair not in self._known]
         return np.array([self._known[pair][order] for pair in asked], dtype=np.float64)
@@ -116,45 +133,91 @@ class PathFunctions:
 _KINDS = {Location.LEFT_ENDPOINT: "left", Location.INTERIOR: "interior", Location.RIGHT_ENDPOINT: "right"}
 
 
-def concave_columns(path: AffinePath) -> tuple[Columns, Columns]:
-    """The FP64 columns of every question, without their prefix, and the path at the nodes."""
-    envelope = path.envelope(PATH_NODES - 1)
-    nodes = array(envelope.nodes)
-    phi, first, second, third, _ = map(array, envelope.derivatives.stack)
-    slope, quadratic, gain = first[:, 0], 0.5 * second[:, 0], phi[:, -1]
-    lipschitz = array(envelope.third)
-    deviation = curvature_deviation(nodes, second, lipschitz)
-    bound = array(envelope.L_D)
-    functions = PathFunctions(path, nodes, phi, first)
-    predicted = predicted_scale(slope, quadratic)
-    rows = np.arange(path.examples)
-    columns: Columns = {
-        "slope": slope,
-        "quadratic": quadratic,
-        "gain": gain,
-        "decomposition_residual": pathwise_decomposition(nodes, second, slope, gain).residual,
-        "kl_residual": gain - (slope - array(path.divergence)),
-        "M": array(envelope.M),
-        "L_D": bound,
-        "mu": array(envelope.mu),
-        "C_lower": deviation.lower,
-        "C_upper": deviation.upper,
-        "S": residual_envelope(nodes, first, quadratic, lipschitz, deviation.upper),
-        "sampled_curvature": (-second).max(1),
-        "sampled_convexity": second.max(1),
-        "sampled_third": np.abs(third).max(1),
-        **_optimum(functions, envelope, path.examples),
-        "predicted_scale": predicted,
-        "predicted_gain": functions.value(predicted, rows),
-        **_safe_step(functions, slope, bound),
-    }
-    return columns, {"gain": phi, "slope": first, "curvature": second, "third": third}
+class ConcavePath:
+    """The path of a reference solution under an affine readout, with the envelope of its derivatives."""
+
+    def __init__(self, path: AffinePath) -> None:
+        self._path, self._envelope = path, path.envelope(PATH_NODES - 1)
+        self._nodes = array(self._envelope.nodes)
+        self._phi, self._first, self._second, self._third, _ = map(array, self._envelope.derivatives.stack)
+        self._functions = PathFunctions(path, self._nodes, self._phi, self._first)
+
+    def nodes(self) -> Columns:
+        """The columns of `paths`."""
+        return {"gain": self._phi, "slope": self._first, "curvature": self._second, "third": self._third}
+
+    def columns(self) -> Columns:
+        """The FP64 columns of every question, without their prefix."""
+        slope, quadratic, gain = self._first[:, 0], 0.5 * self._second[:, 0], self._phi[:, -1]
+        predicted = predicted_scale(slope, quadratic)
+        rows = np.arange(self._path.examples)
+        boundary = concave_boundary(self._functions.value, slope, noise=np.inf)
+        return {
+            "slope": slope,
+            "quadratic": quadratic,
+            "gain": gain,
+            "decomposition_residual": pathwise_decomposition(self._nodes, self._second, slope, gain).residual,
+            "kl_residual": gain - (slope - array(self._path.divergence)),
+            "sampled_curvature": (-self._second).max(1),
+            "sampled_convexity": self._second.max(1),
+            "sampled_third": np.abs(self._third).max(1),
+            **self._bounded(CellEnvelope.of(self._envelope)),
+            "predicted_scale": predicted,
+            "predicted_gain": self._functions.value(predicted, rows),
+            **_where(slope > 0, {"boundary_low": boundary.lower, "boundary_high": boundary.upper}),
+        }
+
+    def paper_columns(self, bracket: float) -> Columns:
+        """Those of them that the paper's envelope and its brackets of this width make others."""
+        moments = array(self._envelope.range_moments)
+        envelope = paper_envelope(self._nodes, self._second, self._third, moments)
+        return self._bounded(CellEnvelope(*envelope), bracket)
+
+    def _bounded(self, cells: CellEnvelope, bracket: float | None = None) -> Columns:
+        """What follows from bounds on cells: constants of [0, 1], partition sums, optimum, safe scale."""
+        slope, quadratic = self._first[:, 0], 0.5 * self._second[:, 0]
+        deviation = curvature_deviation(self._nodes, self._second, cells.third)
+        bound = cells.curvature_upper.max(1)
+        improving = slope > 0
+        scale = safe_scale(np.where(improving, slope, 1.0), bound)
+        gain = self._functions.value(np.where(improving, scale, 0.0), np.arange(slope.size))
+        return {
+            "M": cells.third.max(1),
+            "L_D": bound,
+            "mu": cells.curvature_lower.min(1),
+            "C_lower": deviation.lower,
+            "C_upper": deviation.upper,
+            "S": residual_envelope(self._nodes, self._first, quadratic, cells.third, deviation.upper),
+            **_optimum(self._functions, cells, self._path.examples, bracket),
+            **_where(improving, {"safe_scale": scale, "safe_gain": gain}),
+        }
 
 
-def _optimum(functions: PathFunctions, envelope: Envelope, examples: int) -> Columns:
-    """α* in its bracket, and φ(α*) between what concavity allows at the bracket's ends."""
+class CellEnvelope(NamedTuple):
+    """Bounds on each cell, [B, cells]: of −φ'' from above and below, of |φ'''|."""
+
+    curvature_upper: Floats
+    curvature_lower: Floats
+    third: Floats
+
+    @classmethod
+    def of(cls, envelope: Envelope) -> CellEnvelope:
+        """On the host."""
+        return cls(*map(array, (envelope.curvature_upper, envelope.curvature_lower, envelope.third)))
+
+
+def _where(shown: np.ndarray[Any, np.dtype[np.bool_]], columns: dict[str, Floats]) -> Columns:
+    """Null elsewhere."""
+    return {name: np.ma.masked_array(values, mask=~shown) for name, values in columns.items()}
+
+
+def _optimum(functions: PathFunctions, cells: CellEnvelope, examples: int, bracket: float | None) -> Columns:
+    """α* in its bracket, and φ(α*) between what concavity allows at the bracket's ends; a wide one by bisection."""
     # The path of an affine readout is concave by its form; slopes that rise by a rounding error say nothing else.
-    optimum = concave_optimum(functions.derivative, examples, noise=np.inf)
+    if bracket is None:
+        optimum = concave_optimum(functions.derivative, examples, noise=np.inf)
+    else:
+        optimum = concave_optimum(functions.derivative, examples, tolerance=bracket, noise=np.inf, bisect=True)
     rows = np.arange(examples)
     at_lower, at_upper = functions.value(optimum.lower, rows), functions.value(optimum.upper, rows)
     width = optimum.upper - optimum.lower
@@ -163,7 +226,7 @@ def _optimum(functions: PathFunctions, envelope: Envelope, examples: int) -> Col
         at_upper + np.maximum(-optimum.slope_upper, 0.0) * width,
     )
     lowest = np.maximum(at_lower, at_upper)
-    mu, nu = _bracket_curvature(envelope, optimum.lower, optimum.upper)
+    mu, nu = _bracket_curvature(cells, optimum.lower, optimum.upper)
     return {
         "optimum_low": optimum.lower,
         "optimum_high": optimum.upper,
@@ -178,9 +241,9 @@ def _optimum(functions: PathFunctions, envelope: Envelope, examples: int) -> Col
     }
 
 
-def _bracket_curvature(envelope: Envelope, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
+def _bracket_curvature(envelope: CellEnvelope, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
     """μ and ν with μ ≤ −φ'' ≤ ν on each bracket: the extremes of the cells that it touches."""
-    below, above = array(envelope.curvature_lower), array(envelope.curvature_upper)
+    below, above = envelope.curvature_lower, envelope.curvature_upper
     cells = below.shape[1]
     index = np.arange(cells)
     first = np.minimum((lower * cells).astype(int), cells - 1)[:, None]
@@ -189,55 +252,76 @@ def _bracket_curvature(envelope: Envelope, lower: Floats, upper: Floats) -> tupl
     return np.where(touched, below, np.inf).min(1), np.where(touched, above, -np.inf).max(1)
 
 
-def _safe_step(functions: PathFunctions, slope: Floats, bound: Floats) -> Columns:
-    """The scale selected from the sufficient range and the progress boundary, where A > 0; null elsewhere."""
-    improving = slope > 0
-    scale = safe_scale(np.where(improving, slope, 1.0), bound)
-    boundary = concave_boundary(functions.value, slope, noise=np.inf)
-    found = {
-        "safe_scale": scale,
-        "safe_gain": functions.value(np.where(improving, scale, 0.0), np.arange(slope.size)),
-        "boundary_low": boundary.lower,
-        "boundary_high": boundary.upper,
-    }
-    return {name: np.ma.masked_array(values, mask=~improving) for name, values in found.items()}
+class SearchedPath:
+    """Any other path: an adaptive search without bounds."""
+
+    def __init__(self, path: UtilityPath) -> None:
+        self._path, self._nodes = path, np.linspace(0.0, 1.0, PATH_NODES)
+        self._phi, self._first, self._second, self._third = map(array, path.derivatives(self._nodes.tolist(), 3).stack)
+        slope, quadratic = self._first[:, 0], 0.5 * self._second[:, 0]
+        functions = PathFunctions(path, self._nodes, self._phi, self._first)
+        self._predicted = predicted_scale(slope, quadratic)
+        self._fine, self._coarse = (
+            search_optimum(functions.value, functions.derivative, self._predicted, locations=locations)
+            for locations in (PATH_NODES, (PATH_NODES + 1) // 2)
+        )
+
+    def nodes(self) -> Columns:
+        """The columns of `paths`."""
+        return {"gain": self._phi, "slope": self._first, "curvature": self._second, "third": self._third}
+
+    def columns(self) -> Columns:
+        """The FP64 columns of every question, without their prefix."""
+        second, third, fine, coarse = self._second, self._third, self._fine, self._coarse
+        slope, quadratic, gain = self._first[:, 0], 0.5 * second[:, 0], self._phi[:, -1]
+        kinds = ["left" if alpha == 0.0 else "right" if alpha == 1.0 else "interior" for alpha in fine.alpha]
+        half = slice(None, None, 2)
+        return {
+            "slope": slope,
+            "quadratic": quadratic,
+            "gain": gain,
+            "decomposition_residual": pathwise_decomposition(self._nodes, second, slope, gain).residual,
+            "sampled_curvature": (-second).max(1),
+            "sampled_convexity": second.max(1),
+            "sampled_third": np.abs(third).max(1),
+            "optimum_low": fine.alpha,
+            "optimum_high": fine.alpha,
+            "optimum_kind": kinds,
+            "optimum_gain_low": fine.value,
+            "optimum_gain_high": fine.value,
+            "optimum_ceiling": fine.ceiling,
+            "predicted_scale": self._predicted,
+            "predicted_gain": fine.predicted_value,
+            "evaluations": fine.locations + fine.roots + 1,
+            **_third_gaps(self._path, third[:, PATH_NODES // 2]),
+            "refined_gain_change": np.abs(fine.value - coarse.value),
+            "refined_scale_change": np.abs(fine.alpha - coarse.alpha),
+            "refined_curvature_change": np.abs((-second).max(1) - (-second[:, half]).max(1)),
+            "refined_third_change": np.abs(np.abs(third).max(1) - np.abs(third[:, half]).max(1)),
+        }
+
+    def paper_columns(self, bracket: float) -> Columns:
+        """The extremes of φ'' and φ''' at the searched locations instead of the nodes, and from 129 of them to 257."""
+        known = PathFunctions(self._path, self._nodes, self._second, self._third, order=3)
+        (second, third), (coarse_second, coarse_third) = (
+            [_by_row(function, search.searched) for function in (known.value, known.derivative)]
+            for search in (self._fine, self._coarse)
+        )
+        curved, coarse_curved = (np.maximum(-values, 0.0).max(1) for values in (second, coarse_second))
+        steepest, coarse_steepest = (np.abs(values).max(1) for values in (third, coarse_third))
+        return {
+            "sampled_curvature": (-second).max(1),
+            "sampled_convexity": second.max(1),
+            "sampled_third": steepest,
+            "refined_curvature_change": np.abs(curved - coarse_curved),
+            "refined_third_change": np.abs(steepest - coarse_steepest),
+        }
 
 
-def searched_columns(path: UtilityPath) -> tuple[Columns, Columns]:
-    """The FP64 columns of every question, without their prefix, and the path at the nodes."""
-    nodes = np.linspace(0.0, 1.0, PATH_NODES)
-    phi, first, second, third = map(array, path.derivatives(nodes.tolist(), 3).stack)
-    slope, quadratic, gain = first[:, 0], 0.5 * second[:, 0], phi[:, -1]
-    functions = PathFunctions(path, nodes, phi, first)
-    predicted = predicted_scale(slope, quadratic)
-    fine = search_optimum(functions.value, functions.derivative, predicted, locations=PATH_NODES)
-    coarse = search_optimum(functions.value, functions.derivative, predicted, locations=(PATH_NODES + 1) // 2)
-    kinds = ["left" if alpha == 0.0 else "right" if alpha == 1.0 else "interior" for alpha in fine.alpha]
-    half = slice(None, None, 2)
-    columns: Columns = {
-        "slope": slope,
-        "quadratic": quadratic,
-        "gain": gain,
-        "decomposition_residual": pathwise_decomposition(nodes, second, slope, gain).residual,
-        "sampled_curvature": (-second).max(1),
-        "sampled_convexity": second.max(1),
-        "sampled_third": np.abs(third).max(1),
-        "optimum_low": fine.alpha,
-        "optimum_high": fine.alpha,
-        "optimum_kind": kinds,
-        "optimum_gain_low": fine.value,
-        "optimum_gain_high": fine.value,
-        "optimum_ceiling": fine.ceiling,
-        "predicted_scale": predicted,
-        "predicted_gain": fine.predicted_value,
-        "evaluations": fine.locations + fine.roots + 1,
-        **_third_gaps(path, third[:, PATH_NODES // 2]),
-        "refined_gain_change": np.abs(fine.value - coarse.value),
-        "refined_scale_change": np.abs(fine.alpha - coarse.alpha),
-        "refined_curvature_change": np.abs((-second).max(1) - (-second[:, half]).max(1)),
-        "refined_third_change": np.abs(np.abs(third).max(1) - np.abs(third[:, half]).max(1)),
-    }
-    return columns, {"gain": phi, "slope": first, "curvature": second, "third": third}
+def _by_row(function: Callable[[Floats, Indices], Floats], alpha_BK: Floats) -> Floats:
+    """A function of every question at scales of its own."""
+    rows = np.repeat(np.arange(len(alpha_BK)), alpha_BK.shape[1])
+    return function(alpha_BK.ravel(), rows).reshape(alpha_BK.shape)
 
 
 def _third_gaps(path: UtilityPath, middle_B: Floats) -> Columns:

@@ -22,6 +22,8 @@ class Protocol:
         dtype: of weights and states; None is what `load_model` takes.
         readout_dtype: arithmetic of the readout.
         initial_state: how a drawn H_0 is drawn; None is the model's own way.
+        paper_bracket: the widest bracket around an optimum in the table `as_in_paper`, which holds the paper's own
+            envelope, brackets, FP32 residuals and adaptive extremes beside ours; None writes no such table.
     """
 
     about: str
@@ -29,6 +31,7 @@ class Protocol:
     dtype: str | None
     readout_dtype: str
     initial_state: Rule | None
+    paper_bracket: float | None
 
 
 PROTOCOLS = {
@@ -38,6 +41,7 @@ PROTOCOLS = {
         dtype=None,
         readout_dtype="float32",
         initial_state=None,
+        paper_bracket=None,
     ),
     "paper": Protocol(
         about="BF16 weights and states, FP32 readout, two questions in a batch, H_0 by torch's own truncated normal",
@@ -45,6 +49,7 @@ PROTOCOLS = {
         dtype="bfloat16",
         readout_dtype="float32",
         initial_state="paper",
+        paper_bracket=1e-4,
     ),
 }
 DEFAULT = "loopscope"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loopscope.errors import LoopscopeError, choice, index, parse_number, parse_ranges, setting, shown, text, whole
-from loopscope.measuring.protocols import DEFAULT
+from loopscope.measuring.protocols import DEFAULT, find_protocol
 from loopscope.path.grids import GRID_POINTS
 from loopscope.store.column_types import Level
 from loopscope.tasks.encoding import LoadedTask
@@ -424,6 +424,11 @@ class Settings:
         names += ["protocol", "keep_states", "continue_from", "training_step"]
         found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+    @property
+    def paper_bracket(self) -> float | None:
+        """The widest bracket of the table `as_in_paper`; None where there is no such table."""
+        return None if self.level is Level.QUICK else find_protocol(self.protocol).paper_bracket
 
     @property
     def spans(self) -> bool:

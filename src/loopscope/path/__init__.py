@@ -72,6 +72,7 @@ from loopscope.path.outcomes import (
     recovery,
     within_margin,
 )
+from loopscope.path.paper_envelope import PaperEnvelope, paper_envelope
 from loopscope.path.predicted_scale import (
     QuadraticPrediction,
     endpoint_prediction,
@@ -104,6 +105,7 @@ __all__ = [
     "Location",
     "Oracles",
     "Outcome",
+    "PaperEnvelope",
     "PathFunction",
     "PathwiseDecomposition",
     "QuadraticPrediction",
@@ -129,6 +131,7 @@ __all__ = [
     "grid_resolution",
     "nearest_action",
     "oracles",
+    "paper_envelope",
     "pathwise_decomposition",
     "pointwise_scale_bound",
     "predict",

@@ -107,12 +107,14 @@ def shrink(
     tolerance: float,
     above: Callable[[FloatArray], BoolArray],
     inspect: Callable[[FloatArray, Brackets, FloatArray], None] | None = None,
+    *,
+    bisect: bool = False,
 ) -> tuple[Brackets, IntArray]:
     """Narrow every bracket to `tolerance`, and count the evaluations spent on each.
 
     Invariant: `above(f)` is true at the lower end and false at the upper end, so the bracket closes on the
     end of the interval where it holds, also where f vanishes on a whole interval. `inspect(alpha, brackets, f)`
-    sees every evaluation before it is used.
+    sees every evaluation before it is used. `bisect` takes the middle of every bracket and nothing else.
     """
     lower, upper = brackets.lower.copy(), brackets.upper.copy()
     at_lower, at_upper = brackets.at_lower.copy(), brackets.at_upper.copy()
@@ -123,7 +125,8 @@ def shrink(
     active = np.flatnonzero(upper - lower > tolerance)
     while active.size:
         current = Brackets(brackets.rows[active], lower[active], upper[active], at_lower[active], at_upper[active])
-        alpha = _next_point(current, initial[active], reach[active])
+        middle = current.lower + 0.5 * (current.upper - current.lower)
+        alpha = middle if bisect else _next_point(current, initial[active], reach[active])
         value = evaluate(name, function, alpha, current.rows)
         if inspect is not None:
             inspect(alpha, current, value)

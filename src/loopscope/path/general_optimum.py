@@ -143,6 +143,8 @@ class CandidateSearch:
     """Whether `curvature` was the caller's bound. If not, `ceiling` is an estimate."""
     locations: int
     """Locations per update at which φ and φ' were evaluated, 0 and 1 included."""
+    searched: FloatArray
+    """Those locations, sorted, shape (N, locations)."""
     widest: FloatArray
     """The widest gap between neighbouring locations of each update."""
     roots: IntArray
@@ -234,6 +236,7 @@ def search_optimum(
         curvature=curvature,
         certified=given is not None,
         locations=locations,
+        searched=samples.alpha,
         widest=np.diff(samples.alpha).max(axis=1),
         roots=np.bincount(found.rows, minlength=rows.size),
         value_evaluations=samples.alpha.size + rows.size + summits.size,

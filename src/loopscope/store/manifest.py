@@ -29,9 +29,9 @@ Depth = Annotated[int, Field(ge=0)]
 
 ASKED_BY = {
     **{"certificates": "certify", "trace": "trace", "longer_steps": "scales_to", "renormalised": "renormalise"},
-    "trajectories": "trajectories",
+    **{"trajectories": "trajectories", "as_in_paper": "protocol"},
 }
-"""Tables that a run has where `settings` holds this."""
+"""Tables that a run has where `settings` holds this; the last one if it is about updates, from level grid on."""
 
 PROVENANCE = frozenset({"command_line"})
 """Fields that may differ between the command that began a run and one that continues it."""
@@ -157,6 +157,7 @@ class Manifest(_Frozen):
         """The tables that this run writes."""
         chosen = {"tokens": self.tokens, "paths": self.paths}
         chosen |= {name: bool(self.settings.get(wanted)) for name, wanted in ASKED_BY.items()}
+        chosen["as_in_paper"] &= bool(self.transitions) and self.level is not Level.QUICK
         left_out = {name for name, wanted in chosen.items() if not wanted}
         return tuple(table for name, table in TABLES.items() if name not in left_out)
 

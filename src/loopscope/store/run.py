@@ -269,7 +269,7 @@ class StoredRun:
 
 
 def _asking_for(table: str) -> str:
-    wanted = {"longer_steps": 2, "trajectories": "0.25,0.5"}.get(table, True)
+    wanted = {"longer_steps": 2, "trajectories": "0.25,0.5", "as_in_paper": "paper"}.get(table, True)
     return setting(ASKED_BY.get(table, table), wanted)
 
 

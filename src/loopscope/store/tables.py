@@ -5,10 +5,11 @@
 requested depth (Appendix E.1); `tokens` the quantities of each reference token alone (E.8); `paths` φ and three
 derivatives at the 257 nodes of the FP64 analysis (E.5); `certificates` enclosures and verdicts that include rounding;
 `trace` every reference position after every loop; `trajectories` utilities after updates that were changed;
-`other_paths` declares two more. docs/run-directory.md lists all of them.
+`other_paths` declares two more, `as_in_paper` the one of the paper's protocol. docs/run-directory.md lists all of them.
 """
 
 from loopscope.path.grids import CURVATURE_SCALES, DIFFERENCE_SPACINGS, GRID, PATH_NODES
+from loopscope.store.as_in_paper import as_in_paper
 from loopscope.store.column_types import Column, ColumnType, Level, Table
 from loopscope.store.key_columns import DEPTH, IDENTITY, SOURCE_ROW, TRANSITION
 from loopscope.store.other_paths import LONGER_STEPS, RENORMALISED
@@ -217,6 +218,9 @@ QUESTIONS = Table(
 )
 
 
+AS_IN_PAPER = as_in_paper(QUESTIONS)
+
+
 _TOKEN = (
     Column("option", ColumnType.INT32, "index", "option that the token belongs to; 0 for solutions"),
     Column("token", ColumnType.INT32, "index", "index among the reference tokens of its sequence, from 0"),
@@ -376,6 +380,7 @@ TABLES: dict[str, Table] = {
         LONGER_STEPS,
         RENORMALISED,
         TRAJECTORIES,
+        AS_IN_PAPER,
     )
 }
 """Every table by name; those after `depths` are written only when a run asks for them."""

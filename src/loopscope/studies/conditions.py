@@ -92,6 +92,8 @@ class Condition:
     data_sha256: str
     data_revision: str | None
     """The rows of the split, and the hub's revision that they were fetched at."""
+    bounds: str = "loopscope"
+    """Whose envelopes, brackets and residuals the records hold: `loopscope` or `paper`."""
 
     @property
     def model_title(self) -> str:

@@ -6,7 +6,7 @@ Shapes: N questions of a condition, G = 21 grid scales.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from loopscope.path import (
 )
 from loopscope.store import StoredRun
 from loopscope.studies.conditions import Condition, at, conditions_of, folder_name, place_of, run_labels
+from loopscope.studies.paper_numbers import as_in_paper, bounds_of, check_protocol
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -179,10 +180,15 @@ class Tokens:
 
 
 class Records:
-    """Everything that studies may ask of some opened runs; tables are read when first needed, and once."""
+    """Everything that studies may ask of some opened runs; tables are read when first needed, and once.
 
-    def __init__(self, runs: Sequence[StoredRun]) -> None:
+    `protocol` says whose bounds, brackets and residuals they read of runs that hold both: "paper" or "loopscope"; None
+    is that of each run.
+    """
+
+    def __init__(self, runs: Sequence[StoredRun], protocol: str | None = None) -> None:
         self.runs = tuple(runs)
+        self._protocol = check_protocol(protocol, self.runs)
         self._labels = run_labels(self.runs)
 
     def conditions(self) -> Iterator[tuple[StoredRun, Condition]]:
@@ -198,7 +204,11 @@ class Records:
     @cached_property
     def updates(self) -> tuple[Updates, ...]:
         """All conditions with records, in the order of runs, tasks and transitions."""
-        return tuple(group for run, condition in self.conditions() for group in _updates(run, condition))
+        return tuple(
+            group
+            for run, condition in self.conditions()
+            for group in _updates(run, replace(condition, bounds=bounds_of(run, self._protocol)))
+        )
 
     @cached_property
     def sweeps(self) -> tuple[DepthSweep, ...]:
@@ -283,6 +293,8 @@ def of_set(condition: Condition) -> pl.Expr:
 
 def _updates(run: StoredRun, condition: Condition) -> Iterator[Updates]:
     here = run.records.filter(of_set(condition))
+    if condition.bounds == "paper":
+        here = as_in_paper(here, run)
     for transition in run.manifest.transitions:
         rows = here.filter(pl.col("transition") == transition).sort("row")
         if rows.height:

@@ -152,8 +152,11 @@ FIGURES: dict[str, Study] = {
 Source: TypeAlias = "StoredRun | str | os.PathLike[str]"
 
 
-def open_records(runs: Source | Sequence[Source] | Records) -> Records:
-    """The records of one or several runs, opened or by path; a folder of runs stands for all of them."""
+def open_records(runs: Source | Sequence[Source] | Records, protocol: str | None = None) -> Records:
+    """The records of one or several runs, opened or by path; a folder of runs stands for all of them.
+
+    `protocol` says whose bounds they hold, see `Records`.
+    """
     from loopscope.store import StoredRun
     from loopscope.store.training_step import runs_at
     from loopscope.studies.records import Records
@@ -169,18 +172,25 @@ def open_records(runs: Source | Sequence[Source] | Records) -> Records:
     opened: list[StoredRun] = []
     for run in runs:
         opened += [run] if isinstance(run, StoredRun) else map(StoredRun, runs_at(text("runs", run)))
-    return Records(opened)
+    return Records(opened, protocol)
 
 
-def table(name: str, runs: Source | Sequence[Source] | Records, bootstrap: Bootstrap | None = None) -> TableResult[Row]:
+def table(
+    name: str,
+    runs: Source | Sequence[Source] | Records,
+    bootstrap: Bootstrap | None = None,
+    *,
+    protocol: str | None = None,
+) -> TableResult[Row]:
     """One of the paper's tables, from your own runs.
 
     Args:
         name: a name from `loopscope studies`, such as `mechanism`.
         runs: run directories or opened runs; several are put into one table.
         bootstrap: resamples, seed and level; the paper's by default.
+        protocol: whose bounds, brackets and residuals to show of runs that hold both: "paper" or "loopscope".
     """
-    return find(name, TABLES).table(open_records(runs), _checked(bootstrap))
+    return find(name, TABLES).table(open_records(runs, protocol), _checked(bootstrap))
 
 
 def figure(

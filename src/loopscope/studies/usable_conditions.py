@@ -10,6 +10,7 @@ from loopscope.errors import setting
 from loopscope.stats import Bootstrap
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition, Weights, title
+from loopscope.studies.paper_numbers import SHARED
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import Column, Panel, Row, TableResult
 
@@ -71,7 +72,7 @@ def select(records: Records, *columns: str, level: Level = Level.QUICK, about: S
     """
     of_interest = [updates for updates in records.updates if about is None or about.includes(updates.condition)]
     kept = tuple(updates for updates in of_interest if updates.has(*columns))
-    notes = list(notes_on(updates.condition for updates in kept))
+    notes = [*notes_on(updates.condition for updates in kept), *notes_on_bounds(kept, columns)]
     missing: dict[str, dict[str, None]] = {}
     for updates in of_interest:
         if not updates.has(*columns):
@@ -154,6 +155,13 @@ def layout_notes(kept: Iterable[Updates]) -> tuple[str, ...]:
     return notes_on_layout(
         (one.condition, one.condition.layout_margin, int(one.layout_sensitive.sum()), len(one)) for one in kept
     )
+
+
+def notes_on_bounds(kept: Iterable[Updates], columns: Iterable[str] = SHARED) -> tuple[str, ...]:
+    """Whose bounds these are, where the columns that a study reads are others under the paper's protocol."""
+    if not {*columns} & {*SHARED} or not any(updates.condition.bounds == "paper" for updates in kept):
+        return ()
+    return (f"envelopes, brackets and residuals as in the paper; {setting('protocol', 'loopscope')} shows ours",)
 
 
 def notes_on(conditions: Iterable[Condition]) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ class Envelope:
         curvature_upper: on each cell, an upper bound of −φ'', [N, cells].
         curvature_lower: on each cell, a lower bound of −φ'', at least 0.
         third: on each cell, an upper bound of |φ'''|: the L_ℓ of Prop. curvature-partition.
+        range_moments: means over tokens of R², R³ and R⁴, R the range of the displacement, [N, 3].
 
     Without a token-to-example index the example axis is absent.
     """
@@ -67,6 +68,7 @@ class Envelope:
     curvature_upper: Tensor
     curvature_lower: Tensor
     third: Tensor
+    range_moments: Tensor
 
     @property
     def nodes(self) -> Tensor:
@@ -139,7 +141,9 @@ def cell_bounds(derivatives: Tensor, spread_t: Tensor, width: float) -> CellBoun
     return CellBounds(*upper, *lower, sup_mu4 - 3.0 * inf_V**2, -2.0 * sup_V**2, third_cap, third_scale)
 
 
-def envelope_from_bounds(derivatives: Derivatives, cells: CellBounds, *, single: bool) -> Envelope:
+def envelope_from_bounds(
+    derivatives: Derivatives, cells: CellBounds, range_moments: Tensor, *, single: bool
+) -> Envelope:
     """The envelope of each example, from its derivatives at the nodes [N, cells+1] and its averaged cell bounds."""
     width = float(derivatives.alpha[1] - derivatives.alpha[0])
     third = derivatives.third
@@ -158,8 +162,9 @@ def envelope_from_bounds(derivatives: Derivatives, cells: CellBounds, *, single:
     upper = torch.where(upper > 0, upper + _SMALLEST, upper)
     lower = torch.minimum(cells.lower_left, cells.lower_right).clamp(min=0.0) * (1.0 - _ALLOWANCE)
     if not single:
-        return Envelope(derivatives, upper, lower, bound)
-    return Envelope(Derivatives(derivatives.alpha, derivatives.stack[:, 0]), upper[0], lower[0], bound[0])
+        return Envelope(derivatives, upper, lower, bound, range_moments)
+    alone = Derivatives(derivatives.alpha, derivatives.stack[:, 0])
+    return Envelope(alone, upper[0], lower[0], bound[0], range_moments[0])
 
 
 def _choose_smallest(bounds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

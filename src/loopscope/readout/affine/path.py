@@ -325,11 +325,13 @@ class AffinePath(UtilityPath):
         if self._impl == "autograd":
             raise LoopscopeError("impl='autograd' has no fourth derivative; use impl='auto' for envelopes.")
         nodes = [k / cells for k in range(cells + 1)]
-        stack, *bounds = (SegmentMean(self._segments) for _ in range(1 + len(CellBounds._fields)))
+        stack, ranges, *bounds = (SegmentMean(self._segments) for _ in range(2 + len(CellBounds._fields)))
         for rows, swept in self._sweeps(nodes, 4):
             stack.add(rows, swept.derivatives.transpose(0, 1))
+            ranges.add(rows, torch.stack([swept.spread**power for power in (2, 3, 4)], 1))
             for mean, field in zip(bounds, cell_bounds(swept.derivatives, swept.spread, 1.0 / cells), strict=True):
                 mean.add(rows, field)
         at = torch.tensor(nodes, dtype=torch.float64, device=self._source.device)
         derivatives = Derivatives(at, stack.result().transpose(0, 1))
-        return envelope_from_bounds(derivatives, CellBounds(*(m.result() for m in bounds)), single=self.single)
+        cell_means = CellBounds(*(m.result() for m in bounds))
+        return envelope_from_bounds(derivatives, cell_means, ranges.result(), single=self.single)

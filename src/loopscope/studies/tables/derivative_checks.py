@@ -24,7 +24,7 @@ from loopscope.studies.result import (
     fixed,
     scientific,
 )
-from loopscope.studies.usable_conditions import no_updates, notes_on
+from loopscope.studies.usable_conditions import no_updates, notes_on, notes_on_bounds
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ PANELS = (
 def derivative_checks(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[DerivativeRow]:
     """One row per condition with a scalar check or an FP64 path."""
     kept = [updates for updates in records.updates if _checked(updates)]
-    notes = notes_on(updates.condition for updates in kept)
+    notes = notes_on(updates.condition for updates in kept) + notes_on_bounds(kept)
     notes += tuple(dict.fromkeys(_unchecked(u.condition) for u in records.updates if not _checked(u)))
     if not records.updates:
         notes += (no_updates(records),)

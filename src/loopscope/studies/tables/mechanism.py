@@ -202,7 +202,9 @@ def exact_kl(records: Records, bootstrap: Bootstrap | None = None) -> TableResul
 
 def _exact_kl_row(updates: Updates, _: Bootstrap) -> ExactKLRow:
     correction = updates.floats("kl_correction")
-    ordered = (updates.slope > 0) & (updates.slope < correction)
+    # The paper's own A of the same FP32 readout, where the records hold it.
+    slope = updates.floats("kl_slope") if updates.has("kl_slope") else updates.slope
+    ordered = (slope > 0) & (slope < correction)
     residual = updates.floats("kl_residual")
     exceptions = np.flatnonzero(updates.finite_step & ~ordered)
     worst = exceptions[np.argmin(updates.gain[exceptions])] if exceptions.size else None
