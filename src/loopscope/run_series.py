@@ -51,11 +51,13 @@ class RunSeries(Sequence[Run]):
         """The training step of every run; None where it is not known."""
         return tuple(training_step(run.manifest) for run in self.runs)
 
-    def table(self, name: str = "training", bootstrap: Bootstrap | None = None) -> TableResult[Row]:
-        """A table of all runs; by default what the training did, step by step."""
+    def table(
+        self, name: str = "training", bootstrap: Bootstrap | None = None, *, protocol: str | None = None
+    ) -> TableResult[Row]:
+        """A table of all runs, as `Run.table`; by default what the training did, step by step."""
         from loopscope.studies import table
 
-        return table(name, self.runs, bootstrap)
+        return table(name, self.runs, bootstrap, protocol=protocol)
 
     def figure(
         self,
