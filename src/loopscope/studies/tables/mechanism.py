@@ -202,18 +202,19 @@ def exact_kl(records: Records, bootstrap: Bootstrap | None = None) -> TableResul
 
 def _exact_kl_row(updates: Updates, _: Bootstrap) -> ExactKLRow:
     correction = updates.floats("kl_correction")
-    # The paper's own A of the same FP32 readout, where the records hold it.
-    slope = updates.floats("kl_slope") if updates.has("kl_slope") else updates.slope
+    slope, gain = updates.slope, updates.gain
+    if updates.has("kl_slope", "kl_gain"):  # the paper's own, of the same FP32 readout
+        slope, gain = updates.floats("kl_slope"), updates.floats("kl_gain")
     ordered = (slope > 0) & (slope < correction)
     residual = updates.floats("kl_residual")
     exceptions = np.flatnonzero(updates.finite_step & ~ordered)
-    worst = exceptions[np.argmin(updates.gain[exceptions])] if exceptions.size else None
+    worst = exceptions[np.argmin(gain[exceptions])] if exceptions.size else None
     return ExactKLRow(
         updates.condition,
         "",
         max_residual=float(np.abs(residual).max()),
         satisfied=int((updates.finite_step & ordered).sum()),
         failures=int(updates.finite_step.sum()),
-        exception_gain=None if worst is None else float(updates.gain[worst]),
+        exception_gain=None if worst is None else float(gain[worst]),
         exception_residual=None if worst is None else float(residual[worst]),
     )
