@@ -1,0 +1,81 @@
+"""Seven ways to train a loop: every one lowers its own loss's gradient into the loop, and the experiment resumes."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from loopscope.toys import training_ways as ways
+from loopscope.toys.build import new_model
+from loopscope.toys.objective import supervise
+from loopscope.toys.recipe import Recipe, ouro_config
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "training_experiment.py"
+
+
+@pytest.fixture
+def make_step():
+    model = new_model(Recipe("tiny", "ouro", ouro_config(16, 32, 1, 2, 4), minutes=1.0), 0)
+    tokens = torch.randint(1, 1000, (4, 9), generator=torch.Generator().manual_seed(0))
+    ends = torch.tensor([9, 9, 7, 5])
+    asked = supervise(
+        tokens, torch.ones_like(ends), ends, torch.full_like(ends, 2),
+        prompt_weight=1.0, direct_weight=1.0, vocabulary=model.vocabulary_size,
+    )  # fmt: skip
+    return lambda: ways.Step(model, asked, np.random.default_rng(0), torch.Generator().manual_seed(0), 1.0)
+
+
+SETTINGS = {
+    ways.all_depths: (0.1, 0.2, 0.3, 0.4),
+    ways.gate: 0.05,
+    ways.random_loops: (2, 5.0),
+    ways.fixed_point: 0.1,
+    ways.jacobian: 0.1,
+    ways.geometry: 1.0,
+}
+
+
+@pytest.mark.parametrize("way", SETTINGS, ids=lambda way: way.__name__)
+def test_every_way_has_a_gradient_of_its_own(make_step, way) -> None:
+    found = []
+    for loss in (ways.last_depth(make_step(), None), way(make_step(), SETTINGS[way])):
+        weight = make_step().model.model.layers[0].mlp.up_proj.weight
+        (gradient,) = torch.autograd.grad(loss, weight)
+        assert bool(torch.isfinite(gradient).all())
+        found.append(gradient)
+    assert not torch.allclose(*found, rtol=1e-3, atol=0.0)
+
+
+def test_the_weights_of_all_depths_are_those_of_a_sum(make_step) -> None:
+    alone = [ways.all_depths(make_step(), tuple(float(depth == t) for t in range(4))) for depth in range(4)]
+    weights = (0.1, 0.2, 0.3, 0.4)
+    expected = sum(weight * loss for weight, loss in zip(weights, alone, strict=True))
+    torch.testing.assert_close(ways.all_depths(make_step(), weights), expected)
+    torch.testing.assert_close(ways.last_depth(make_step(), None), alone[-1])
+
+
+def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--size", "tiny", "--questions", "2", "--keep", str(tmp_path), "--ways", "last depth", "geometry"]
+    printed = []
+    for seeds in (["0"], ["0", "1"], ["0", "1"]):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *flags, "--seeds", *seeds])
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+        printed.append(capsys.readouterr().out)
+    assert "seed 0: utility" in printed[0]
+    assert "seed 1: utility" not in printed[0]
+    assert "seed 0: utility" not in printed[1]
+    assert "seed 1: utility" in printed[1]
+    assert printed[2] in printed[1]
+    for row in ("| last depth | — |", "| geometry | 4→5 |", "| geometry | 15→16 |", "the goal: "):
+        assert row in printed[2]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results) == {"last depth 0", "last depth 1", "geometry 0", "geometry 1"}
+    assert all(len(entry["utility"]) == 16 and len(entry["updates"]) == 5 for entry in results.values())
