@@ -17,6 +17,7 @@ from loopscope.store import (
     ids_sha256,
     open_or_create,
 )
+from loopscope.store.tables import AS_IN_PAPER
 from loopscope.studies.paper.published_numbers import data_hashes, templates
 
 GRID_SCALES = np.array(GRID)
@@ -521,6 +522,19 @@ def renormalised(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
     return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def as_in_paper(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    """The same numbers as in `questions`: here the paper's are no others."""
+    parts = []
+    for transition in described.transitions:
+        known = question_columns(described, task, transition, rows)
+        if described.level != "quick":
+            known["endpoint_replay"] = np.zeros(len(rows))
+        if "kl_correction" in known:
+            known |= {"kl_slope": known["slope"], "kl_gain": known["gain"]}
+        parts.append({name: values for name, values in known.items() if name in AS_IN_PAPER.names})
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 MAKERS = {
     "trace": trace,
     "longer_steps": longer_steps,
@@ -532,6 +546,7 @@ MAKERS = {
     "paths": stored_paths,
     "certificates": certificates,
     "trajectories": trajectories,
+    "as_in_paper": as_in_paper,
 }
 
 
