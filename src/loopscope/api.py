@@ -80,6 +80,7 @@ def measure(
     ids: Numbers | Mapping[str, Numbers] | None = None,
     protocol: str = DEFAULT,
     initial_state: str | None = None,
+    initial_seed: int | None = None,
     template: Text | None = None,
     data_dir: Text | None = None,
     num_fewshot: int | None = None,
@@ -138,6 +139,7 @@ def measure(
         ids: these source rows of each task only, or of some tasks by name.
         protocol: "loopscope", or "paper": whatever is left out here is as in the paper (`measuring.protocols`).
         initial_state: how H_0 is drawn where a model draws it: "question", "paper" or "official".
+        initial_seed: what H_0 is drawn from, where a model draws it: this plus the question's source row.
         template: a template file instead of the tasks' own.
         data_dir: folder with local copies of the benchmarks.
         num_fewshot: examples before each question; None is none, or what a task of lm-evaluation-harness says.
@@ -310,6 +312,9 @@ def _request(call: SimpleNamespace) -> Request:
             args=model_arguments(call.model_args),
             initial_state=None if call.initial_state is None else choice("initial_state", call.initial_state, RULES),
             default_state=protocol.initial_state,
+            initial_seed=None
+            if call.initial_seed is None
+            else whole("initial_seed", call.initial_seed, 0, LARGEST_SEED),
         ),
         DataRequest(
             task_list(call.tasks),

@@ -42,6 +42,7 @@ def measure(
     initial_state: Annotated[
         str | None, flag("--initial-state", "How H_0 is drawn, if it is: question, paper or official.")
     ] = None,
+    initial_seed: Annotated[int | None, flag("--initial-seed", "What H_0 is drawn from, if it is drawn.")] = None,
     keep_states: Annotated[int | None, flag("--keep-states", "Store the recurrent states at this depth.")] = None,
     continue_from: Annotated[
         str | None, flag("--continue-from", "Go on from the states that this run kept, bit for bit.")

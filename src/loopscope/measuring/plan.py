@@ -60,6 +60,7 @@ class ModelRequest:
         args: what a factory of the user's own is called with.
         initial_state: the rule by which H_0 is drawn, refused where the model draws none or was given another.
         default_state: the rule where neither this nor the specification says; None is the model's own.
+        initial_seed: what H_0 is drawn from, refused where the model draws none; None is the model's own.
     """
 
     spec: str
@@ -74,6 +75,7 @@ class ModelRequest:
     args: Mapping[str, Any] = field(default_factory=dict)
     initial_state: Rule | None = None
     default_state: Rule | None = None
+    initial_seed: int | None = None
 
     @classmethod
     def of(cls, model: ModelSpec, device: str = "auto", dtype: str | None = None, **more: Any) -> ModelRequest:
@@ -104,10 +106,10 @@ class ModelRequest:
         drawn = getattr(model, "initial_state", None)
         chosen = {**split_choices(self.spec)[1], **self.args}.get("initial_state")
         if not isinstance(drawn, InitialState):
-            if self.initial_state is not None:
-                raise LoopscopeError(
-                    f"{model.name} draws no initial state: leave out {setting('initial_state', self.initial_state)}"
-                )
+            for name in ("initial_state", "initial_seed"):
+                if getattr(self, name) is not None:
+                    left = setting(name, getattr(self, name))
+                    raise LoopscopeError(f"{model.name} draws no initial state: leave out {left}")
             return
         if chosen is not None and self.initial_state not in (None, chosen):
             raise LoopscopeError(
@@ -115,7 +117,10 @@ class ModelRequest:
             )
         rule = self.initial_state or self.default_state
         if chosen is None and rule is not None:
-            model.initial_state = dataclasses.replace(drawn, rule=rule)  # type: ignore[attr-defined]
+            drawn = dataclasses.replace(drawn, rule=rule)
+        if self.initial_seed is not None:
+            drawn = dataclasses.replace(drawn, seed=self.initial_seed)
+        model.initial_state = drawn  # type: ignore[attr-defined]
 
     def load_tokenizer(self, model: object = None) -> Tokenizer | None:
         """The one that the user gave; none for token ids; the model's own, as an attribute or by its name."""

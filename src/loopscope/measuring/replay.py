@@ -31,6 +31,7 @@ from loopscope.measuring.settings import BatchPolicy, Prompting, Settings, limit
 from loopscope.measuring.transfer import length
 from loopscope.models.choices import split_choices
 from loopscope.models.in_memory import ModelSpec, borrowed, is_factory
+from loopscope.models.initial_state import SEED
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer
 from loopscope.models.user_models import must_be_named
@@ -308,6 +309,7 @@ def request_of(
             tokenizer=_tokenizer(called.get("tokenizer"), tokenizer),
             args=_args(manifest, model),
             initial_state=manifest.settings.get("initial_state"),
+            initial_seed=_initial_seed(manifest),
         ),
         DataRequest(
             tuple(
@@ -348,6 +350,12 @@ def _settings(manifest: Manifest) -> Settings:
         readout_dtype=manifest.dtypes.readout,
         **{name: value for name, value in rest.items() if name not in ("model_args", "initial_state")},
     )
+
+
+def _initial_seed(manifest: Manifest) -> int | None:
+    """Another seed of H_0 than the usual one, which older manifests name for models that draw none."""
+    seed = manifest.seeds.get("initial_state")
+    return None if seed == SEED else seed
 
 
 def _args(manifest: Manifest, model: ModelSpec | None) -> Mapping[str, Any]:

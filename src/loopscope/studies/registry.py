@@ -111,6 +111,7 @@ TABLES: dict[str, Study] = {
         _table(
             "quadratic-intervention", "tab:quadratic-intervention", "grid", "quadratic and quarter step, BF16 states"
         ),
+        _table("exact-recovery", "tab:exact-recovery", "grid", "recovery on rounded states, exact ones beside them"),
         _table("interventions", "tab:interventions-main", "grid", "quadratic and bound-selected steps at a glance"),
         _table("transitions", "tab:hellaswag-transitions", "grid", "option tasks, transition by transition"),
         _table("tokens", "tab:native-continue", "--tokens", "token-level failures and recovery, clustered intervals"),
@@ -127,6 +128,7 @@ TABLES: dict[str, Study] = {
         _table("longer-steps", "tab:longer-steps", "--scales-to", "steps that were too short: best scales beyond 1"),
         _table("renormalised-path", "tab:renormalised-path", "--renormalise", "outcomes where states keep their norm"),
         _table("own-reference", "tab:own-reference", "--reference own", "own answers against given references"),
+        _table("initial-draws", "tab:initial-draws", "--initial-seed", "how far numbers vary over draws of H_0"),
         _table("trajectories", "tab:trajectories", "--trajectories", "what later loops make of a changed update"),
         _table("control", "app:geometry-adaptive", "--trace", "exit rules, scales and ceilings at equal cost"),
         _table("derivative-checks", "app:exp-protocol", "grid", "derivatives computed in two ways"),
