@@ -191,6 +191,7 @@ def test_studies_of_the_plan_exist_and_all_of_the_papers_are_in_it() -> None:
 _BEYOND = {
     "certificates",
     "flips",
+    "initial-draws",
     "longer-steps",
     "own-reference",
     "renormalised-path",

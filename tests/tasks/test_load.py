@@ -31,7 +31,7 @@ def test_complete_splits_have_the_published_number_of_rows(data_dir: Path, spec:
 def test_the_published_numbers_of_rows() -> None:
     assert {name: one.splits for name, one in BENCHMARKS.items()} == {
         "gsm8k": {"test": 1319, "train": 7473},
-        "math500": {"test": 500},
+        "math500": {"test": 500, "train": 12000},
         "hellaswag": {"validation": 10042},
         "arc_challenge": {"test": 1172},
         "piqa": {"validation": 1838},
@@ -52,6 +52,19 @@ def test_the_papers_subsets_are_the_first_rows(data_dir: Path, spec: str, split:
     task = load_task(spec, data_dir=data_dir)
     assert (task.split, task.spec, len(task)) == (split, spec, rows)
     assert task.rows == load_task(spec.split(":")[0], data_dir=data_dir, split=split, limit=rows).rows
+
+
+def test_the_math_pilot_is_spread_over_the_training_problems(data_dir: Path) -> None:
+    task = load_task("math500:train128", data_dir=data_dir)
+    assert (task.split, task.subset, len(task)) == ("train", "train128", 128)
+    assert [row.source_row for row in task.rows] == list(range(0, 11812, 93))
+    ids = [row.metadata["source_id"] for row in load_task("math500", data_dir=data_dir).rows]
+    own = [row.metadata["source_id"] for row in task.rows]
+    assert not set(ids) & set(own), "no test question is in the pilot"
+    assert len({str(name).split("/")[1] for name in own}) == 7, "every subject is"
+    assert [row.source_row for row in load_task("math500:train128", data_dir=data_dir, ids=[93, 186]).rows] == [93, 186]
+    with pytest.raises(LoopscopeError, match=r"ids= names row 94, but .* has rows 0, 93, … 11811"):
+        load_task("math500:train128", data_dir=data_dir, ids=[94])
 
 
 def test_the_data_hash_is_the_splits_and_not_the_selections(data_dir: Path) -> None:

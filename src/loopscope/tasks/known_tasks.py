@@ -3,7 +3,7 @@
 The benchmarks are those of the paper's table "Depth-sweep coverage". Hub revisions are pinned commits. Row counts are
 those of the complete splits; a copy with another count is refused (see `load_task`). The named subsets are the paper's
 evaluation sets that are smaller than a split; the paper gives their sizes but not their rows, so here they are the
-first rows in source order.
+first rows in source order, of MATH's training problems evenly spaced ones: these are sorted by subject.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class HubSource:
 
 @dataclass(frozen=True)
 class Subset:
-    """The first `rows` rows of a split, in source order."""
+    """`rows` rows of a split, in source order from its first: neighbours, or one in `every`."""
 
     split: str
     rows: int
+    every: int = 1
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Benchmark:
         normalise: source row to question.
         subsets: the paper's named evaluation sets.
         aliases: further names, also of local files.
+        elsewhere: splits that another data set on the hub holds.
+        files: further names of a split's local file, without its ending.
     """
 
     name: str
@@ -74,6 +77,12 @@ class Benchmark:
     normalise: Callable[[SourceRow], Item]
     subsets: dict[str, Subset] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    elsewhere: dict[str, HubSource] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def hub_of(self, split: str) -> HubSource:
+        """The data set on the hub that holds a split."""
+        return self.elsewhere.get(split, self.hub)
 
     @property
     def default_split(self) -> str:
@@ -100,8 +109,13 @@ BENCHMARKS: dict[str, Benchmark] = {
             summary="competition mathematics with full derivations",
             kind="solution",
             hub=HubSource("HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"),
-            splits={"test": 500},
+            splits={"test": 500, "train": 12000},
             normalise=items.math500,
+            subsets={"train128": Subset("train", 128, every=93)},
+            elsewhere={
+                "train": HubSource("nlile/hendrycks-MATH-benchmark", "b2d17b56c4299a255acb1d4bc14ce920eb15f4fc")
+            },
+            files={"train": "math_train12k"},
         ),
         Benchmark(
             name="hellaswag",

@@ -134,7 +134,7 @@ class _Source(NamedTuple):
         if benchmark is None:
             raise unknown_task(name)
         part_of = _choose(benchmark, spec, part, split, subset)
-        selection = Selection.make(part_of.first, ids, limit)
+        selection = Selection.make(part_of.first, ids, limit, part_of.every)
         return _load_benchmark(benchmark, part_of, selection, self.data_dir, self.template, self.row_count)
 
     def pool(self, spec: str | Task, task: LoadedTask, split: str | None) -> LoadedTask:
@@ -184,6 +184,7 @@ class _ChosenSplit(NamedTuple):
     split: str
     subset: str | None
     first: int | None
+    every: int = 1
 
 
 def _choose(benchmark: Benchmark, spec: str, part: str, split: str | None, subset: str | None) -> _ChosenSplit:
@@ -195,7 +196,8 @@ def _choose(benchmark: Benchmark, spec: str, part: str, split: str | None, subse
             known = ", ".join(benchmark.subsets) or "none"
             raise LoopscopeError(f"{benchmark.name} has no subset {subset!r}; there is: {known}")
         chosen = benchmark.subsets[subset]
-        return _ChosenSplit(_agree(f"{benchmark.name}:{subset}", chosen.split, split) or "", subset, chosen.rows)
+        named = _agree(f"{benchmark.name}:{subset}", chosen.split, split) or ""
+        return _ChosenSplit(named, subset, chosen.rows, chosen.every)
     split = split or benchmark.default_split
     if split not in benchmark.splits:
         known = ", ".join([*benchmark.splits, *benchmark.subsets])
@@ -219,7 +221,7 @@ def _load_benchmark(
 ) -> LoadedTask:
     wording = _wording(benchmark.name, benchmark.kind, template)
     if data_dir is None:
-        source, rows = str(benchmark.hub), read_hub(benchmark.hub, part.split)
+        source, rows = str(benchmark.hub_of(part.split)), read_hub(benchmark.hub_of(part.split), part.split)
     else:
         path = find_file(benchmark, part.split, data_dir)
         source, rows = path.name, read_rows(path)

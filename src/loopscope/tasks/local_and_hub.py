@@ -1,7 +1,8 @@
 """A benchmark's file in a data directory: which names it may have, and whether its bytes are the listed ones.
 
 Looked for, in this order, with NAME any spelling of the benchmark and SPLIT any of the split:
-NAME_SPLIT, NAME-SPLIT, NAME/SPLIT, then the hub repository's own layout (REPOSITORY/CONFIG/SPLIT-00000-of-00001).
+NAME_SPLIT, NAME-SPLIT, NAME/SPLIT, a name that the split alone has, then the hub repository's own layout
+(REPOSITORY/CONFIG/SPLIT-00000-of-00001).
 Each with .jsonl.gz, .jsonl or .parquet. A `SHA256SUMS` file beside the data is checked where it lists the file.
 
 Benchmarks from the Hugging Face hub, at pinned revisions, through `datasets` (extra `[hub]`).
@@ -59,7 +60,9 @@ def candidates(benchmark: Benchmark, split: str) -> Iterator[str]:
             for spelled in splits:
                 for suffix in SUFFIXES:
                     yield f"{name}{join}{spelled}{suffix}"
-    repository, config = benchmark.hub.repository, benchmark.hub.config
+    if split in benchmark.files:
+        yield from (f"{benchmark.files[split]}{suffix}" for suffix in SUFFIXES)
+    repository, config = benchmark.hub_of(split).repository, benchmark.hub_of(split).config
     short = repository.split("/")[-1]
     for root in _unique([repository, short, *names]):
         for folder in [config] if config else ["data", "."]:

@@ -31,6 +31,7 @@ class Selection:
 
     Attributes:
         first: only this many rows from the start of the split (a named subset).
+        every: of a subset, how far apart its rows are.
         ids: only these source rows.
         limit: at most this many of the rows that remain.
     """
@@ -38,16 +39,19 @@ class Selection:
     first: int | None = None
     ids: frozenset[int] | None = None
     limit: int | None = None
+    every: int = 1
 
     @classmethod
-    def make(cls, first: int | None = None, ids: Iterable[int] | None = None, limit: int | None = None) -> Selection:
+    def make(
+        cls, first: int | None = None, ids: Iterable[int] | None = None, limit: int | None = None, every: int = 1
+    ) -> Selection:
         """A checked selection."""
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
             raise LoopscopeError(f"{setting('limit', limit)} is not a whole number")
         if limit is not None and limit < 1:
             raise LoopscopeError(f"{setting('limit', limit)} is too small: it must be at least 1")
         if ids is None:
-            return cls(first, None, limit)
+            return cls(first, None, limit, every)
         listed = _listed(ids)
         chosen = frozenset(listed)
         if not listed:
@@ -59,24 +63,29 @@ class Selection:
             raise LoopscopeError(f"{setting('ids')} names row {twice} twice; name each row once")
         if min(chosen) < 0:
             raise LoopscopeError(f"{setting('ids')} names row {min(chosen)}; source rows count from 0")
-        return cls(first, chosen, limit)
+        return cls(first, chosen, limit, every)
 
     def keeps(self, index: int, kept: int) -> bool:
         """Whether row `index` is used when `kept` rows before it were."""
-        if self.first is not None and index >= self.first:
+        if not self._has(index):
             return False
         if self.ids is not None and index not in self.ids:
             return False
         return self.limit is None or kept < self.limit
 
+    def _has(self, index: int) -> bool:
+        """Whether a row is one of the subset's, where there is one."""
+        return self.first is None or (index % self.every == 0 and index // self.every < self.first)
+
     def check(self, total: int, where: str) -> None:
         """Whether a source with `total` rows has what was asked for."""
-        if self.first is not None and total < self.first:
-            raise LoopscopeError(f"{where} has {total} rows, fewer than the {self.first} of the subset")
-        available = total if self.first is None else self.first
-        beyond = [row for row in sorted(self.ids or ()) if row >= available]
+        reach = total if self.first is None else (self.first - 1) * self.every + 1
+        if total < reach:
+            raise LoopscopeError(f"{where} has {total} rows, fewer than the {reach} that the subset reaches over")
+        beyond = [row for row in sorted(self.ids or ()) if row >= reach or not self._has(row)]
         if beyond:
-            raise LoopscopeError(f"{setting('ids')} names row {beyond[0]}, but {where} has rows 0 to {available - 1}")
+            there = f"rows 0 to {reach - 1}" if self.every == 1 else f"rows 0, {self.every}, … {reach - 1}"
+            raise LoopscopeError(f"{setting('ids')} names row {beyond[0]}, but {where} has {there}")
 
 
 def _listed(ids: object) -> list[int]:
