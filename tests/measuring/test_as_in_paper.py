@@ -12,14 +12,17 @@ import pytest
 import torch
 
 import loopscope as ls
+from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.fp64 import SearchedPath, state_gap
+from loopscope.measuring.fp64 import ConcavePath, SearchedPath, state_gap
 from loopscope.measuring.layout import Layout, collate
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.reading import readout_of
+from loopscope.measuring.replay import replay
 from loopscope.measuring.update import Update
 from loopscope.models.walk import read
-from loopscope.path import search_optimum
+from loopscope.path import refine_bracket, scale_error_interval, search_optimum
+from loopscope.readout import affine_path
 from loopscope.readout.path import UtilityPath
 from loopscope.store import StoredRun
 
@@ -158,6 +161,25 @@ def test_the_kl_correction_in_float32(
     assert ours["kl_residual"].abs().max() < 1e-3 * rounding
 
 
+def test_endpoints_are_read_again(
+    folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain_updates: Callable[..., Any]
+) -> None:
+    ours = runs["paper"].read("questions")
+    largest = paper["endpoint_replay"].max()
+    assert runs["paper"].table("derivative-checks").rows[0].endpoint_difference == largest < 1e-6
+    for row, update in enumerate(plain_updates(folder, runs["paper"], "arithmetic", TRANSITION)):
+        for name, state in (("utility_before", update.before), ("utility_after", update.after)):
+            assert float(update.utility(state)) == pytest.approx(ours[name][row], abs=1e-5)
+
+
+def test_verify_says_by_how_much_replayed_utilities_differ(runs: dict[str, StoredRun], capsys: Any) -> None:
+    gaps: list[float] = []
+    assert replay(runs["paper"], gaps=gaps) == []
+    assert max(gaps) < 1e-6
+    assert exit_code(["verify", str(runs["paper"].path)]) == 0
+    assert f"utilities differ by at most {max(gaps):.3g}" in capsys.readouterr().out
+
+
 def test_the_state_gap_is_that_of_its_arithmetic(folder: str) -> None:
     model, task = ls.load_model(folder), ls.load_task("arithmetic", limit=1)
     questions = QuestionEncoder(ls.load_tokenizer(folder), None, "error").questions(task, task.rows, 0)
@@ -254,3 +276,33 @@ def test_depths_alone_have_no_such_table(folder: str, tmp_path: Path) -> None:
     run = ls.measure(folder, ["arithmetic"], output=tmp_path / "run", depths=[1, 2], limit=2, protocol="paper")
     assert not (run.path / "as_in_paper").exists()
     assert run.verify().ok
+
+
+def test_a_bracket_of_the_papers_width_can_hide_that_the_signed_bound_holds() -> None:
+    """An optimum just below 1, where |φ' − q'| is largest: with 2⁻¹⁴ of width the error's upper end passes S̄/κ."""
+    # Two tokens of one question that want different things, so that the path has a top.
+    z, v = (torch.tensor([row, row]).double() for row in ([0.0, 0.3, -0.2], [0.4, -0.3, 0.0]))
+    targets, wanted = torch.tensor([0, 2]), 1.0 - 0.9 * WIDTH
+
+    def slope(speed: float) -> float:
+        p = torch.softmax(z + speed * wanted * v, -1)
+        return float((v.gather(1, targets[:, None])[:, 0] - (p * v).sum(-1)).mean())
+
+    low, high = 0.1, 40.0
+    for _ in range(80):  # the speed at which the path is highest where it is wanted
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if slope(middle) > 0 else (low, middle)
+    path = ConcavePath(affine_path(z, low * v, targets, examples=torch.tensor([0, 0])))
+    ours, paper = path.columns(), path.paper_columns(1e-4)
+    kappa = -2 * ours["quadratic"]
+    errors = {
+        name: scale_error_interval(ours["predicted_scale"], found["optimum_low"], found["optimum_high"]).upper
+        for name, found in (("ours", ours), ("paper", paper))
+    }
+    assert ours["optimum_low"][0] == pytest.approx(wanted, abs=1e-9)
+    assert errors["ours"] <= ours["S"] / kappa
+    assert errors["paper"] > paper["S"] / kappa
+    refined = refine_bracket(
+        *(paper[f"optimum_{name}"] for name in ("low", "high", "slope_low", "slope_high", "mu", "nu"))
+    )
+    assert scale_error_interval(ours["predicted_scale"], *refined).upper <= paper["S"] / kappa

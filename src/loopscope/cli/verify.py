@@ -45,7 +45,7 @@ def _print_findings(path: str, sources: dict[str, Any], *, replay: bool, bitwise
     from loopscope.models.user_models import must_be_named
     from loopscope.store import StoredRun, verify
 
-    again = replay or bitwise
+    again, gaps = replay or bitwise, list[float]()
     unnamed = must_be_named(StoredRun(path).manifest.model.spec) if again and sources["model"] is None else None
     if bitwise and unnamed is not None:
         raise LoopscopeError(unnamed)
@@ -61,7 +61,7 @@ def _print_findings(path: str, sources: dict[str, Any], *, replay: bool, bitwise
 
         from loopscope.measuring.replay import replay as measure_again
 
-        result = verify(path, partial(measure_again, **sources))
+        result = verify(path, partial(measure_again, gaps=gaps, **sources))
     else:
         result = verify(path)
     for finding in result.findings:
@@ -69,6 +69,7 @@ def _print_findings(path: str, sources: dict[str, Any], *, replay: bool, bitwise
     rows = ", ".join(f"{count} {table}" for table, count in result.rows.items())
     measured = "everything" if bitwise else "a sample"
     sample = f"{measured} measured again" if result.replayed else f"nothing measured again{_because(unnamed)}"
+    sample += f", utilities differ by at most {max(gaps):.3g}" if gaps else ""
     state = "sound" if result.ok else f"{len(result.findings)} findings"
     print(f"{path}: {state}; {result.units_checked}/{result.units_planned} units, {rows}; {sample}")
     if not result.ok:

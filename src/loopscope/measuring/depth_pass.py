@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.as_in_paper import paper_columns
 from loopscope.measuring.certificates import certificate_columns
 from loopscope.measuring.fp64 import analyse
 from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
 from loopscope.measuring.longer_steps import longer_step_columns
-from loopscope.measuring.paper_fp32 import fp32_columns
 from loopscope.measuring.progress import stage
 from loopscope.measuring.reading import LOGITS, Reading, readout_of
 from loopscope.measuring.renormalised import renormalised_columns
@@ -298,7 +298,8 @@ class Trip:
         bracket = settings.paper_bracket
         if bracket is not None:
             with stage("as in the paper", h_RSD.device):
-                tables["as_in_paper"] = {**identity, **fp32_columns(update)}
+                ends = questions["utility_before"], questions["utility_after"]
+                tables["as_in_paper"] = {**identity, **paper_columns(update, *ends)}
         if settings.level is Level.FULL:
             del paths
             analysis = analyse(update, bracket)

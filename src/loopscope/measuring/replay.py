@@ -147,6 +147,7 @@ def replay(
     device: str | None = None,
     model: ModelSpec | None = None,
     tokenizer: Any = None,
+    gaps: list[float] | None = None,
 ) -> list[Finding]:
     """Measure a sample of every task again and report what came out otherwise.
 
@@ -156,15 +157,17 @@ def replay(
         device: where to measure; left out, where the run was measured.
         model: where the model is; left out, where it was. A run of a model in memory needs the object.
         tokenizer: the tokenizer, where the run was given one as an object.
+        gaps: takes the largest difference of a utility in each replayed batch.
     """
     try:
         with borrowed(model):
-            return list(_replay(run, request_of(run, data_dir, device, model, tokenizer)))
+            gaps = [] if gaps is None else gaps
+            return list(_replay(run, request_of(run, data_dir, device, model, tokenizer), gaps))
     except LoopscopeError as error:
         return [Finding("replay", str(run.path), f"cannot be measured again: {error}")]
 
 
-def _replay(run: StoredRun, request: Request) -> Iterator[Finding]:
+def _replay(run: StoredRun, request: Request, gaps: list[float]) -> Iterator[Finding]:
     sources = Sources.of(run, request)
     if sources.refused:
         yield from (Finding("replay", str(run.path), f"{STRANGE}: {entry}") for entry in sources.refused)
@@ -173,7 +176,7 @@ def _replay(run: StoredRun, request: Request) -> Iterator[Finding]:
     settings = request.settings
     encoder = sources.encoder(spans=settings.spans, share=settings.share_context)
     for unit in _sample(run):
-        yield from _replay_unit(run, unit, sources, encoder, tolerance)
+        yield from _replay_unit(run, unit, sources, encoder, tolerance, gaps)
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,12 @@ def _has_values(weights: Mapping[str, str]) -> bool:
 
 
 def _replay_unit(
-    run: StoredRun, unit: WorkUnit, sources: Sources, encoder: QuestionEncoder, tolerance: Tolerance
+    run: StoredRun,
+    unit: WorkUnit,
+    sources: Sources,
+    encoder: QuestionEncoder,
+    tolerance: Tolerance,
+    gaps: list[float],
 ) -> Iterator[Finding]:
     settings, planned = sources.request.settings, sources.prepared.task_of(unit)
     questions = encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
@@ -253,6 +261,9 @@ def _replay_unit(
     for table in run.manifest.tables():
         stored = stored_rows(run, unit, table.name, rows)
         measured = to_arrow(table, tables[table.name], fixed)
+        if table.name == "depths" and len(stored) == len(measured):
+            utilities = (data.column("utility").to_numpy() for data in (stored, measured))
+            gaps.append(float(np.abs(np.subtract(*utilities)).max()))
         for difference in compare(table, stored, measured, tolerance.relaxed() if halved else tolerance):
             yield Finding("replay", f"unit {unit.name}", f"{table.name}.{difference}")
 

@@ -47,6 +47,13 @@ def as_in_paper(questions: Table) -> Table:
         columns=(
             *IDENTITY,
             TRANSITION,
+            Column(
+                "endpoint_replay",
+                ColumnType.FLOAT64,
+                "nats",
+                "largest difference of U(H) and U(H⁺) from the same, read a second time from the states",
+                Level.GRID,
+            ),
             Column("kl_slope", ColumnType.FLOAT64, "nats", "A by a gradient in FP32", Level.GRID, nullable=True),
             Column("kl_gain", ColumnType.FLOAT64, "nats", "ΔU by log-softmax in FP32", Level.GRID, nullable=True),
             *(common(name, "") for name in _FP32),

@@ -182,6 +182,8 @@ def _sweep(records: Records, updates: Updates) -> DepthSweep | None:
 
 
 def _endpoint_difference(updates: Updates, sweep: DepthSweep | None) -> float | None:
+    if updates.has("endpoint_replay"):
+        return float(updates.floats("endpoint_replay").max())
     if sweep is None or len(sweep.ids) != len(updates) or not updates.has("utility_before", "utility_after"):
         return None
     before = updates.condition.transition or 0

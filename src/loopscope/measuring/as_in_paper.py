@@ -1,8 +1,11 @@
-"""The exact endpoint correction in the paper's FP32 (Appendix "Exact KL correction for the affine readout").
+"""What the table `as_in_paper` holds from level grid on; `fp64` adds the paper's envelope and brackets.
 
-ΔU, A and C of a reference solution, each computed by itself from FP32 logits: log-softmax, gradient and divergence are
-FP32, sums over tokens FP64. The residual of ΔU = A − C is then that of FP32, of the size that the paper reports, where
-`questions` holds what float64 gives after the logits.
+**Endpoint replay** (Appendix "Execution and differentiation"): U(H) and U(H⁺) are read a second time from the states,
+by a plain readout of their own, and compared with what the update's path gave.
+
+**Exact KL correction** (Appendix "Exact KL correction for the affine readout"): ΔU, A and C of a reference solution,
+each computed by itself from FP32 logits: log-softmax, gradient and divergence are FP32, sums over tokens FP64. The
+residual of ΔU = A − C is then that of FP32, where `questions` holds what float64 gives after the logits.
 
 Shapes: N reference tokens, R sequences, S positions, D hidden width, B questions, V vocabulary.
 """
@@ -19,21 +22,29 @@ from loopscope.measuring.update import Update
 from loopscope.models.walk import read
 from loopscope.readout.affine.sources import full_precision_products
 
-NAMES = ("kl_slope", "kl_gain", "kl_correction", "kl_residual")
+KL = ("kl_slope", "kl_gain", "kl_correction", "kl_residual")
 
 
-def fp32_columns(update: Update) -> Columns:
+def paper_columns(update: Update, before_B: Tensor, after_B: Tensor) -> Columns:
+    """The columns of every question of an update, whose utilities at both ends are given."""
+    found = torch.zeros_like(before_B)
+    for state_RSD, given_B in ((update.before_RSD, before_B), (update.after_RSD, after_B)):
+        found = torch.maximum(found, (update.readout.read(state_RSD, update.layout).utility_B - given_B).abs())
+    return {"endpoint_replay": found, **kl_columns(update)}
+
+
+def kl_columns(update: Update) -> Columns:
     """A, ΔU, C and the residual of every question, where the readout is affine and the reference a solution."""
     if not update.readout.is_affine or update.layout.is_options:
         return {}
     # Logits, their softmax and their gradient at both ends.
     most = max(1, LOGITS // 4 // update.readout.model.vocabulary_size)
     found = torch.cat([_decomposition(group) for group in update.groups(most)])
-    return dict(zip(NAMES, found.unbind(1), strict=True))
+    return dict(zip(KL, found.unbind(1), strict=True))
 
 
 def _decomposition(update: Update) -> Tensor:
-    """The columns in the order of `NAMES`, float64 [B, 4]."""
+    """The columns in the order of `KL`, float64 [B, 4]."""
     layout = update.layout
     before_RSD, after_RSD = update.before_RSD.float(), update.after_RSD.float()
     with full_precision_products():
