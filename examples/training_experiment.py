@@ -5,7 +5,8 @@
 trains one small model (Ouro's layout, trained depth 4, generated stories) in seven ways from three seeds and measures
 each with `loopscope.measure` on held-out stories, to four times the trained depth. Every result is kept as soon as it
 is there, and the same command goes on where it stopped. `--tune` trains every setting of every way, from another seed,
-and measures on validation stories; `CHOSEN` is what came of it. `--size large --device cuda` is for a GPU.
+and measures on validation stories. `--watch 40` follows every training with `loopscope.Monitor`, on validation stories,
+into a file beside its run. `--size large --device cuda` is for a GPU.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ DEEPEST = 4 * DEPTH
 UPDATES = (DEPTH, DEPTH + 1, 7, 11, DEEPEST - 1)
 """Updates whose outcomes and shorter steps are measured; utilities are, at every depth."""
 TUNING_SEED = 100
+WATCHED = 16
+"""Validation documents that a training is followed on."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Size:
 SIZES = {
     "tiny": Size(16, 32, 1, 1, stories=1, documents=2, steps=3),
     "small": Size(64, 192, 2, 2, stories=1, documents=8, steps=240),
-    "large": Size(192, 576, 4, 3, stories=4, documents=64, steps=1500),
+    "large": Size(128, 384, 2, 4, stories=1, documents=64, steps=2000),
 }
 
 
@@ -124,7 +127,7 @@ class Way:
     loss: Callable[[losses.Step, Any], Tensor]
     settings: tuple[Any, ...]
     chosen: int = 0
-    """Which of them the validation stories chose."""
+    """Which of them is trained from every seed: published or plain values, geometry's from pilots."""
 
 
 WAYS = {
@@ -134,20 +137,23 @@ WAYS = {
     "random loops": Way(losses.random_loops, ((1, 4.0), (3, 6.0))),
     "fixed point": Way(losses.fixed_point, (0.05, 0.5)),
     "Jacobian": Way(losses.jacobian, (0.1, 1.0)),
-    "geometry": Way(losses.geometry, (1.0, 3.0)),
+    "geometry": Way(losses.geometry, (3.0, 1.0)),
 }
 
 
 # --- training and measuring
 
 
-def trained(way: Way, setting: Any, size: Size, seed: int, device: torch.device) -> tuple[Ouro, dict[str, Any]]:
+def trained(
+    way: Way, setting: Any, size: Size, seed: int, device: torch.device, watch: Callable[[Ouro], ls.Monitor] | None
+) -> tuple[Ouro, dict[str, Any]]:
     """A model trained from nothing, and what it cost. Weights and text follow from the seed, whatever the way."""
     config = ouro_config(size.hidden, size.inner, size.layers, size.heads, DEPTH)
     recipe = Recipe("training experiment", "ouro", config, minutes=1.0)
     model = new_model(recipe, seed).to(device)
     assert isinstance(model, Ouro)
     muon, adam = optimisers(model, recipe)
+    monitor = None if watch is None else watch(model)
     rng, generator = np.random.default_rng(seed), torch.Generator(device).manual_seed(seed)
     started, worked = time.monotonic(), time.process_time()
     curve, loss, tokens = [], torch.zeros(()), 0
@@ -164,6 +170,8 @@ def trained(way: Way, setting: Any, size: Size, seed: int, device: torch.device)
             optimiser.param_groups[0]["lr"] = full * factor
             optimiser.step()
         model.zero_grad(set_to_none=True)
+        if monitor is not None:
+            monitor.step(number + 1)
         tokens += sum(len(context) + len(rest) for context, rest in documents)
         if number % max(1, size.steps // 10) == 0:
             curve.append([number, round(loss.item(), 4)])
@@ -172,12 +180,16 @@ def trained(way: Way, setting: Any, size: Size, seed: int, device: torch.device)
     return model, {**cost, "steps": size.steps, "tokens": tokens, "loss": curve}
 
 
+def held_out(split: str, size: Size, questions: int) -> ls.Task:
+    """The first documents of a split as a task."""
+    documents = encoded(split, questions, size.stories)
+    return ls.Task.from_ids([first for first, _ in documents], [rest for _, rest in documents], name=f"story-{split}")
+
+
 def measured(model: Ouro, split: str, size: Size, questions: int, output: Path) -> dict[str, Any]:
     """What `loopscope.measure` finds on the first documents of a split; utilities at depths 1, 2, …"""
-    documents = encoded(split, questions, size.stories)
-    task = ls.Task.from_ids([first for first, _ in documents], [rest for _, rest in documents], name=f"story-{split}")
     level, updates = ("grid", UPDATES) if split == "test" else ("quick", ())
-    depths = range(1, DEEPEST + 1)
+    task, depths = held_out(split, size, questions), range(1, DEEPEST + 1)
     run = ls.measure(model, task, transitions=updates, depths=depths, level=level, output=output, progress_style="none")
     utility = run.depths.group_by("depth").agg(pl.col("utility").mean()).sort("depth")["utility"]
     return {"utility": [round(value, 6) for value in utility], "updates": [_update(run, update) for update in updates]}
@@ -229,8 +241,13 @@ def result(name: str, setting: int, seed: int, split: str, options: argparse.Nam
     """One training and its measurement."""
     way, size, device = WAYS[name], options.size, torch.device(options.device)
     chosen = way.settings[setting]
-    model, cost = trained(way, chosen, size, seed, device)
     folder = Path(options.keep) / f"{split}-{name.replace(' ', '-')}-{setting}-{seed}"
+
+    def watch(model: Ouro) -> ls.Monitor:
+        task, log = held_out("validation", size, WATCHED), folder.with_suffix(".jsonl")
+        return ls.Monitor(model, task, transitions=UPDATES[:2], every=options.watch, limit=WATCHED, log=log)
+
+    model, cost = trained(way, chosen, size, seed, device, watch if options.watch else None)
     started = time.monotonic()
     found = measured(model, split, size, options.questions, folder)
     entry = {"way": name, "setting": chosen, "seed": seed, **cost, "measuring": round(time.monotonic() - started, 1)}
@@ -334,6 +351,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, help="instead of the size's own")
     parser.add_argument("--questions", type=int, default=48, help="held-out documents")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--watch", type=int, default=0, help="follow each training every so many steps")
     parser.add_argument("--tune", action="store_true", help="try every setting on validation stories instead")
     parser.add_argument("--keep", default="training-experiment", help="folder of results and runs")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Seven ways to train a loop: every one lowers its own loss's gradient into the loop, and the experiment resumes."""
+"""Seven ways to train a loop: each has a gradient of its own, and the experiment goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -63,19 +63,27 @@ def test_the_weights_of_all_depths_are_those_of_a_sum(make_step) -> None:
 def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = ["--size", "tiny", "--questions", "2", "--keep", str(tmp_path), "--ways", "last depth", "geometry"]
-    printed = []
-    for seeds in (["0"], ["0", "1"], ["0", "1"]):
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *flags, "--seeds", *seeds])
+    def run(folder: str, *more: str) -> str:
+        flags = ["--size", "tiny", "--questions", "2", "--keep", str(tmp_path / folder), *more]
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *flags])
         runpy.run_path(str(SCRIPT), run_name="__main__")
-        printed.append(capsys.readouterr().out)
-    assert "seed 0: utility" in printed[0]
-    assert "seed 1: utility" not in printed[0]
-    assert "seed 0: utility" not in printed[1]
-    assert "seed 1: utility" in printed[1]
-    assert printed[2] in printed[1]
+        return capsys.readouterr().out
+
+    both = ["--ways", "last depth", "geometry", "--seeds"]
+    first, second, third = run("a", *both, "0"), run("a", *both, "0", "1"), run("a", *both, "0", "1")
+    assert "seed 0: utility" in first
+    assert "seed 1: utility" not in first
+    assert "seed 0: utility" not in second
+    assert "seed 1: utility" in second
+    assert third in second
     for row in ("| last depth | — |", "| geometry | 4→5 |", "| geometry | 15→16 |", "the goal: "):
-        assert row in printed[2]
-    results = json.loads((tmp_path / "results.json").read_text())
+        assert row in third
+    results = json.loads((tmp_path / "a" / "results.json").read_text())
     assert set(results) == {"last depth 0", "last depth 1", "geometry 0", "geometry 1"}
     assert all(len(entry["utility"]) == 16 and len(entry["updates"]) == 5 for entry in results.values())
+
+    run("b", "--ways", "geometry", "--seeds", "0", "--watch", "2")
+    watched = json.loads((tmp_path / "b" / "results.json").read_text())
+    assert watched["geometry 0"]["utility"] == results["geometry 0"]["utility"]
+    (log,) = (tmp_path / "b").glob("*.jsonl")
+    assert {json.loads(line).get("step") for line in log.read_text().splitlines()[1:]} == {2}

@@ -114,23 +114,22 @@ def jacobian(step: Step, weight: float) -> Tensor:
 
 
 def geometry(step: Step, weight: float) -> Tensor:
-    """The last depth's loss and, for a quarter of the rows, `geometry_loss` of the way to a drawn depth beyond it.
+    """The last depth's loss and `geometry_loss` of the way from there to a drawn depth beyond it.
 
     The straight way from H_T to H_t, all loops between in one, is asked to gain: so a state that has drifted is drawn
     back to where it was trained, which does not follow from asking it of one update after the other. All loops but
-    the last run without gradients, so that four times the trained depth costs little. The loss comes in once the
-    model has learnt something to keep: before that it is in the way.
+    the last run without gradients, so that four times the trained depth costs little. The weight grows over the
+    training: before the model has learnt something to keep, the loss is in the way.
     """
     walk = step.walk().to(step.depth)
     loss = step.mean(step.losses(walk))
     weight *= min(1.0, max(0.0, (step.progress - BEGINS) / (FULL - BEGINS)))
     if not weight:
         return loss
-    rows = slice(0, max(1, walk.state.shape[0] // 4))
-    anchor = walk.state[rows].detach()
-    beyond = Walk.of(step.model, step.asked.batch.rows(rows)).changed(anchor)
-    beyond.depth = step.depth
+    anchor = walk.state.detach()
+    beyond = walk.changed(anchor)
     with torch.no_grad():
         beyond.to(int(step.rng.integers(step.depth, REACH * step.depth)))
-    after, targets, weights = beyond.advance(), step.asked.targets[rows], step.asked.weights[rows]
-    return loss + weight * geometry_loss(update_geometry(step.model.readout, anchor, after, targets, weights))
+    after = beyond.advance()
+    found = update_geometry(step.model.readout, anchor, after, step.asked.targets, step.asked.weights)
+    return loss + weight * geometry_loss(found)
