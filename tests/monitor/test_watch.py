@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import loopscope as ls
 from loopscope.store import StoredRun
+from loopscope.store.monitor_log import read_monitor_log
 
 
 def trained(model, steps, monitor=None, *, seed=1):
@@ -100,3 +102,210 @@ def test_a_training_of_200_steps_ends_with_identical_weights(small, task, tmp_pa
     assert streams[1] == random.getstate()
     assert streams[2] == np.random.get_state()[1].tolist()  # noqa: NPY002
     assert len((tmp_path / "monitor.jsonl").read_text().splitlines()) == 1 + 20 * (4 + 3 + 1)
+
+
+def test_a_call_leaves_modes_gradients_and_flags_as_they_were(small, task):
+    model = small()
+    model.loss(torch.arange(8).reshape(2, 4)).backward()
+    model.drop.eval()
+    model.up.bias.requires_grad_(False)
+    before = {name: (w.clone(), w.grad.clone(), w.requires_grad, w._version) for name, w in model.named_parameters()}
+    modes = {name: module.training for name, module in model.named_modules()}
+    assert ls.Monitor(model, task).measure(1) is not None
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert not model.drop.training
+    assert model.training
+    for name, weight in model.named_parameters():
+        value, gradient, required, version = before[name]
+        assert torch.equal(weight, value), name
+        assert torch.equal(weight.grad, gradient), name
+        assert (weight.requires_grad, weight._version) == (required, version)
+
+
+def test_an_error_in_the_middle_leaves_the_model_in_training_mode(small, task):
+    model = small()
+    monitor = ls.Monitor(model, task)
+    with torch.no_grad():
+        model.up.weight.fill_(float("nan"))
+    with pytest.raises(ls.LoopscopeError, match="no finite state for question"):
+        monitor.measure(1)
+    assert model.training
+    assert all(weight.requires_grad for weight in model.parameters())
+
+
+def same(one, other) -> None:
+    assert len(one.updates) == len(other.updates) > 0
+    for row, twin in zip((*one.depths, *one.updates), (*other.depths, *other.updates), strict=True):
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float) and name != "step"}
+        assert numbers == pytest.approx({name: twin[name] for name in numbers}, abs=1e-9)
+
+
+def test_batches_are_questions_whose_references_the_loss_counts(small, rows, task):
+    model = small()
+    expected = ls.Monitor(model, task).measure(1)
+    labels = rows.clone()
+    labels[:, :3] = -100
+    same(ls.Monitor(model, {"input_ids": rows, "labels": labels}).measure(1), expected)
+    # The same rows, padded on the left.
+    padded = torch.cat([torch.zeros(12, 2, dtype=torch.int64), rows], 1)
+    masked = torch.cat([torch.full((12, 2), -100), labels], 1)
+    mask = torch.cat([torch.zeros(12, 2), torch.ones_like(rows)], 1)
+    current = ls.Monitor(model, transitions=[2])
+    same(current.step(200, {"input_ids": padded, "labels": masked, "attention_mask": mask}), expected)
+    # Inputs and targets apart, one token ahead.
+    same(current.step(200, (rows[:, :-1], labels[:, 1:])), expected)
+    everything = ls.Monitor(model, rows).measure(1)
+    ids = rows.tolist()
+    whole = ls.Task.from_ids([row[:1] for row in ids], [row[1:] for row in ids])
+    same(everything, ls.Monitor(model, whole).measure(1))
+    assert everything.updates[0]["gain"] != expected.updates[0]["gain"]
+
+
+def test_options_tell_how_often_the_right_one_is_chosen(tmp_path, small, rows):
+    model = small()
+    ids = rows.tolist()
+    options = [[row[3:5], row[5:8], row[8:]] for row in ids]
+    task = ls.Task.from_ids([row[:3] for row in ids], options=options, answers=[n % 3 for n in range(12)])
+    record = ls.Monitor(model, task, transitions=[2]).measure(1)
+    run = ls.measure(model, task, transitions=[2], output=tmp_path / "run")
+    for row in record.depths:
+        chosen = run.depths.filter(depth=row["depth"]).sort("row")["chosen_option"].to_list()
+        assert row["accuracy"] == np.mean([c == n % 3 for n, c in enumerate(chosen)])
+    assert record.updates[0]["gain"] == pytest.approx(run.records["gain"].mean(), abs=1e-9)
+    assert "loopscope/accuracy/3" in record.scalars()
+
+
+def test_autocast_is_that_of_the_monitor_and_not_of_the_place_where_it_is_called(small, task):
+    model = small()
+    monitor = ls.Monitor(model, task)
+    plain = monitor.measure(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        same(monitor.measure(1), plain)
+        loss = model.loss(torch.arange(8).reshape(2, 4))
+    loss.backward()
+    assert all(weight.grad is not None for weight in (model.up.weight, model.unembed.weight))
+    rounded = ls.Monitor(model, task, autocast="bfloat16").measure(1)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        model.eval()
+        state = ls.Walk.of(model, ls.Batch.of(torch.tensor(task.rows[0]["prompt_ids"])[None])).to(2).state
+    model.train()
+    assert state.dtype == torch.float32  # the norm's, of BF16 products
+    difference = abs(rounded.updates[0]["gain"] - plain.updates[0]["gain"])
+    assert 0 < difference < 0.05
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at it
+def test_wrappers_are_taken_off_and_nothing_is_compiled_for_the_monitor(small, task, rows):
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    def train(watch: bool) -> tuple[list, dict]:
+        compiled.clear()
+        torch._dynamo.reset()
+        model = small()
+        block = torch.compile(model.step, backend=backend)
+        looped = ls.wrap(embed=model.words, step=lambda state: block(state, None), head=model.unembed, trained_depth=2)
+        monitor = ls.Monitor(torch.compile(looped, backend=backend), task, every=1) if watch else None
+        optimiser = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(1, 5):
+            state = model.words(rows)
+            for _ in range(2):
+                state = block(state, None)
+            torch.nn.functional.cross_entropy(model.unembed(state).flatten(0, 1), rows.flatten()).backward()
+            if monitor is not None:
+                assert monitor.step(step) is not None
+            optimiser.step()
+            optimiser.zero_grad()
+        return len(compiled), model.state_dict()
+
+    (graphs, weights), (graphs_beside, weights_beside) = train(False), train(True)
+    assert graphs_beside == graphs > 0
+    assert all(torch.equal(weights[name], weights_beside[name]) for name in weights)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_step_gives_the_same_numbers_without_a_warning(small, task, reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    plain = small()
+    model = small()
+    step = model.step
+    model.step = lambda state, context: checkpoint(step, state, context, use_reentrant=reentrant)
+    monitor = ls.Monitor(model, task)
+    same(monitor.measure(1), ls.Monitor(plain, task).measure(1))
+
+
+@pytest.fixture
+def second_of_two():
+    """A process group of two of which this process is the second; nothing is sent anywhere."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def test_of_several_processes_the_first_measures_or_each_its_own(small, task, tmp_path, second_of_two):
+    model = torch.nn.parallel.DistributedDataParallel(small())
+    log = tmp_path / "monitor.jsonl"
+    assert ls.Monitor(model, task, log=log).measure(1) is None
+    assert not list(tmp_path.iterdir())
+    found = ls.Monitor(model, task, log=log, ranks="all").measure(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["monitor.rank1.jsonl"]
+    assert read_monitor_log(tmp_path / "monitor.rank1.jsonl").header["world"] == 2
+    torch.distributed.destroy_process_group()
+    same(found, ls.Monitor(small(), task).measure(1))
+
+
+def test_calls_keep_no_tensor(small, task):
+    model = small(affine=False)
+    model.double()  # so that the readout's float32 weights are copies
+    monitor = ls.Monitor(model, task, transitions=[1, 2])
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(held) in (torch.Tensor, torch.nn.Parameter) for held in gc.get_objects())
+
+    before = alive()
+    for step in range(3):
+        monitor.measure(step)
+    assert alive() == before
+
+
+def test_weights_that_change_without_a_trace_are_read_again(small, task):
+    model = small(affine=False).double()
+    monitor = ls.Monitor(model, task)
+    first = monitor.measure(1)
+    for weight in model.unembed.parameters():
+        weight.data.mul_(2.0)  # no version is counted
+    assert monitor.measure(2).updates[0]["utility_before"] != first.updates[0]["utility_before"]
+
+
+def test_mistakes_are_one_line(small, task, rows):
+    model = small()
+    for call, words in (
+        (lambda: ls.Monitor("toy-ouro", task), "the model that is trained"),
+        (lambda: ls.Monitor(torch.nn.Linear(2, 2), task), "lacks"),
+        (lambda: ls.Monitor(model, task, every=0), "every=0 is too small"),
+        (lambda: ls.Monitor(model, task, ranks="some"), "choose first, all"),
+        (lambda: ls.Monitor(model, task, log=3), "takes a file name"),
+        (lambda: ls.Monitor(model, task, autocast="int8"), "no dtype"),
+        (lambda: ls.Monitor(model).measure(1), "nothing to measure"),
+        (lambda: ls.Monitor(model, {"input_ids": rows, "labels": rows + 1}), "labels must be the input_ids"),
+        (lambda: ls.Monitor(model, (rows, rows)), "one token ahead"),
+        (lambda: ls.Monitor(model, torch.full((2, 5), 99)).measure(1), "outside small's vocabulary"),
+        (lambda: ls.Monitor(model, {"input_ids": rows, "labels": torch.full_like(rows, -100)}), "no row"),
+    ):
+        with pytest.raises(ls.LoopscopeError, match=words):
+            call()
+    del model.__class__.trained_depth
+    try:
+        model.trained_depth = None
+        with pytest.raises(ls.LoopscopeError, match="name updates with transitions="):
+            ls.Monitor(model, task)
+    finally:
+        model.__class__.trained_depth = 2

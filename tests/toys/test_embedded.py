@@ -12,8 +12,8 @@ from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
 from loopscope.tasks.arithmetic.problem import split_of
 from loopscope.tasks.arithmetic.task import Arithmetic, problem
+from loopscope.toys.budget import rate_factor
 from loopscope.toys.recipe import get_recipe
-from loopscope.toys.train import rate_factor
 from loopscope.toys.train_toy import greedy_accuracy
 from loopscope.toys.training_files import LIMIT
 

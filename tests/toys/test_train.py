@@ -13,9 +13,10 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
 from loopscope.models.tokenizer import load_tokenizer
+from loopscope.toys.budget import Budget, rate_factor
 from loopscope.toys.build import compile_blocks, new_model
 from loopscope.toys.recipe import RECIPES, Stretch, get_recipe
-from loopscope.toys.train import Budget, rate_factor, train
+from loopscope.toys.train import train
 from loopscope.toys.train_toy import Accuracy, greedy_accuracy
 
 

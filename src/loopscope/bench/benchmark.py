@@ -78,6 +78,7 @@ ROWS: dict[str, Rows] = {
         default=False,
     ),
     "loops": Rows("loop_speed", default=False),
+    "monitor": Rows("monitor_cost", libraries=_PASS, default=False),
     "mathematics": Rows("plain_loops", default=False),
     "bootstrap": Rows("study_times", "bootstrap_rows", ("scipy",), default=False),
     "studies": Rows("study_times", libraries=(*_PASS, "polars", "matplotlib"), default=False),

@@ -13,6 +13,7 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, whole
+from loopscope.measuring.layout import Question
 from loopscope.measuring.model_check import checked
 from loopscope.measuring.settings import DEEPEST, MOST_QUESTIONS, READOUT_DTYPES, BatchPolicy, Numbers, Settings
 from loopscope.measuring.worker import Measured, Worker
@@ -37,6 +38,11 @@ RANKS = ("first", "all")
 
 class Monitor:
     """Watches the updates of a looped model while it is trained.
+
+    Attributes:
+        model: the looped model, without what was around it.
+        every: steps between two calls.
+        settings: those of the pass.
 
     >>> import loopscope as ls
     >>> model = ls.load_model("toy-ouro")  # or the model that you train, from ls.wrap or a class of your own
@@ -72,8 +78,8 @@ class Monitor:
             data: held-out questions: tasks as `measure` takes them, or a batch: token ids [rows, width], a mapping with
                 `input_ids`, `labels` and `attention_mask`, or a pair of inputs and targets. Left out, every `step` is
                 given the current batch.
-            transitions: each t of an update t → t+1, also beyond the trained depth; left out, the last update within it
-                and the first beyond it.
+            transitions: each t of an update t → t+1, also beyond the trained depth; left out, the first beyond it.
+                Every further one costs a good part of a forward pass.
             depths: depths at which the utility is told, besides both ends of every transition.
             every: steps between two calls.
             limit: the most questions of each task, or rows of a batch.
@@ -97,7 +103,7 @@ class Monitor:
         self._autocast = None if autocast is None else find_dtype(autocast)
         self._loggers = loggers(log)
         tokens = BATCH_TOKENS.get(self.model.device.type, GPU_BATCH_TOKENS) if batch_tokens is None else batch_tokens
-        self._settings = Settings.of(
+        self.settings = Settings.of(
             default_transitions(self.model) if transitions is None else transitions,
             depths,
             "quick",
@@ -111,10 +117,10 @@ class Monitor:
                 self._tasks = [batch_task(data, self._limit)]
             elif data is not None:
                 folder = optional_text("data_dir", data_dir)
-                self._tasks = tasks_of(self.model, data, self._settings, self._limit, tokenizer, folder)
+                self._tasks = tasks_of(self.model, data, self.settings, self._limit, tokenizer, folder)
             checked(self.model).require()
         run = self.model if self._autocast is None else Autocast(self.model, self._autocast)
-        self._worker = Worker(run, self._settings)
+        self._worker = Worker(run, self.settings)
         self._began: float | None = None
         self._spent = 0.0
 
@@ -154,6 +160,11 @@ class Monitor:
             logger.write(header, record)
         return record
 
+    @property
+    def questions(self) -> list[Question]:
+        """The held-out questions, of all tasks."""
+        return [question for task in self._tasks for question in task.questions]
+
     def _tables(self, task: WatchedTask) -> Any:
         (measured,) = (
             found for found in self._worker.run([(task.name, task.questions)]) if isinstance(found, Measured)
@@ -169,7 +180,7 @@ class Monitor:
         return {"seconds": round(now - started, 6), "share_of_time": share}
 
     def _header(self, rank: int, world: int, current: bool) -> dict[str, Any]:
-        model, settings = self.model, self._settings
+        model, settings = self.model, self.settings
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -191,15 +202,15 @@ class Monitor:
         }
 
 
-def default_transitions(model: LoopedModel) -> tuple[int, ...]:
-    """The last update within the trained depth, and the first beyond it."""
+def default_transitions(model: LoopedModel) -> tuple[int]:
+    """The first update beyond the trained depth."""
     trained: Any = model.trained_depth
     if not isinstance(trained, int) or not 1 <= trained < DEEPEST:
         raise LoopscopeError(
             f"{model.name} does not say how many loops it is trained for (trained_depth {shown(trained)}): name updates"
             f" with {setting('transitions')}"
         )
-    return trained - 1, trained
+    return (trained,)
 
 
 def _place() -> tuple[int, int]:

@@ -10,9 +10,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from loopscope.models.families.huginn import Huginn
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.load import find_device
 from loopscope.tasks.arithmetic.problem import key
+from loopscope.toys.budget import Budget, rate_factor
 from loopscope.toys.build import Toy, compile_blocks, new_model, optimisers
 from loopscope.toys.data import Place, Rows, build_tokenizer, stream
 from loopscope.toys.gate import train_gate
@@ -39,42 +39,15 @@ from loopscope.toys.objective import (
 )
 from loopscope.toys.recipe import Recipe, Stretch
 from loopscope.toys.training_files import CHECKPOINTS, STATE, export, load_state, save_state
+from loopscope.toys.watching import look, monitor_of
+
+if TYPE_CHECKING:
+    from loopscope.monitor.watch import Monitor
 
 Report = Callable[[str], None]
 
 CPU_BATCH_TOKENS = 4096
 """On a CPU many small steps teach more in the same time than a few large ones."""
-
-
-def rate_factor(step: int, progress: float, warmup_steps: int, decay_from: float) -> float:
-    """What the learning rate is multiplied by at `step` (from 0), `progress` of the budget being spent.
-
-    Progress is a share of the time or of the steps. A run that is resumed with a larger budget has less of it
-    behind it: the rate goes up again and comes down at the new end.
-
-    >>> [round(rate_factor(1000, p, 100, 0.5), 2) for p in (0.0, 0.5, 0.75, 1.0, 1.2)]
-    [1.0, 1.0, 0.5, 0.0, 0.0]
-    """
-    warm = min(1.0, (step + 1) / max(1, warmup_steps))
-    cool = min(1.0, max(0.0, (1.0 - progress) / (1.0 - decay_from)))
-    return warm * cool
-
-
-@dataclass(frozen=True)
-class Budget:
-    """When to stop: after some minutes of training in all, before and after a resumption, or some steps."""
-
-    minutes: float | None = None
-    steps: int | None = None
-
-    def progress(self, seconds: float, step: int) -> float:
-        """The share of the budget that is spent, by whichever limit is nearer."""
-        shares = [0.0]
-        if self.minutes is not None:
-            shares.append(seconds / max(60 * self.minutes, 1e-9))
-        if self.steps is not None:
-            shares.append(step / max(self.steps, 1))
-        return max(shares)
 
 
 def _shown(by_depth: dict[int, float]) -> str:
@@ -111,6 +84,7 @@ class Trainer:
         self.gate_trained = False
         self.stretch = 0
         self.save_every: int | None = None
+        self.monitor: Monitor | None = None
         self.curves: list[dict[str, Any]] = []
         self._resume()
         if compiled:
@@ -293,7 +267,10 @@ class Trainer:
         self._clear()
 
     def run(self, budget: Budget, *, report_seconds: float, save_seconds: float, report_steps: int | None) -> None:
-        """Steps until the budget is spent; saves every `save_seconds` and at the end."""
+        """Steps until the budget is spent; saves every `save_seconds` and at the end.
+
+        The time of a monitor is none of the training's: it changes neither the rate nor the number of steps.
+        """
         before, started = self.seconds, time.monotonic()
         reported = saved = started
         tokens_then = self.tokens
@@ -309,6 +286,8 @@ class Trainer:
                     factor = rate_factor(self.step, share, self.recipe.warmup_steps, stretch.decay_from)
                     rows, place = next(batches)
                     self.train_step(rows, place, factor)
+                    watched = look(self.monitor, self.step, self.recipe.name, self.report)
+                    started, reported, saved = started + watched, reported + watched, saved + watched
                     now = time.monotonic()
                     due = now - reported >= report_seconds if report_steps is None else self.step % report_steps == 0
                     if due:
@@ -368,6 +347,7 @@ def train(
     report_steps: int | None = None,
     tokenizer: Tokenizer | None = None,
     save_every: int | None = None,
+    monitor_every: int | None = None,
 ) -> Trainer:
     """Trains (or goes on training) and writes the checkpoint folder; returns the trainer.
 
@@ -385,6 +365,7 @@ def train(
         report_steps: a line after this many steps instead.
         tokenizer: the tokenizer where it is built already.
         save_every: steps between checkpoints that are kept, each in a folder of its own; None keeps the last alone.
+        monitor_every: steps between two looks at the first update beyond the trained depth; None looks at none.
     """
     chosen = find_device(device)
     if chosen.type == "cpu":
@@ -401,6 +382,8 @@ def train(
         tokenizer=tokenizer,
     )
     trainer.save_every = save_every
+    if monitor_every is not None:
+        trainer.monitor = monitor_of(trainer.model, trainer.tokenizer, folder, monitor_every)
     trainer.run(budget, report_seconds=report_seconds, save_seconds=save_seconds, report_steps=report_steps)
     trainer.run_gate()
     size = export(trainer.model, recipe, trainer.tokenizer, folder)

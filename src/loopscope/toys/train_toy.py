@@ -18,8 +18,9 @@ from loopscope.models.protocol import LoopedModel
 from loopscope.store.atomic import write_atomically
 from loopscope.tasks.arithmetic.problem import answer_of
 from loopscope.tasks.arithmetic.task import answer_context, problem, solution_context
+from loopscope.toys.budget import Budget
 from loopscope.toys.recipe import END_ID, get_recipe
-from loopscope.toys.train import Budget, train
+from loopscope.toys.train import train
 
 MOST_MINUTES = 30 * 24 * 60
 """A month; the embedded models took minutes."""
@@ -27,6 +28,8 @@ MOST_PROBLEMS = 1_000_000
 MOST_WORKERS = 64
 MOST_STEPS = 1_000_000_000
 LARGEST_SEED = 2**63 - 1
+MONITOR_EVERY = 200
+"""Steps between two looks at what an update beyond the trained depth does."""
 
 
 def _check_count(name: str, value: int, least: int, most: int) -> None:
@@ -54,6 +57,7 @@ def train_toy(
 
     The same call goes on where an interrupted one stopped; more minutes train further. Left out, they are the recipe's.
     Every `save_every` steps a checkpoint is kept in OUTPUT/checkpoints/step-N, for `measure` to follow the training.
+    Every 200 steps a monitor adds to OUTPUT/monitor.jsonl what the first update beyond the trained depth does.
     """
     recipe = get_recipe(name)
     minutes = recipe.minutes if minutes is None else minutes
@@ -82,6 +86,7 @@ def train_toy(
         workers=workers,
         report=report,
         save_every=save_every,
+        monitor_every=MONITOR_EVERY,
     )
     model = load_model(str(folder), device=trainer.device, dtype="float32")
     results: dict[str, Any] = {

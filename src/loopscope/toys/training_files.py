@@ -24,6 +24,7 @@ from loopscope.toys.recipe import Recipe
 
 STATE = "training.safetensors"
 CURVES = "curves.json"
+MONITOR = "monitor.jsonl"
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints that are kept on the way, step-100, step-200, …"""
 _PICKLED_STATE = "training.pt"

@@ -64,6 +64,7 @@ class NonlinearPath(UtilityPath):
         self.max_order = 2 if self._derivation.impl == "autograd" else 4
         self._readout, self._state, self._displacement = readout, state.detach(), displacement.detach()
         self._positions = positions
+        self._whole: NonlinearPath | None = None
         headed, made = as_headed(readout), None
         if headed is not None and positions is not None:
             tokens, vocabulary = int(positions.shape[0]), headed.vocabulary
@@ -105,13 +106,13 @@ class NonlinearPath(UtilityPath):
         twin = copy(self)
         for name in ("_start", "_full", "initial_N"):
             twin.__dict__.pop(name, None)
-        twin._segments = self._segments.per_token()
+        twin._segments, twin._whole = self._segments.per_token(), self
         return twin
 
     @cached_property
     def _at_start(self) -> Tensor:
-        """The log probability of each target at H, float64 [T]."""
-        return self._token_utility(self._state)
+        """The log probability of each target at H, float64 [T]; read once for a path and its tokens' paths."""
+        return self._token_utility(self._state) if self._whole is None else self._whole._at_start
 
     def _blocks(self, state: Tensor | Series) -> Iterator[TokenChunk]:
         """Logit coefficients [n, t, V] of all tokens, a block at a time; n = 1 of a plain state."""

@@ -1,0 +1,185 @@
+"""Where records go: a file that is continued, TensorBoard's and W&B's own files read back, a function."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import loopscope as ls
+from loopscope.store.monitor_log import is_monitor_log, read_monitor_log
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_file_holds_the_header_and_the_rows_of_every_call(small, task, tmp_path):
+    path = tmp_path / "new" / "monitor.jsonl"
+    monitor = ls.Monitor(small(), task, transitions=[2, 3], every=5, log=path)
+    records = [monitor.step(step) for step in range(11)]
+    header, *rows = lines_of(path)
+    assert header["format"] == "loopscope-monitor"
+    assert (header["model"], header["trained_depth"], header["transitions"]) == ("small", 2, [2, 3])
+    assert header["tasks"][0] | {"sha256": ""} == {
+        **{"name": "held-out", "split": "all", "questions": 12, "tokens": 72, "sha256": ""}
+    }
+    assert [record is not None for record in records] == [step % 5 == 0 for step in range(11)]
+    assert rows == [dict(row) for record in records if record is not None for row in record.rows]
+    log = read_monitor_log(path)
+    assert log.updates["step"].to_list() == [0, 0, 5, 5, 10, 10]
+    assert log.updates["transition"].to_list() == [2, 3] * 3
+    assert log.updates["gain"].to_list()[-1] == records[10].updates[-1]["gain"]
+    assert log.depths["depth"].to_list() == [2, 3, 4] * 3
+    assert log.calls["questions"].to_list() == [12] * 3
+    assert log.calls["share_of_time"].to_list()[0] is None
+    assert 0 < log.calls["share_of_time"].to_list()[-1] <= 1
+
+
+def test_a_resumed_training_goes_on_with_the_file_and_the_later_line_holds(small, task, tmp_path):
+    path = tmp_path / "monitor.jsonl"
+    model = small()
+    first = ls.Monitor(model, task, every=5, log=path)
+    first.step(5)
+    first.step(10)
+    text = path.read_text()
+    path.write_text(text[:-20])  # killed while it wrote the last line
+    for weight in model.parameters():
+        weight.data.mul_(1.1)
+    again = ls.Monitor(model, task, every=10, log=path).step(10)
+    log = read_monitor_log(path)
+    assert log.updates["step"].to_list() == [5, 10]
+    assert log.updates["gain"].to_list()[1] == again.updates[0]["gain"]
+    assert log.calls["step"].to_list() == [5, 10]
+    with pytest.raises(ls.LoopscopeError, match=r"the log of another monitor \(its depths is"):
+        ls.Monitor(model, task, transitions=[1], log=path).measure(15)
+    assert read_monitor_log(path).calls["step"].to_list() == [5, 10]
+
+
+def test_files_that_are_none_are_told(tmp_path, small, task):
+    (tmp_path / "other.jsonl").write_text('{"loss": 1}\n')
+    with pytest.raises(ls.LoopscopeError, match="no log of a monitor"):
+        read_monitor_log(tmp_path / "other.jsonl")
+    with pytest.raises(ls.LoopscopeError, match="no log of a monitor"):
+        ls.Monitor(small(), task, log=tmp_path / "other.jsonl").measure(1)
+    assert not is_monitor_log(tmp_path / "other.jsonl")
+    (tmp_path / "newer.jsonl").write_text('{"format": "loopscope-monitor", "version": 2}\n')
+    with pytest.raises(ls.LoopscopeError, match="version 2"):
+        read_monitor_log(tmp_path / "newer.jsonl")
+    (tmp_path / "odd.jsonl").write_text('{"format": "loopscope-monitor", "version": 1}\n{"kind": "depth"}\n')
+    with pytest.raises(ls.LoopscopeError, match="line 2"):
+        read_monitor_log(tmp_path / "odd.jsonl")
+    assert is_monitor_log(tmp_path / "odd.jsonl")
+    with pytest.raises(ls.LoopscopeError, match="cannot write"):
+        ls.Monitor(small(), task, log=tmp_path / "other.jsonl" / "monitor.jsonl").measure(1)
+
+
+def test_several_tasks_keep_their_names_and_a_function_gets_records(small, task, rows):
+    ids = rows.tolist()
+    other = ls.Task.from_ids([row[:1] for row in ids[:3]], [row[1:] for row in ids[:3]], name="other")
+    seen = []
+    record = ls.Monitor(small(), [task, other], log=seen.append).measure(7)
+    assert seen == [record]
+    assert [(row["task"], row["questions"]) for row in record.updates] == [("held-out", 12), ("other", 3)]
+    scalars = record.scalars()
+    assert scalars["loopscope/other/gain/2-3"] == record.updates[1]["gain"]
+    assert not any(value is None for value in scalars.values())
+
+
+def test_tensorboard_files_hold_the_scalars(small, task, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+        monitor = ls.Monitor(small(), task, transitions=[2, 3], log=[writer, tmp_path / "monitor.jsonl"])
+        records = [monitor.measure(step) for step in (200, 400)]
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert set(events.Tags()["scalars"]) == set(records[0].scalars()) | set(records[1].scalars())
+    for name in ("loopscope/utility/3", "loopscope/gain/2-3", "loopscope/quadratic_gain/3-4", "loopscope/harmful/3-4"):
+        assert [event.step for event in events.Scalars(name)] == [200, 400]
+        written = [event.value for event in events.Scalars(name)]
+        assert written == pytest.approx([record.scalars()[name] for record in records], rel=1e-6)
+
+
+class Run:
+    """The two calls of a W&B run that a monitor makes, and the counting of steps."""
+
+    def __init__(self, step: int = 0) -> None:
+        self.step, self.defined, self.logged = step, [], []
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        self.defined.append((name, step_metric))
+
+    def log(self, values: dict, step: int | None = None) -> None:
+        self.logged.append((values, step))
+
+
+def test_a_run_that_counts_calls_gets_no_step_behind_its_own(small, task):
+    few, many = Run(step=3), Run(step=1000)
+    monitor = ls.Monitor(small(), task, log=[few, many])
+    record = monitor.measure(200)
+    assert few.defined == [("loopscope/step", None), ("loopscope/*", "loopscope/step")]
+    assert few.logged == [({"loopscope/step": 200, **record.scalars()}, 200)]
+    assert many.logged == [({"loopscope/step": 200, **record.scalars()}, None)]
+
+
+OFFLINE = """
+import json, sys
+import torch, wandb
+sys.path.insert(0, sys.argv[1])
+from conftest import Small
+import loopscope as ls
+
+torch.manual_seed(0)
+rows = torch.randint(0, 48, (4, 9))
+run = wandb.init(project="loopscope", mode="offline", dir=sys.argv[2])
+monitor = ls.Monitor(Small(), rows, log="wandb")
+run.log({"loss": 1.0})
+found = [monitor.measure(step).scalars() for step in (200, 400)]
+run.finish()
+print(json.dumps([run.dir, found]))
+"""
+READ = """
+import glob, json, struct, sys
+from wandb.proto.wandb_internal_pb2 import Record
+
+# A run's file: seven bytes, then blocks of 32 KiB with pieces of records, each after checksum, length and kind.
+(path,) = glob.glob(sys.argv[1] + "/wandb/offline-run-*/*.wandb")
+data, place, whole, rows = open(path, "rb").read(), 7, b"", []
+while place + 7 <= len(data):
+    if 32768 - place % 32768 < 7:
+        place += 32768 - place % 32768
+        continue
+    _, length, kind = struct.unpack_from("<IHB", data, place)
+    whole += data[place + 7 : place + 7 + length]
+    place += 7 + length
+    if kind in (1, 4):  # a whole record, or the last piece of one
+        record, whole = Record.FromString(whole), b""
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items})
+print(json.dumps(rows))
+"""
+
+
+@pytest.mark.slow
+def test_wandb_files_hold_the_metrics(tmp_path):
+    """W&B starts a process of its own, so the run has a process, and a time to end."""
+    pytest.importorskip("wandb")
+    here = Path(__file__).parent
+
+    def run(code: str, *arguments: object):
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    _, found = run(OFFLINE, here, tmp_path)
+    rows = [row for row in run(READ, tmp_path) if "loopscope/step" in row]
+    assert [row["loopscope/step"] for row in rows] == [200, 400]
+    for row, expected in zip(rows, found, strict=True):
+        assert {name: row[name] for name in expected} == pytest.approx(expected)
