@@ -196,6 +196,7 @@ _BEYOND = {
     "own-reference",
     "renormalised-path",
     "settling",
+    "training",
     "trajectories",
 }
 """Studies with a label of their own that the paper does not have."""

@@ -143,6 +143,7 @@ def manifest(tasks: list[Task], **changes: Any) -> Manifest:
             "scales_to": 2.0,
             "renormalise": True,
             "trajectories": [0.25],
+            "training_step": 1000,
             **({"certify": True} if model["affine_readout"] else {}),
         },
     }

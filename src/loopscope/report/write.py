@@ -53,6 +53,8 @@ def write_report(
         raise LoopscopeError(f"{target} is a folder: name a file, such as {target / 'report.html'}")
     require_plain(target)
     records = open_records(runs)
+    if not records.runs:
+        raise LoopscopeError("a monitor's log holds no question to show: name run directories, too")
     most = whole("lens_questions", lens_questions, 0, MOST_QUESTIONS)
     chosen = [] if most == LENS_QUESTIONS else ["--lens-questions", str(most)]
     again = shlex.join(["loopscope", "report", *map(str, runs), "--output", str(target), *chosen])

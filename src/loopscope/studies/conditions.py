@@ -112,7 +112,7 @@ class Condition:
     @property
     def set_title(self) -> str:
         """The evaluation set as tables print it: `GSM8K test`; own answers are never left unsaid."""
-        named = set_titles().get(self.evaluation_set, f"{title(self.task)} {title(self.subset or self.split)}")
+        named = set_titles().get(self.evaluation_set, f"{title(self.task)} {title(self.subset or self.split)}".rstrip())
         return named if self.reference == "given" else f"{named} (own answers)"
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from loopscope.path import (
     grid_optimum,
     within_margin,
 )
-from loopscope.store import StoredRun
-from loopscope.studies.conditions import Condition, at, conditions_of, folder_name, place_of, run_labels
+from loopscope.store import StoredRun, sha256_bytes
+from loopscope.store.monitor_log import MonitorLog
+from loopscope.studies.conditions import Condition, at, conditions_of, folder_name, place_of, printable, run_labels
 from loopscope.studies.paper_numbers import as_in_paper, bounds_of, check_protocol
 
 Floats = NDArray[np.float64]
@@ -183,11 +185,17 @@ class Records:
     """Everything that studies may ask of some opened runs; tables are read when first needed, and once.
 
     `protocol` says whose bounds, brackets and residuals they read of runs that hold both: "paper" or "loopscope"; None
-    is that of each run.
+    is that of each run. `logs` are those of monitors, which the study of a training reads.
     """
 
-    def __init__(self, runs: Sequence[StoredRun], protocol: str | None = None) -> None:
+    def __init__(
+        self,
+        runs: Sequence[StoredRun],
+        protocol: str | None = None,
+        logs: Sequence[tuple[Path, MonitorLog]] = (),
+    ) -> None:
         self.runs = tuple(runs)
+        self.logs = tuple(logs)
         self._protocol = check_protocol(protocol, self.runs)
         self._labels = run_labels(self.runs)
 
@@ -230,6 +238,8 @@ class Records:
 
     def no_updates(self) -> str:
         """Why there is no update in any of the runs."""
+        if self.logs and not self.runs:
+            return f"a monitor's log holds means of a training and no question: choose {setting('name', 'training')}"
         if any(run.manifest.transitions for run in self.runs):
             return "these runs hold no records yet: the measuring command given again continues them"
         return f"these runs hold utilities by depth and no update: measure again with {setting('transitions')}"
@@ -263,8 +273,11 @@ class Records:
         return rows.sort("row") if rows.height else None
 
     def inputs(self) -> list[dict[str, object]]:
-        """What the numbers come from: each run's manifest digest and the hash of every shard."""
-        return [
+        """What the numbers come from: each run's manifest digest and the hash of every shard; the hash of a log."""
+        logs: list[dict[str, object]] = [
+            {"log": printable(path.name), "sha256": sha256_bytes(path.read_bytes())} for path, _ in self.logs
+        ]
+        runs: list[dict[str, object]] = [
             {
                 "run": label,
                 "manifest_sha256": run.manifest.digest,
@@ -276,6 +289,7 @@ class Records:
             }
             for label, run in self._sources()
         ]
+        return runs + logs
 
     def _sources(self) -> Iterator[tuple[str, StoredRun]]:
         """The runs with their labels, and after each the certificates that were made beside it."""

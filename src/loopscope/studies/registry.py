@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loopscope.errors import LoopscopeError, setting, shown, text
@@ -130,6 +131,7 @@ TABLES: dict[str, Study] = {
         _table("own-reference", "tab:own-reference", "--reference own", "own answers against given references"),
         _table("initial-draws", "tab:initial-draws", "--initial-seed", "how far numbers vary over draws of H_0"),
         _table("trajectories", "tab:trajectories", "--trajectories", "what later loops make of a changed update"),
+        _table("training", "tab:training", "several steps", "outcomes, gains and best depth over a training"),
         _table("control", "app:geometry-adaptive", "--trace", "exit rules, scales and ceilings at equal cost"),
         _table("derivative-checks", "app:exp-protocol", "grid", "derivatives computed in two ways"),
     )
@@ -146,6 +148,7 @@ FIGURES: dict[str, Study] = {
         _figure("control", "app:geometry-adaptive", "--trace", "utility over cost, with ceilings"),
         _figure("depth-curves", "app:exp-coverage", "quick", "utility over depth, declines marked"),
         _figure("flips", "fig:flips", "--trace", "share right after each loop, and what each loop flipped"),
+        _figure("training", "fig:training", "several steps", "outcomes, gains and best depth over a training"),
         _figure("trajectories", "fig:trajectories", "--trajectories", "gains of changed updates over the later loops"),
     )
 }
@@ -155,11 +158,12 @@ Source: TypeAlias = "StoredRun | str | os.PathLike[str]"
 
 
 def open_records(runs: Source | Sequence[Source] | Records, protocol: str | None = None) -> Records:
-    """The records of one or several runs, opened or by path; a folder of runs stands for all of them.
+    """The records of runs, opened or by path; a folder of runs stands for all of them, a file is a monitor's log.
 
     `protocol` says whose bounds they hold, see `Records`.
     """
     from loopscope.store import StoredRun
+    from loopscope.store.monitor_log import is_monitor_log, read_monitor_log
     from loopscope.store.training_step import runs_at
     from loopscope.studies.records import Records
 
@@ -172,9 +176,15 @@ def open_records(runs: Source | Sequence[Source] | Records, protocol: str | None
     if not runs:
         raise LoopscopeError("no run given: name at least one folder that `loopscope measure` wrote")
     opened: list[StoredRun] = []
+    logs = []
     for run in runs:
-        opened += [run] if isinstance(run, StoredRun) else map(StoredRun, runs_at(text("runs", run)))
-    return Records(opened, protocol)
+        if isinstance(run, StoredRun):
+            opened.append(run)
+        elif is_monitor_log(path := text("runs", run)):
+            logs.append((Path(path), read_monitor_log(path)))
+        else:
+            opened += map(StoredRun, runs_at(path))
+    return Records(opened, protocol, logs)
 
 
 def table(

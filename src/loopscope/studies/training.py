@@ -1,0 +1,272 @@
+"""A training step by step: what a series of checkpoints, or the log of a monitor, says of every update and depth.
+
+Runs tell their step by their manifest (`loopscope.store.training_step`); runs that lie in one folder and share
+architecture and evaluation set are one training. Their intervals resample questions. The log of a monitor
+(`loopscope.store.monitor_log`) holds means with standard errors, from which its intervals are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from loopscope.errors import setting
+from loopscope.stats import Bootstrap, Estimate, Interval, Mean
+from loopscope.stats.statistics import OfSums
+from loopscope.store import StoredRun
+from loopscope.store.monitor_log import MonitorLog
+from loopscope.store.training_step import training_step
+from loopscope.studies.conditions import Condition, Weights, at, place_of, printable
+from loopscope.studies.metrics import statistics
+from loopscope.studies.pairing import Side
+from loopscope.studies.records import DepthSweep, Floats, Records, Updates
+
+MEASURES = (
+    *("utility", "gain", "slope", "quadratic", "accumulated_curvature", "quadratic_scale"),
+    *("finite_step", "directional", "neutral", "progressing", "harmful", "share", "sign_slope", "sign_quadratic"),
+    *("quarter_gain", "quadratic_gain", "quarter_recovery", "quadratic_recovery"),
+)
+"""What is told of an update; names are those of `loopscope.studies.metrics` and of a monitor's log."""
+SHARES = frozenset(MEASURES[6:14]) | {"quarter_recovery", "quadratic_recovery"}
+
+
+class Moment(NamedTuple):
+    """One update at one step of the training."""
+
+    step: int
+    condition: Condition
+    found: Mapping[str, Estimate]
+    """By names of `MEASURES`; what is not stored is missing."""
+
+
+class DepthMoment(NamedTuple):
+    """All depths at one step of the training."""
+
+    step: int
+    condition: Condition
+    utility: Mapping[int, Estimate]
+    best: Estimate
+    """The depth with the highest mean utility, the smallest of equals."""
+
+
+@dataclass
+class Training:
+    """One training on one evaluation set.
+
+    Attributes:
+        title: the folder of the runs, or the monitor's log.
+        condition: the evaluation set, of the first step.
+        trained_depth: loops that the model is trained for, where that is known.
+        updates: by transition, in the order of steps.
+        depths: in the order of steps.
+    """
+
+    title: str
+    condition: Condition
+    trained_depth: int | None
+    updates: dict[int, list[Moment]] = field(default_factory=dict)
+    depths: list[DepthMoment] = field(default_factory=list)
+
+    @property
+    def steps(self) -> list[int]:
+        """All steps."""
+        found = {moment.step for moments in self.updates.values() for moment in moments}
+        return sorted(found | {moment.step for moment in self.depths})
+
+    @property
+    def leading(self) -> int | None:
+        """The update to look at first: the one out of the trained depth, else the last one below it, else the first."""
+        known = sorted(self.updates)
+        if not known:
+            return None
+        if self.trained_depth in known:
+            return self.trained_depth
+        below = [transition for transition in known if self.trained_depth is None or transition < self.trained_depth]
+        return below[-1] if below else known[0]
+
+    def depths_at(self, step: int) -> DepthMoment | None:
+        """The depths at a step."""
+        return next((moment for moment in self.depths if moment.step == step), None)
+
+
+class BestDepth(OfSums):
+    """The depth with the highest mean utility, the smallest of equals."""
+
+    def __init__(self, depths: Sequence[int], utility: Floats) -> None:
+        self._depths = np.asarray(depths, dtype=np.float64)
+        self._columns = tuple(np.ascontiguousarray(utility[:, place]) for place in range(utility.shape[1]))
+
+    @property
+    def columns(self) -> tuple[NDArray[np.float64], ...]:
+        """The utilities at every depth."""
+        return self._columns
+
+    def value(self) -> float:
+        """On the questions themselves."""
+        return float(self._depths[int(np.argmax([column.mean() for column in self._columns]))])
+
+    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
+        """On each resample."""
+        best: NDArray[np.float64] = self._depths[np.argmax(sums_BK, axis=1)]
+        return best
+
+
+def trainings(records: Records, bootstrap: Bootstrap | None = None) -> list[Training]:
+    """Every training that the runs and logs hold, in their order."""
+    settings = bootstrap or Bootstrap()
+    found: dict[tuple[object, ...], Training] = {}
+    for run in records.runs:
+        step = training_step(run.manifest)
+        if step is not None:
+            _add_run(found, records, run, step, settings)
+    for path, log in records.logs:
+        _add_log(found, path, log, settings.level)
+    for training in found.values():
+        training.updates = {
+            transition: _once(training.updates[transition], lambda moment: moment.step)
+            for transition in sorted(training.updates)
+        }
+        training.depths = _once(training.depths, lambda moment: moment.step)
+    return list(found.values())
+
+
+def without_step(records: Records) -> list[str]:
+    """The runs whose training step is not known, by their labels."""
+    unknown = {place_of(run) for run in records.runs if training_step(run.manifest) is None}
+    return list(dict.fromkeys(condition.run for _, condition in records.conditions() if condition.place in unknown))
+
+
+def no_steps(records: Records) -> str:
+    """Why there is nothing to show."""
+    how = f"measure checkpoints whose folders are named as step-1000, or give {setting('training_step', 1000)}"
+    return records.nothing(f"no run tells its training step: {how}")
+
+
+def _once(moments: Iterable[Any], step_of: Callable[[Any], int]) -> list[Any]:
+    """In the order of steps; of two runs of one step the first."""
+    kept: dict[int, Any] = {}
+    for moment in moments:
+        kept.setdefault(step_of(moment), moment)
+    return [kept[step] for step in sorted(kept)]
+
+
+def _add_run(
+    found: dict[tuple[object, ...], Training], records: Records, run: StoredRun, step: int, bootstrap: Bootstrap
+) -> None:
+    place, model = place_of(run), run.manifest.model
+    folder = run.path.resolve().parent
+
+    def training(condition: Condition) -> Training:
+        key = (folder, model.family, model.config_sha256, condition.evaluation_set, condition.reference)
+        one = Training(printable(folder.name), at(condition, None, condition.n), model.trained_depth)
+        return found.setdefault(key, one)
+
+    for updates in records.updates:
+        if updates.condition.place == place:
+            moment = Moment(step, updates.condition, bootstrap.estimate(_statistics(updates)))
+            assert updates.condition.transition is not None
+            training(updates.condition).updates.setdefault(updates.condition.transition, []).append(moment)
+    for sweep in records.sweeps:
+        if sweep.condition.place == place:
+            training(sweep.condition).depths.append(_depths(step, sweep, bootstrap))
+
+
+def _statistics(updates: Updates) -> dict[str, OfSums]:
+    found = statistics(Side(updates, None))
+    found["accumulated_curvature"] = Mean(updates.gain - updates.slope)
+    if updates.has("quadratic_scale"):
+        found["quadratic_scale"] = Mean(updates.quadratic_scale)
+    return found
+
+
+def _depths(step: int, sweep: DepthSweep, bootstrap: Bootstrap) -> DepthMoment:
+    means = {depth: Mean(sweep.utility[:, place]) for place, depth in enumerate(sweep.depths)}
+    best = bootstrap.estimate({"": BestDepth(sweep.depths, sweep.utility)})[""]
+    return DepthMoment(step, sweep.condition, bootstrap.estimate(means), best)
+
+
+def _add_log(found: dict[tuple[object, ...], Training], path: Path, log: MonitorLog, level: float) -> None:
+    title = printable(f"{path.resolve().parent.name}/{path.name}")
+    for task in log.header.get("tasks", ()):
+        name = task["name"]
+        depths, updates = (_of_task(frame, name) for frame in (log.depths, log.updates))
+        condition = _condition(path, title, log.header, task, depths)
+        training = Training(title, condition, log.header.get("trained_depth"))
+        for row in updates:
+            held = {name: _estimate(row, name, level) for name in MEASURES if name in row}
+            held["utility"] = _estimate(row, "utility_after", level)
+            moment = Moment(row["step"], at(condition, row["transition"], row["questions"]), held)
+            training.updates.setdefault(row["transition"], []).append(moment)
+        for step in sorted({row["step"] for row in depths}):
+            rows = [row for row in depths if row["step"] == step]
+            utility = {row["depth"]: _estimate(row, "utility", level) for row in rows}
+            best = max(rows, key=lambda row: (row["utility"], -row["depth"]))
+            one = at(condition, None, best["questions"])
+            training.depths.append(DepthMoment(step, one, utility, Estimate(float(best["depth"]), one.n)))
+        if training.steps:
+            found[(path, name)] = training
+
+
+def _of_task(frame: pl.DataFrame, task: str) -> list[dict[str, Any]]:
+    return frame.filter(pl.col("task") == task).to_dicts() if frame.height else []
+
+
+def _estimate(row: Mapping[str, Any], name: str, level: float) -> Estimate:
+    """A mean of a log with the interval that its standard error gives; shares stay within 0 and 1."""
+    value, error = row.get(name), row.get(f"{name}_se")
+    if value is None or error is None:
+        return Estimate(value, row["questions"])
+    reach = NormalDist().inv_cdf(0.5 + level / 2) * error
+    low, high = value - reach, value + reach
+    if name in SHARES:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return Estimate(value, row["questions"], Interval(low, high))
+
+
+def _condition(
+    path: Path, title: str, header: Mapping[str, Any], task: Mapping[str, Any], depths: Sequence[Mapping[str, Any]]
+) -> Condition:
+    """What a log is about, as a study names it."""
+    questions = task.get("questions") or max((row["questions"] for row in depths), default=0)
+    options = any(row.get("accuracy") is not None for row in depths)
+    return Condition(
+        run=title,
+        place=str(path.resolve()),
+        model=str(header.get("model", "")),
+        family=str(header.get("family", "")),
+        weights=Weights.OTHER,
+        task=str(task["name"]),
+        split=str(task.get("split") or ""),
+        subset=None,
+        kind="options" if options else "solution",
+        affine=bool(header.get("affine_readout")),
+        n=questions,
+        expected=questions,
+        transition=None,
+        states=str(header.get("dtype", "")),
+        readout=str(header.get("readout_dtype", "")),
+        level="grid",
+        template_sha256="",
+        exit_threshold=None,
+        scalar_checks=0,
+        layout_margin=0.0,
+        token_layout_margin=0.0,
+        reference="given",
+        protocol="",
+        initial_state=None,
+        initial_seed=None,
+        batch_size=None,
+        fewshot=0,
+        chat_template=False,
+        share_context=False,
+        long="error",
+        data_sha256=str(task.get("sha256") or ""),
+        data_revision=None,
+    )
