@@ -16,28 +16,24 @@ from loopscope.measuring.checkpoints import Checkpoint, checkpoints, one_step, r
 from loopscope.measuring.continued import StateSource
 from loopscope.measuring.data_request import DataRequest, SharedData
 from loopscope.measuring.estimate import SECONDS, CostEstimate, estimate
-from loopscope.measuring.plan import Encodings, ModelRequest, Request
-from loopscope.measuring.progress import STYLES, Style
-from loopscope.measuring.protocols import DEFAULT, find_protocol
-from loopscope.measuring.run import Notify, run_request
-from loopscope.measuring.settings import (
+from loopscope.measuring.given_values import (
     DEEPEST,
     MOST_CANDIDATES,
     MOST_QUESTIONS,
     MOST_WORKERS,
-    READOUT_DTYPES,
-    REFERENCES,
-    BatchPolicy,
-    LongPolicy,
     Numbers,
-    Prompting,
-    Settings,
     limits,
     rows,
     scale_list,
     scales_end,
     task_list,
 )
+from loopscope.measuring.model_request import ModelRequest
+from loopscope.measuring.plan import Encodings, Request
+from loopscope.measuring.progress import STYLES, Style
+from loopscope.measuring.protocols import DEFAULT, find_protocol
+from loopscope.measuring.run import Notify, run_request
+from loopscope.measuring.settings import READOUT_DTYPES, REFERENCES, BatchPolicy, LongPolicy, Prompting, Settings
 from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.models.initial_state import RULES
 from loopscope.models.user_models import model_arguments

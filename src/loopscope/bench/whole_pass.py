@@ -25,7 +25,8 @@ from loopscope.bench.row import Reference, Row, Setting, at_most
 from loopscope.bench.sizes import OURO_SHAPE
 from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.layout import Question, collate, plan_batches
-from loopscope.measuring.plan import ModelRequest, QuestionEncoder, Request
+from loopscope.measuring.model_request import ModelRequest
+from loopscope.measuring.plan import QuestionEncoder, Request
 from loopscope.measuring.progress import stage_times
 from loopscope.measuring.run import Prepared, prepare, run_pending
 from loopscope.measuring.settings import BatchPolicy, Settings

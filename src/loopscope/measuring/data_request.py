@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.settings import Ids, Limits, Prompting, canonical
+from loopscope.measuring.given_values import Ids, Limits, canonical
+from loopscope.measuring.settings import Prompting
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.load import load_task
 from loopscope.tasks.own_task import Task

@@ -109,7 +109,7 @@ def check(
     Raises:
         LoopscopeError: the model cannot be loaded. What a check finds is in the result.
     """
-    from loopscope.measuring.plan import ModelRequest
+    from loopscope.measuring.model_request import ModelRequest
     from loopscope.models.user_models import model_arguments
 
     named = None if dtype is None else str(dtype).removeprefix("torch.")

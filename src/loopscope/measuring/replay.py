@@ -23,11 +23,13 @@ from loopscope.measuring.continued import CIRCUMSTANCES
 from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.depth_pass import Trip
 from loopscope.measuring.given_rows import given_task
+from loopscope.measuring.given_values import limits, rows
 from loopscope.measuring.layout import Question, example_columns, plan_batches
+from loopscope.measuring.model_request import ModelRequest
 from loopscope.measuring.own_answers import own_answers
-from loopscope.measuring.plan import ModelFacts, ModelRequest, QuestionEncoder, Request, facts_of
+from loopscope.measuring.plan import ModelFacts, QuestionEncoder, Request, facts_of
 from loopscope.measuring.run import Prepared, chat_of, prepare
-from loopscope.measuring.settings import BatchPolicy, Prompting, Settings, limits, rows
+from loopscope.measuring.settings import BatchPolicy, Prompting, Settings
 from loopscope.measuring.transfer import length
 from loopscope.models.choices import split_choices
 from loopscope.models.in_memory import ModelSpec, borrowed, is_factory

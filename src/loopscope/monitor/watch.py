@@ -13,9 +13,10 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, whole
+from loopscope.measuring.given_values import DEEPEST, MOST_QUESTIONS, Numbers
 from loopscope.measuring.layout import Question
 from loopscope.measuring.model_check import checked
-from loopscope.measuring.settings import DEEPEST, MOST_QUESTIONS, READOUT_DTYPES, BatchPolicy, Numbers, Settings
+from loopscope.measuring.settings import READOUT_DTYPES, BatchPolicy, Settings
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.models.load import find_dtype
 from loopscope.models.protocol import LoopedModel

@@ -1,0 +1,210 @@
+"""Depths, rows, limits, tasks and scales as callers give them: checked, and turned into plain values.
+
+Text is read as on the command line, so that `transitions="1-4"` means what `--transitions 1-4` does; a caller in Python
+may also give the numbers themselves. What has two meanings is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from loopscope.errors import LoopscopeError, index, parse_number, parse_ranges, setting, shown, text, whole
+from loopscope.path.grids import GRID_POINTS
+from loopscope.tasks.encoding import LoadedTask
+from loopscope.tasks.known_tasks import find_benchmark
+from loopscope.tasks.lm_eval_requests import is_lm_eval, lm_eval_name
+from loopscope.tasks.own_task import Task, is_dataset
+from loopscope.tasks.selection import LARGEST_ROW, MOST_ROWS, parse_ids
+
+DEEPEST = 10_000
+"""The deepest loop that can be asked for."""
+MOST_QUESTIONS = 1_000_000_000
+"""The largest number of questions that a limit, a unit or a batch can name."""
+MOST_CANDIDATES = 100
+"""The most of the likeliest tokens that a lens can keep."""
+MOST_WORKERS = 10_000
+"""The most model replicas that can be asked for."""
+
+Numbers = int | str | Iterable[int]
+Limits = int | Mapping[str, int] | None
+Ids = tuple[int, ...] | Mapping[str, tuple[int, ...]] | None
+
+
+def depth_list(name: str, given: Numbers) -> tuple[int, ...]:
+    """Depths in increasing order, each once.
+
+    >>> depth_list("depths", "1-4, 8"), depth_list("depths", 4), depth_list("depths", range(3))
+    ((1, 2, 3, 4, 8), (4,), (0, 1, 2))
+    """
+    if isinstance(given, str):
+        found = parse_ranges(given, name, largest=DEEPEST, most=DEEPEST + 1) if given else ()
+    else:
+        found = _numbers(name, given, DEEPEST, DEEPEST + 1)
+    return tuple(sorted(set(found)))
+
+
+def rows(given: Numbers | Mapping[str, Numbers] | None) -> Ids:
+    """Source rows, for all tasks or by the name of a task.
+
+    >>> rows("0,5,10-12"), rows(5), rows({"gsm8k": range(2)})
+    ((0, 5, 10, 11, 12), (5,), {'gsm8k': (0, 1)})
+    """
+    if given is None or given == "":
+        return None
+    if isinstance(given, Mapping):
+        return {name: _rows(numbers) for name, numbers in _by_task("ids", given).items()}
+    return _rows(given)
+
+
+def _rows(given: Numbers) -> tuple[int, ...]:
+    return parse_ids(given) if isinstance(given, str) else _numbers("ids", given, LARGEST_ROW, MOST_ROWS)
+
+
+def limits(given: int | str | Mapping[str, int] | None) -> Limits:
+    """The most questions, for all tasks or by the name of a task.
+
+    >>> limits("100"), limits("gsm8k=100, piqa=50"), limits(3)
+    (100, {'gsm8k': 100, 'piqa': 50}, 3)
+    """
+    if given is None or given == "":
+        return None
+    if isinstance(given, str):
+        given = _limits_in(given)
+    if isinstance(given, Mapping):
+        return {name: whole("limit", most, 1, MOST_QUESTIONS) for name, most in _by_task("limit", given).items()}
+    return whole("limit", given, 1, MOST_QUESTIONS)
+
+
+def _limits_in(text: str) -> int | dict[str, int]:
+    found: dict[str, int] = {}
+    for entry in text.split(","):
+        name, equals, number = (word.strip() for word in entry.rpartition("="))
+        most = parse_number(number)
+        if most is None or bool(name) is not bool(equals):
+            raise LoopscopeError(
+                f"{setting('limit', text)}: {shown(entry)} is not a number of questions up to {MOST_QUESTIONS:,}:"
+                " write 100 or gsm8k=100"
+            )
+        if name in found:
+            raise LoopscopeError(f"{setting('limit', text)} gives two numbers for {name or 'all tasks'}: give one")
+        found[name] = most
+    if "" in found and len(found) > 1:
+        raise LoopscopeError(f"{setting('limit', text)}: give one number for all tasks, or one for each by name")
+    return found.get("", found)
+
+
+def _by_task(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under the tasks' own names, of which each stands there once."""
+    found: dict[str, Any] = {}
+    for task, value in given.items():
+        if not isinstance(task, str):
+            raise LoopscopeError(f"{setting(name, given)}: {shown(task)} is not the name of a task")
+        if canonical(task) in found:
+            raise LoopscopeError(f"{setting(name)} names {canonical(task)} twice: name each task once")
+        found[canonical(task)] = value
+    return found
+
+
+def canonical(spec: str | Task | LoadedTask) -> str:
+    """The name of the task that a specification means, as its records will call it.
+
+    >>> canonical("ARC-Challenge:test"), canonical("mine=data/my.jsonl"), canonical("data/my.jsonl")
+    ('arc_challenge', 'mine', 'my')
+    """
+    if not isinstance(spec, str):
+        return spec.name
+    if is_lm_eval(spec):
+        return lm_eval_name(spec)
+    name = spec.partition("=")[0] if "=" in spec else Path(spec.partition(":")[0]).name.partition(".")[0]
+    benchmark = find_benchmark(name)
+    return name if benchmark is None else benchmark.name
+
+
+def task_list(given: Any) -> tuple[str | Task, ...]:
+    """Tasks: one, several as text with commas, or several as a list; names, files, `Task` objects, data sets.
+
+    >>> task_list("gsm8k:train256, arithmetic"), task_list(["mine=data/a,b.jsonl"])
+    (('gsm8k:train256', 'arithmetic'), ('mine=data/a,b.jsonl',))
+    """
+    if isinstance(given, str):
+        return tuple(text("tasks", name.strip()) for name in given.split(",") if name.strip())
+    if isinstance(given, os.PathLike):
+        return (text("tasks", given),)
+    if isinstance(given, Task) or is_dataset(given):
+        return (_task(given),)
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise LoopscopeError(f"{setting('tasks', given)} is not a task: give names or files, e.g. 'arithmetic'")
+    return tuple(_task(task) for task in given)
+
+
+def _task(given: Any) -> str | Task:
+    if isinstance(given, Task):
+        return given
+    if is_dataset(given):
+        return Task.from_dataset(given)
+    if isinstance(given, Mapping):
+        raise LoopscopeError(f"{setting('tasks')} holds {shown(given)}: make a task of rows with Task.from_rows([...])")
+    return text("tasks", given)
+
+
+def _numbers(name: str, given: int | Iterable[int], largest: int, most: int) -> tuple[int, ...]:
+    """Whole numbers from 0, at most `most` of them, however many a caller's iterable has."""
+    single = index(given)
+    listed = [single] if single is not None else given
+    if isinstance(listed, bytes | Mapping) or not isinstance(listed, Iterable):
+        raise LoopscopeError(f"{setting(name, given)} is not a number or a list of numbers: give e.g. [1, 2]")
+    found = tuple(whole(name, number, 0, largest) for number in islice(listed, most + 1))
+    if len(found) > most:
+        raise LoopscopeError(f"{setting(name)} names more than {most:,} numbers: name fewer, each once")
+    return found
+
+
+LONGEST_STEP = 4.0
+"""The largest multiple of a proposed step that is measured."""
+
+
+def scales_end(given: float | None) -> float | None:
+    """Where scales end that go beyond 1: a multiple of the grid's spacing, or nothing.
+
+    >>> scales_end(2), scales_end(1.5), scales_end(None)
+    (2.0, 1.5, None)
+    """
+    if given is None:
+        return None
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    steps = float(given) * (GRID_POINTS - 1) if is_number else 0.0
+    if not 1.0 < steps / (GRID_POINTS - 1) <= LONGEST_STEP or abs(steps - round(steps)) > 1e-9:
+        raise LoopscopeError(
+            f"{setting('scales_to', given)}: give a multiple of {1 / (GRID_POINTS - 1):g} above 1 and up to"
+            f" {LONGEST_STEP:g}, such as 2"
+        )
+    return round(steps) / (GRID_POINTS - 1)
+
+
+MOST_SCALES, LARGEST_SCALE = 16, 4.0
+"""Of `trajectories`: every scale is a trip of its own for each update."""
+
+
+def scale_list(name: str, given: Sequence[float] | float | str | None) -> tuple[float, ...]:
+    """Scales in rising order, each once: numbers, or text such as "0.25,0.5".
+
+    >>> scale_list("trajectories", "0.5, 0.25"), scale_list("trajectories", None)
+    ((0.25, 0.5), ())
+    """
+    if given is None:
+        return ()
+    listed = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+    try:
+        scales = sorted({float(scale) for scale in listed})
+    except (TypeError, ValueError):
+        scales = []
+    if not 0 < len(scales) <= MOST_SCALES or not all(0 <= scale <= LARGEST_SCALE for scale in scales):
+        raise LoopscopeError(
+            f"{setting(name, given)} is no list of scales: give up to {MOST_SCALES} from 0 to {LARGEST_SCALE:g},"
+            " such as 0.25,0.5"
+        )
+    return tuple(scales)
