@@ -42,6 +42,15 @@ def test_counts_are_current(document):
     assert f"Of {across} comparisons between separate measurements" in text
 
 
+def test_the_page_on_where_we_stand_names_studies_and_lines_that_there_are():
+    text = DOCUMENT.with_name("where-we-stand.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"--name ([\w-]+)", text)) <= {*TABLES, *FIGURES}
+    paper = DOCUMENT.parents[2] / "shared" / "paper.tex"
+    if paper.is_file():
+        last = len(paper.read_text(encoding="utf-8").splitlines())
+        assert all(int(number) <= last for number in re.findall(r"\b[12]\d{3}\b(?!e)", text))
+
+
 @pytest.mark.parametrize(
     ("recovered", "failures", "rate"),
     re.findall(r"(\d+)/(\d+) = ([\d.]+)%", "306/431 = 71.0% 231/322 = 71.7% 13/18 = 72.2%"),
