@@ -37,6 +37,7 @@ STAND_INS = {
     "--tasks hellaswag": "--tasks arithmetic-mc",
     "--device cuda": "--device cpu",
     'device="cuda"': 'device="cpu"',
+    'wandb.init(project="loops")': 'wandb.init(mode="disabled")',
 }
 ONLY_READ = {
     r"--engine ray": "starts a cluster; tests/measuring/test_ray_engine.py measures with it",

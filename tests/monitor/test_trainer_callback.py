@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -77,3 +80,14 @@ def test_what_it_cannot_watch_is_one_line(small, task, rows, tmp_path):
         ls.LoopscopeCallback(None)
     with pytest.raises(ls.LoopscopeError, match="lacks"):
         train(Trained(small()), tmp_path, [ls.LoopscopeCallback(task)], rows)
+
+
+def test_without_transformers_the_line_names_the_extra():
+    code = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "import loopscope as ls\n"
+        "try:\n    ls.LoopscopeCallback('stories')\n"
+        "except ls.LoopscopeError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "LoopscopeCallback needs transformers: pip install 'loopscope[training]'\n"

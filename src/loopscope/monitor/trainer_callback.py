@@ -6,7 +6,7 @@ The Trainer shows its callbacks the model, but no batch: held-out questions or a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.models.protocol import LoopedModel
@@ -14,10 +14,17 @@ from loopscope.monitor.summary import Record
 from loopscope.monitor.untouched import unwrapped
 from loopscope.monitor.watch import Monitor
 
-try:
+if TYPE_CHECKING:
     from transformers import TrainerCallback
-except ImportError as error:
-    raise LoopscopeError("LoopscopeCallback needs transformers: pip install 'loopscope[training]'") from error
+else:
+    try:
+        from transformers import TrainerCallback
+    except ImportError:  # the name is there all the same; making one says what is missing
+
+        class TrainerCallback:
+            """Stands where that of transformers would."""
+
+            is_missing = True
 
 
 class LoopscopeCallback(TrainerCallback):
@@ -41,6 +48,8 @@ class LoopscopeCallback(TrainerCallback):
                 Trainer's, `lambda model: ls.loop_layers(model, 2, 5)` say, or the looped model around it.
             settings: the other arguments of `Monitor`. Without `autocast`, that of the Trainer (`bf16`, `fp16`).
         """
+        if hasattr(TrainerCallback, "is_missing"):
+            raise LoopscopeError("LoopscopeCallback needs transformers: pip install 'loopscope[training]'")
         if data is None:
             raise LoopscopeError(f"a Trainer shows its callbacks no batch: give tasks or a batch as {setting('data')}")
         self._data, self._model, self._settings = data, model, settings

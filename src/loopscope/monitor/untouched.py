@@ -27,6 +27,7 @@ from loopscope.models.user_models import require_model
 _WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod"}
 """Where each kind of wrapper holds the model itself."""
 _SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine")
+"""Wrappers under which no process holds all weights; `fully_shard` wraps nothing, but its weights have a mesh."""
 
 
 def bare(model: Any) -> LoopedModel:
@@ -48,7 +49,8 @@ def unwrapped(model: Any) -> Any:
     """A model without what distributes or compiles it."""
     while (kind := type(model).__name__) in _WRAPPERS:
         model = getattr(model, _WRAPPERS[kind])
-    if kind in _SHARDED:
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    if kind in _SHARDED or any(hasattr(weight, "device_mesh") for weight in weights):
         raise LoopscopeError(f"a {kind} spreads its weights over processes: save checkpoints and measure those instead")
     return model
 

@@ -28,7 +28,7 @@ from loopscope.store.monitor_log import FORMAT, VERSION
 
 EVERY = 200
 """Steps between two calls."""
-QUESTIONS = 32
+QUESTIONS = 16
 """Questions of each task, or rows of a batch."""
 MOST_STEPS = 10**15
 BATCH_TOKENS = {"cpu": 4096}

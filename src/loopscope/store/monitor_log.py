@@ -138,7 +138,7 @@ class MonitorLogWriter:
     def _continue(self, header: Mapping[str, Any]) -> None:
         text = read_text(self.path, "monitor log", MOST_BYTES)
         whole = text[: text.rfind("\n") + 1]
-        if not whole and is_cut_off(text):
+        if not whole and _is_cut_off(text):
             self.path.write_text(_line(header), encoding="utf-8")
             return
         there = _header(whole.partition("\n")[0], self.path)
@@ -154,7 +154,7 @@ class MonitorLogWriter:
                 file.truncate(len(whole.encode()))
 
 
-def is_cut_off(text: str) -> bool:
+def _is_cut_off(text: str) -> bool:
     """Whether a text is the beginning of a header and nothing more."""
     begin = f'{{"format": "{FORMAT}"'
     return text.startswith(begin) or begin.startswith(text)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loopscope.monitor.watch import Monitor
 
 
-QUESTIONS = 32
+QUESTIONS = 16
 """Documents of stories that are looked at."""
 
 
