@@ -223,3 +223,16 @@ def test_the_plan_counts_own_answers(checkpoint: Callable[..., str]):
     assert 0 < own.answering < own.seconds
     assert "of it for own answers" in str(own)
     assert ls.plan(checkpoint("ouro"), TEXTS, **asked).answering == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("model", ["toy-ouro", "toy-huginn"])
+def test_the_same_on_a_gpu(model: str, place: Path):
+    asked = {"limit": 8, "unit_size": 4, "device": "cuda", "level": "quick", "progress_style": "none"}
+    folder = place / f"gpu-{model}"
+    ls.measure(model, TEXTS, output=folder / "kept", depths=1, keep_states=KEPT, **asked)
+    whole = ls.measure(model, TEXTS, output=folder / "whole", transitions=4, **asked)
+    on = ls.measure(model, TEXTS, output=folder / "on", transitions=4, continue_from=folder / "kept", **asked)
+    same_tables(whole, on)
+    assert all(check.same == check.compared for check in on.verify(bitwise=True).bitwise)

@@ -127,7 +127,11 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "Device", manifest.device
     yield "Libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())
     yield "Seeds", ", ".join(f"{name} {seed}" for name, seed in _seeds(manifest))
-    yield "Settings", ", ".join(f"{name} {value}" for name, value in manifest.settings.items() if value is not None)
+    plain = {name: value for name, value in manifest.settings.items() if value is not None and name != "continue_from"}
+    yield "Settings", ", ".join(f"{name} {value}" for name, value in plain.items())
+    source = manifest.settings.get("continue_from")
+    if isinstance(source, dict):
+        yield "Continues", f"depth {source['depth']} of the run with manifest SHA-256 {source['manifest_sha256']}"
     yield "Measured by", f"loopscope {manifest.loopscope_version}, code SHA-256 {manifest.code_sha256}"
     yield "Command", shlex.join(manifest.command_line)
     yield "Manifest", f"SHA-256 {manifest.digest}"
