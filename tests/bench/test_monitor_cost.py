@@ -19,5 +19,5 @@ def test_the_rows_hold_a_call_against_a_forward_pass_and_the_training(monkeypatc
     assert forward.measured == pytest.approx(row.measured.value / row.references[0].measured.value)
     assert row.references[0].name == FORWARD
     assert share.measured == pytest.approx(row.measured.value / (EVERY * row.figures["seconds_of_a_training_step"]))
-    assert kept.measured == 0.0
+    assert kept.measured <= 0.0
     assert [goal.met for goal in row.goals] == [None] * 3

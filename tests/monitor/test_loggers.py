@@ -55,7 +55,7 @@ def test_a_resumed_training_goes_on_with_the_file_and_the_later_line_holds(small
     assert log.updates["gain"].to_list()[1] == again.updates[0]["gain"]
     assert log.calls["step"].to_list() == [5, 10]
     with pytest.raises(ls.LoopscopeError, match=r"the log of another monitor \(its depths is"):
-        ls.Monitor(model, task, transitions=[1], log=path).measure(15)
+        ls.Monitor(model, task, transitions=[1], log=path)  # before anything is trained
     assert read_monitor_log(path).calls["step"].to_list() == [5, 10]
 
 
@@ -64,7 +64,7 @@ def test_files_that_are_none_are_told(tmp_path, small, task):
     with pytest.raises(ls.LoopscopeError, match="no log of a monitor"):
         read_monitor_log(tmp_path / "other.jsonl")
     with pytest.raises(ls.LoopscopeError, match="no log of a monitor"):
-        ls.Monitor(small(), task, log=tmp_path / "other.jsonl").measure(1)
+        ls.Monitor(small(), task, log=tmp_path / "other.jsonl")
     assert not is_monitor_log(tmp_path / "other.jsonl")
     (tmp_path / "newer.jsonl").write_text('{"format": "loopscope-monitor", "version": 2}\n')
     with pytest.raises(ls.LoopscopeError, match="version 2"):

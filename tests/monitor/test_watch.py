@@ -270,10 +270,12 @@ def test_calls_keep_no_tensor(small, task):
         gc.collect()
         return sum(type(held) in (torch.Tensor, torch.nn.Parameter) for held in gc.get_objects())
 
+    monitor.measure(0)
     before = alive()
     for step in range(3):
         monitor.measure(step)
-    assert alive() == before
+    assert alive() <= before
+    assert not model._casts
 
 
 def test_weights_that_change_without_a_trace_are_read_again(small, task):

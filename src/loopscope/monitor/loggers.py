@@ -55,12 +55,18 @@ class FileLogger:
         self._path = path
         self._writer: MonitorLogWriter | None = None
 
+    def check(self, header: Mapping[str, Any]) -> None:
+        """Refuse the log of another monitor before anything is trained."""
+        self._of(header).check(header)
+
     def write(self, header: Mapping[str, Any], record: Record) -> None:
         """Appends the lines of one call."""
-        if self._writer is None:
-            path, rank = self._path, header["rank"]
-            self._writer = MonitorLogWriter(path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path)
+        self._writer = self._writer or self._of(header)
         self._writer.write(header, record.rows)
+
+    def _of(self, header: Mapping[str, Any]) -> MonitorLogWriter:
+        path, rank = self._path, header["rank"]
+        return MonitorLogWriter(path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path)
 
 
 class TensorBoardLogger:

@@ -20,7 +20,7 @@ from loopscope.measuring.settings import READOUT_DTYPES, BatchPolicy, Settings
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.models.load import find_dtype
 from loopscope.models.protocol import LoopedModel
-from loopscope.monitor.loggers import loggers
+from loopscope.monitor.loggers import FileLogger, loggers
 from loopscope.monitor.summary import Record, depth_rows, update_rows
 from loopscope.monitor.untouched import Autocast, bare, untouched
 from loopscope.monitor.watched_data import ANY_BATCH, WatchedTask, batch_task, is_batch, tasks_of
@@ -122,6 +122,9 @@ class Monitor:
             checked(self.model).require()
         run = self.model if self._autocast is None else Autocast(self.model, self._autocast)
         self._worker = Worker(run, self.settings)
+        for logger in self._loggers:
+            if isinstance(logger, FileLogger):
+                logger.check(self._header(*_place(), current=not self._tasks))
         self._began: float | None = None
         self._spent = 0.0
 
@@ -156,7 +159,7 @@ class Monitor:
                 positions += sum(question.positions for question in task.questions)
         call = {"kind": "call", "step": step, "questions": questions, "positions": positions}
         record = Record(step, tuple(depths), tuple(updates), call | self._cost(started))
-        header = self._header(rank, world, batch is not None)
+        header = self._header(rank, world, current=batch is not None)
         for logger in self._loggers:
             logger.write(header, record)
         return record
@@ -180,7 +183,7 @@ class Monitor:
         share = self._spent / (now - self._began) if before else None
         return {"seconds": round(now - started, 6), "share_of_time": share}
 
-    def _header(self, rank: int, world: int, current: bool) -> dict[str, Any]:
+    def _header(self, rank: int, world: int, *, current: bool) -> dict[str, Any]:
         model, settings = self.model, self.settings
         return {
             "format": FORMAT,

@@ -127,20 +127,28 @@ class MonitorLogWriter:
             reason = getattr(error, "strerror", None) or error
             raise LoopscopeError(f"cannot write {self.path}: {reason}; give another {setting('log')}") from error
 
+    def check(self, header: Mapping[str, Any]) -> None:
+        """Refuse a file that is there and is the log of something else; nothing is written."""
+        self._whole_lines(header)
+
     def _begin(self, header: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists() and self.path.stat().st_size:
-            self._continue(header)
+        whole = self._whole_lines(header)
+        if whole:
+            with self.path.open("rb+") as file:
+                file.truncate(len(whole.encode()))
         else:
             self.path.write_text(_line(header), encoding="utf-8")
         self._begun = True
 
-    def _continue(self, header: Mapping[str, Any]) -> None:
+    def _whole_lines(self, header: Mapping[str, Any]) -> str:
+        """What the file holds up to its last whole line; nothing where it has yet to begin."""
+        if not self.path.exists() or not self.path.stat().st_size:
+            return ""
         text = read_text(self.path, "monitor log", MOST_BYTES)
         whole = text[: text.rfind("\n") + 1]
         if not whole and _is_cut_off(text):
-            self.path.write_text(_line(header), encoding="utf-8")
-            return
+            return ""
         there = _header(whole.partition("\n")[0], self.path)
         wanted = json.loads(_line(header))
         other = [name for name in sorted({*there, *wanted} - MAY_CHANGE) if there.get(name) != wanted.get(name)]
@@ -149,9 +157,7 @@ class MonitorLogWriter:
                 f"{self.path} is the log of another monitor (its {other[0]} is {there.get(other[0])}, not "
                 f"{wanted.get(other[0])}): give another {setting('log')}, or delete it"
             )
-        if whole != text:
-            with self.path.open("rb+") as file:
-                file.truncate(len(whole.encode()))
+        return whole
 
 
 def _is_cut_off(text: str) -> bool:
