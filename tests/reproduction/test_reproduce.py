@@ -12,10 +12,12 @@ import pytest
 
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
+from loopscope.measuring.protocols import find_protocol
+from loopscope.measuring.settings import BatchPolicy
 from loopscope.models.registry import EMBEDDED
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.run import Run
-from loopscope.studies.paper.published_numbers import model_names, tables
+from loopscope.studies.paper.published_numbers import model_names, models, tables
 from loopscope.studies.registry import FIGURES, TABLES
 from loopscope.tasks.known_tasks import BENCHMARKS
 
@@ -179,6 +181,23 @@ def test_every_published_number_has_a_run() -> None:
 def _numbers(given: str) -> list[str]:
     first, _, last = given.partition("-")
     return [str(n) for n in range(int(first), int(last or first) + 1)]
+
+
+def test_runs_have_the_batches_and_the_draw_that_a_comparison_asks_for() -> None:
+    for run in paper_runs():
+        protocol = find_protocol(run.settings["protocol"])
+        batch = BatchPolicy.parse(run.settings.get("batch_size", protocol.batch_size)).size
+        for task in run.tasks:
+            name = task.replace(":", "/")
+            asked = {
+                row.setting
+                for table in tables()
+                for row in table.rows
+                if (row.setting.measurement, row.setting.evaluation_set) == (run.measurement, name)
+                and models()[row.setting.model].family in run.model
+            }
+            assert {setting.batch for setting in asked} <= {batch, None}, run.name
+            assert {setting.initial_state for setting in asked} <= {protocol.initial_state, None}, run.name
 
 
 def test_studies_of_the_plan_exist_and_all_of_the_papers_are_in_it() -> None:
