@@ -92,6 +92,18 @@ def report(tmp_path_factory: pytest.TempPathFactory, riddles: Any, choices: Any)
 
 
 @pytest.fixture(scope="session")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of the same twenty questions at three steps of a training, 9, 10 and 200."""
+    folder = tmp_path_factory.mktemp("training") / "over-time"
+    questions = [SYNTHETIC.Question(f"Riddle {row}: what is it?", [f"It is {row}."]) for row in range(20)]
+    for seed, step in enumerate((9, 10, 200), 1):
+        model = {"name": f"step-{step}", "spec": f"runs/step-{step}", "trained_depth": 4}
+        made = SYNTHETIC.Made(questions, seed=seed, transitions=(3, 4), model=model)
+        SYNTHETIC.write_run(folder / f"step-{step}", made)
+    return write_report([folder], folder.parent / "report.html", FEW)
+
+
+@pytest.fixture(scope="session")
 def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """From a made-up task to a page of its own."""
 

@@ -21,6 +21,7 @@ STYLES = (
     "lens.css",
     "studies.css",
     "two_runs.css",
+    "training.css",
     "provenance.css",
     "print.css",
 )

@@ -18,10 +18,11 @@ from loopscope.report.opening import Candidate, opening
 from loopscope.report.overview import EXPLAINED, FACTS, NEEDED_TABLES, Overview, Tables
 from loopscope.report.pack import pack
 from loopscope.report.provenance import provenance, warnings_of
+from loopscope.report.training import training_views
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
 from loopscope.store.atomic import clear_write_errors, require_plain, write_atomically
-from loopscope.studies.conditions import run_labels
+from loopscope.studies.conditions import place_of, run_labels
 from loopscope.studies.records import Records
 from loopscope.studies.registry import open_records
 
@@ -105,6 +106,9 @@ class Page:
         self.late.insert(0, ("studies", pack({}, studies)))
         compared, packed = two_runs.pairs([run for run, _ in self.sets], self._names(), self.bootstrap)
         self.late.insert(1, ("two-runs", packed))
+        places = {place_of(run): label for (run, _), label in zip(self.sets, labels, strict=True)}
+        followed = training_views(self.records, places, self.bootstrap)
+        self.late.insert(2, ("training", pack({}, {"trainings": followed})))
         meta = {
             "version": __version__,
             "grid": list(GRID),
@@ -117,6 +121,7 @@ class Page:
             "explained": {"steps": EXPLAINED, "facts": FACTS},
             "runs": runs,
             "pairs": compared,
+            "trainings": len(followed),
         }
         early.insert(0, ("meta", pack({}, meta)))
         return list(document(_title([run for run, _ in self.sets]), early, self.late))
