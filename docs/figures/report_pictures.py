@@ -27,7 +27,15 @@ RUNS = {
     "lens": "--model toy-ouro --tasks stories --limit 24 --transitions 3-6 --depths 1-8 --tokens --lens 5",
 }
 """What `loopscope measure` is asked for, by folder."""
-PAGES = {"report": ("stories", "words", "options"), "two": ("stories", "float32"), "lens": ("lens",)}
+STEPS = (40, 80, 160, 240, 320, 480, 640)
+"""The checkpoints of the small training that are measured."""
+TRAINING = "--tasks stories,arithmetic-mc --limit 24 --transitions 2-5 --depths 1-8"
+PAGES = {
+    "training": ("training",),
+    "report": ("stories", "words", "options"),
+    "two": ("stories", "float32"),
+    "lens": ("lens",),
+}
 QUALITY = 88
 
 
@@ -48,6 +56,8 @@ PICTURES = {
     "report-two": Picture("two", "#/overview", height=1500, dark=True),
     "report-runs": Picture("two", "#/runs", height=1240),
     "report-runs-narrow": Picture("two", "#/runs", width=390, height=844, dark=True),
+    "report-training": Picture("training", "#/training", width=1280, height=1080),
+    "report-training-narrow": Picture("training", "#/training", width=390, height=844, dark=True),
     "report-questions": Picture("report", "#/questions?run=stories"),
     "report-question": Picture("report", "opening", height=1060),
     "report-options": Picture(
@@ -68,6 +78,24 @@ def measured(folder: Path, names: set[str]) -> None:
         if name in names and not (folder / name / "manifest.json").exists():
             command = ["loopscope", "measure", *flags.split(), "--device", "cpu", "--output", str(folder / name)]
             subprocess.run(command, check=True)
+
+
+def trained(folder: Path) -> None:
+    """A small Ouro with the loss at its third loop, trained for 640 steps on a CPU, and its checkpoints measured."""
+    import dataclasses
+
+    from loopscope.toys.recipe import RECIPES, Recipe, ouro_config
+    from loopscope.toys.train import Budget, train
+
+    small = folder / "small"
+    if not (small / "checkpoints" / f"step-{STEPS[-1]}").exists():
+        mixture = dataclasses.replace(RECIPES["toy-ouro"].mixture, batch_tokens=2048)
+        sizes = ouro_config(64, 128, 2, 2, 3)
+        recipe = Recipe("small-ouro", "ouro", sizes, 1, mixture, depth_weights=(0.0, 0.0, 1.0), warmup_steps=10)
+        train(recipe, small, Budget(steps=STEPS[-1]), device="cpu", workers=0, compiled=False, save_every=STEPS[0])
+    models = ",".join(str(small / "checkpoints" / f"step-{step}") for step in STEPS)
+    command = ["loopscope", "measure", "--model", models, *TRAINING.split(), "--device", "cpu"]
+    subprocess.run([*command, "--output", str(folder / "training")], check=True)
 
 
 def photograph(browser: Any, page: Path, picture: Picture) -> bytes:
@@ -104,7 +132,10 @@ def main(folder: Path, names: list[str]) -> None:
     from playwright.sync_api import sync_playwright
 
     chosen = {name: PICTURES[name] for name in names or PICTURES}
-    measured(folder, {run for picture in chosen.values() for run in PAGES[picture.page]})
+    runs = {run for picture in chosen.values() for run in PAGES[picture.page]}
+    measured(folder, runs)
+    if "training" in runs and not (folder / "training").exists():
+        trained(folder)
     pages = {
         name: write_report([folder / run for run in PAGES[name]], folder / f"{name}.html")
         for name in {picture.page for picture in chosen.values()}
