@@ -42,7 +42,7 @@ function content(trainings, one, update, show) {
       h("section", { class: "card stack", "aria-label": "Gain by step" }, h("h2", {}, "Mean gain of every update"), stepLines(one.updates, update), h("p", { class: "soft small" }, "Below zero an update lowers the utility. Bands are intervals over questions; the chosen update is drawn thick.")),
     ),
     one.depths.length > 0 && h("section", { class: "card stack training-wide", "aria-label": "Utility by depth" }, h("h2", {}, "Mean utility by depth"), depthLines(one.depths, one.trained_depth), h("p", { class: "soft small" }, `One line for each step, the later the stronger; rings mark the best depth.${one.trained_depth ? ` The rule stands at the trained depth, ${one.trained_depth}.` : ""}`)),
-    h("section", { class: "card stack", "aria-label": "Numbers by step" }, h("h2", {}, `Numbers of ${update.update}`), numbers(one, update)),
+    h("section", { class: "card stack training-wide", "aria-label": "Numbers by step" }, h("h2", {}, `Numbers of ${update.update}`), numbers(one, update)),
   ];
 }
 
