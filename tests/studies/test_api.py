@@ -53,6 +53,8 @@ def test_every_study_has_a_function_and_one_line():
             "--renormalise",
             "--reference own",
             "--trajectories",
+            "--initial-seed",
+            "several steps",
         )
         assert study.needs in ("quick", "grid", "full", *flags)
 
