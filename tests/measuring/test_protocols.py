@@ -42,8 +42,10 @@ def test_by_default_a_manifest_is_what_it_was_before_there_was_a_choice(tmp_path
 def test_a_run_is_not_resumed_under_another_protocol(tmp_path: Path) -> None:
     ours = measured(tmp_path / "run")
     same = {"batch_size": "auto", "dtype": ours.manifest.dtypes.states}
-    with pytest.raises(LoopscopeError, match=r"holds another run \(settings.protocol was absent, is now 'paper'\)"):
+    with pytest.raises(LoopscopeError, match=r"another run \(settings.protocol was 'loopscope', is now 'paper'\)"):
         measured(tmp_path / "run", protocol="paper", **same)
+    with pytest.raises(LoopscopeError, match=r"another run \(settings.protocol was 'loopscope', is now 'paper'; batch"):
+        measured(tmp_path / "run", protocol="paper")
 
 
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What the table `as_in_paper` holds from level grid on; `fp64` adds the paper's envelope and brackets.
 
 **Endpoint replay** (Appendix "Execution and differentiation"): U(H) and U(H⁺) are read a second time from the states,
-by a plain readout of their own, and compared with what the update's path gave.
+as a sweep of utilities without updates reads them, and compared with what the update's path gave.
 
 **Exact KL correction** (Appendix "Exact KL correction for the affine readout"): ΔU, A and C of a reference solution,
 each computed by itself from FP32 logits: log-softmax, gradient and divergence are FP32, sums over tokens FP64. The
@@ -27,10 +27,12 @@ KL = ("kl_slope", "kl_gain", "kl_correction", "kl_residual")
 
 def paper_columns(update: Update, before_B: Tensor, after_B: Tensor) -> Columns:
     """The columns of every question of an update, whose utilities at both ends are given."""
-    found = torch.zeros_like(before_B)
-    for state_RSD, given_B in ((update.before_RSD, before_B), (update.after_RSD, after_B)):
-        found = torch.maximum(found, (update.readout.read(state_RSD, update.layout).utility_B - given_B).abs())
-    return {"endpoint_replay": found, **kl_columns(update)}
+    again = update.readout.readings(update.layout)
+    for end, state_RSD in enumerate((update.before_RSD, update.after_RSD)):
+        again.read(end, state_RSD)
+    again.settle()
+    gaps = [(again.found[end].utility_B - given_B).abs() for end, given_B in enumerate((before_B, after_B))]
+    return {"endpoint_replay": torch.maximum(*gaps), **kl_columns(update)}
 
 
 def kl_columns(update: Update) -> Columns:

@@ -51,7 +51,7 @@ def as_in_paper(questions: Table) -> Table:
                 "endpoint_replay",
                 ColumnType.FLOAT64,
                 "nats",
-                "largest difference of U(H) and U(H⁺) from the same, read a second time from the states",
+                "largest difference of U(H) and U(H⁺) from what a sweep of utilities reads of the same states",
                 Level.GRID,
             ),
             Column("kl_slope", ColumnType.FLOAT64, "nats", "A by a gradient in FP32", Level.GRID, nullable=True),

@@ -35,7 +35,7 @@ ABSENT = _Absent()
 
 
 def differences(old: Manifest, new: Manifest) -> list[Difference]:
-    """Every field that forbids `new` to continue the run of `old`, in the manifest's order."""
+    """Every field that forbids `new` to continue the run of `old`, the protocol first, then in the manifest's order."""
     found: list[Difference] = []
     one, other = (manifest.model_dump(mode="json", exclude=set(PROVENANCE)) for manifest in (old, new))
     # Older manifests name this seed for every model. Whether a model draws a state follows from the model.
@@ -46,8 +46,11 @@ def differences(old: Manifest, new: Manifest) -> list[Difference]:
     if "initial_state=" in old.model.spec:
         one["settings"].pop("initial_state", None)
         other["settings"].pop("initial_state", None)
+    for manifest, payload in ((old, one), (new, other)):
+        payload["settings"]["protocol"] = manifest.protocol
     _walk("", one, other, found)
-    return found
+    # Other differences may follow from that of the protocols.
+    return sorted(found, key=lambda entry: entry.field != "settings.protocol")
 
 
 def _walk(field: str, old: Any, new: Any, found: list[Difference]) -> None:

@@ -39,6 +39,8 @@ class DerivativeRow(Row):
     """Largest |Q − scalar Q|."""
     endpoint_difference: float | None
     """Largest |U of an end of the update − U of that depth in the sweep|."""
+    endpoint_reread: float | None
+    """The same of utilities that were read a second time from the states; under the paper's protocol only."""
     slope_difference: float | None
     quadratic_difference: float | None
     gain_difference: float | None
@@ -79,6 +81,7 @@ PANELS = (
             Column(("passed", "checks"), "Scalar checks\npassed", (COUNT, COUNT), template="{}/{}"),
             column("scalar_difference", "Q", scientific(3), latex="$Q$", group="Scalar vs stored"),
             column("endpoint_difference", "Endpoint\nreplay", scientific(3)),
+            column("endpoint_reread", "Endpoints\nread again", scientific(3)),
             column("slope_difference", "A", scientific(3), latex="$A$", group="FP64 vs stored"),
             column("quadratic_difference", "Q", scientific(3), latex="$Q$", group="FP64 vs stored"),
             column("gain_difference", "ΔU", scientific(3), latex=r"$\Delta U$", group="FP64 vs stored"),
@@ -182,8 +185,6 @@ def _sweep(records: Records, updates: Updates) -> DepthSweep | None:
 
 
 def _endpoint_difference(updates: Updates, sweep: DepthSweep | None) -> float | None:
-    if updates.has("endpoint_replay"):
-        return float(updates.floats("endpoint_replay").max())
     if sweep is None or len(sweep.ids) != len(updates) or not updates.has("utility_before", "utility_after"):
         return None
     before = updates.condition.transition or 0
@@ -222,6 +223,7 @@ def _row(updates: Updates, sweep: DepthSweep | None, bootstrap: Bootstrap) -> De
         passed=int(updates.frame["scalar_check_passed"].fill_null(False).sum()),
         scalar_difference=Maximum(np.abs(scalar - updates.quadratic)[checked]).value(),
         endpoint_difference=_endpoint_difference(updates, sweep),
+        endpoint_reread=_largest(updates, "endpoint_replay"),
         slope_difference=_difference(updates, "slope"),
         quadratic_difference=_difference(updates, "quadratic"),
         gain_difference=_difference(updates, "gain"),
