@@ -10,11 +10,13 @@ from __future__ import annotations
 import gc
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from loopscope.bench.row import Reference, Row, Setting, at_most
 from loopscope.measuring.layout import collate, plan_batches
@@ -99,11 +101,16 @@ def _kept_bytes(monitor: Monitor) -> float:
 
 
 def _tensor_bytes() -> int:
+    """Bytes of all tensors alive; those that only stand for others, as torch's compiler keeps them, have none."""
     gc.collect()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of objects that are deprecated, not of tensors
-        alive = [held for held in gc.get_objects() if isinstance(held, Tensor)]
-    return sum({held.data_ptr(): held.nbytes for held in alive}.values())
+        alive = [held for held in gc.get_objects() if type(held) in (Tensor, Parameter)]
+    found: dict[int, int] = {}
+    for held in alive:
+        with suppress(RuntimeError):
+            found[held.data_ptr()] = held.nbytes
+    return sum(found.values())
 
 
 def _tokenizer(name: str) -> Any:
