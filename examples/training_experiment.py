@@ -245,6 +245,7 @@ def result(name: str, setting: int, seed: int, split: str, options: argparse.Nam
 
     def watch(model: Ouro) -> ls.Monitor:
         task, log = held_out("validation", size, WATCHED), folder.with_suffix(".jsonl")
+        log.unlink(missing_ok=True)  # of a training that was interrupted
         return ls.Monitor(model, task, transitions=UPDATES[:2], every=options.watch, limit=WATCHED, log=log)
 
     model, cost = trained(way, chosen, size, seed, device, watch if options.watch else None)

@@ -1,0 +1,66 @@
+"""The figure of docs/training-experiment.md: `python docs/figures/training_experiment.py` writes its picture.
+
+Left: utility by depth, a line for each seed and a thick one for their mean. Right: what each way loses beyond the
+trained depth over what it costs there, a point for each seed. Both from training_experiment.json beside this file,
+which is `results.json` of examples/training_experiment.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+FOLDER = Path(__file__).resolve().parent
+PICTURE = FOLDER.parent / "images" / "training-experiment.png"
+DEPTH = 4
+COLOURS = {
+    "last depth": "#000000",
+    "all depths": "#56B4E9",
+    "gate": "#0072B2",
+    "random loops": "#009E73",
+    "fixed point": "#CC79A7",
+    "Jacobian": "#E69F00",
+    "geometry": "#D55E00",
+}
+
+
+def main() -> None:
+    """Draw both panels."""
+    entries = json.loads((FOLDER / "training_experiment.json").read_text()).values()
+    found = {name: np.array([e["utility"] for e in entries if e["way"] == name]) for name in COLOURS}
+    top = max(utility[:, DEPTH - 1].mean() for utility in found.values())
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.9), layout="constrained")
+    depths = np.arange(1, 4 * DEPTH + 1)
+    for name, utility in found.items():
+        colour = COLOURS[name]
+        left.plot(depths, utility.T, color=colour, linewidth=0.5, alpha=0.5)
+        left.plot(depths, utility.mean(axis=0), color=colour, linewidth=1.8, zorder=3)
+        behind = 100 * (top - utility[:, DEPTH - 1]) / abs(top)
+        lost = -(utility[:, DEPTH:] - utility[:, DEPTH - 1 :][:, :1]).min(axis=1)
+        right.plot(behind, np.maximum(lost, 0.0), "o", color=colour, markersize=5, label=name, alpha=0.85)
+    left.axvline(DEPTH, color="grey", linestyle=":", linewidth=1)
+    left.set_ylim(top - 2.6, top + 0.15)
+    left.set_xlabel("depth (loops)")
+    left.set_ylabel("utility (nats per token)")
+    left.set_title(f"utility by depth; trained depth {DEPTH}", fontsize=10)
+    left.set_xticks([1, *range(4, 4 * DEPTH + 1, 4)])
+    right.axvline(1.0, color="grey", linestyle=":", linewidth=1)
+    right.set_yscale("symlog", linthresh=0.01)
+    right.set_ylim(-0.002, 12)
+    right.set_xlabel(f"utility at depth {DEPTH}: behind the best way (%)")
+    right.set_ylabel(f"most lost at depths {DEPTH + 1} to {4 * DEPTH} (nats)")
+    right.set_title("the goal: left of 1%, on the bottom", fontsize=10)
+    for place in (left, right):
+        place.grid(alpha=0.25)
+    right.legend(fontsize=8, frameon=False, loc="lower right")
+    figure.savefig(PICTURE, dpi=130, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main()
