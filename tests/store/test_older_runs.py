@@ -25,7 +25,7 @@ from loopscope.studies import TABLES as STUDIES
 duckdb = pytest.importorskip("duckdb")
 OLD = Path(__file__).parent / "older_runs" / "0.1.0"
 FEW = Bootstrap(resamples=20)
-LATER = ("--certify", "--trace", "--scales-to", "--renormalise", "--reference own", "--trajectories")
+LATER = ("--certify", "--trace", "--scales-to", "--renormalise", "--reference own", "--initial-seed", "--trajectories")
 """What 0.1.0 could not measure: its runs are told how it is measured now."""
 ROWS = {"examples": 8, "questions": 8, "depths": 16, "tokens": 318, "paths": 8}
 
