@@ -66,7 +66,7 @@ def test_help_answers_in_a_blink():
         end = resource.getrusage(resource.RUSAGE_CHILDREN)
         return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
-    assert min(seconds() for _ in range(5)) < 0.3
+    assert min(seconds() for _ in range(5)) < 1.0
 
 
 def test_ctrl_c_is_130_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
