@@ -35,6 +35,7 @@ STAND_INS = {
     "huginn-0125": "toy-huginn",
     "gsm8k,math500,hellaswag": "arithmetic",
     "--tasks hellaswag": "--tasks arithmetic-mc",
+    "--tasks stories --transitions 4 --limit": "--tasks arithmetic --transitions 4 --limit",  # answers of a few tokens
     "--device cuda": "--device cpu",
     'device="cuda"': 'device="cpu"',
     'wandb.init(project="loops")': 'wandb.init(mode="disabled")',
