@@ -14,7 +14,7 @@ PINS       := -c constraints/pins.txt
 else
 PINS       := -c constraints/pins.txt -c constraints/torch.txt
 endif
-WORKERS ?= 2
+WORKERS ?= 3
 
 .PHONY: help setup demo test lint types imports docs pytest test-slow test-gpu architecture notebooks bench mutation release-check clean
 help:

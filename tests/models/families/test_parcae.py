@@ -269,7 +269,7 @@ def test_the_first_state_is_drawn_by_question_or_by_the_published_calls(golden_f
     torch.randn(4, 48, generator=generator)
     expected = nn.init.trunc_normal_(torch.empty(4, 48), 0.0, std, -3 * std, 3 * std, generator=generator)
     assert torch.equal(state, expected)
-    with pytest.raises(LoopscopeError, match="initial_state=zero is not known: choose question or official"):
+    with pytest.raises(LoopscopeError, match="initial_state=zero is not known: choose question or paper or official"):
         load_model(f"{golden_folder('parcae')}:initial_state=zero")
 
 
