@@ -176,6 +176,8 @@ def test_verdicts_are_these_three(same):
         ("rank", "0.9929", 0.9931, False),
         ("nats at most", "2.661e-6", 3e-17, True),
         ("nats at most", "2.661e-6", 2.7e-6, False),
+        ("nats at most", "8.89e-16", 1.2e-15, True),  # float64 sums in another order
+        ("nats at most", "8.89e-16", 9e-8, False),
     ],
 )
 def test_what_reproduces_means(quantity, printed, value, reproduced):

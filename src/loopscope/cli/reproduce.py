@@ -20,6 +20,7 @@ def reproduce(
     limit: Annotated[int | None, flag("--limit", "At most so many questions of each task.")] = None,
     checkpoints: Annotated[str, flag("--checkpoints", "Own copies: ouro-1.4b=FOLDER,huginn=FOLDER.")] = "",
     random_weights: Annotated[bool, flag("--random-weights", "Rehearse it without any checkpoint.")] = False,
+    stand_ins: Annotated[bool, flag("--stand-ins", "Generated questions as long as the benchmarks'.")] = False,
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,
     tokenizer: Annotated[str | None, flag("--tokenizer", "Tokenizer for all models; for rehearsals.")] = None,
     device: Device = "auto",
@@ -32,8 +33,9 @@ def reproduce(
     """The paper in one command: every run, then tables, figures, the comparison and the page."""
     from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
     from loopscope.reproduction.reproduce import Reproduction, plan_table
+    from loopscope.reproduction.stand_ins import stand_in_options
 
-    options = {
+    given = {
         "limit": limit,
         "random_weights": random_weights,
         "data_dir": data_dir,
@@ -44,10 +46,14 @@ def reproduce(
         "address": address,
         "progress_style": progress,
     }
+    runs = chosen_runs(paper_runs(protocol), _words(only), _words(models), _words(tasks))
+    options = {name: value for name, value in given.items() if value is not None}
+    if stand_ins:
+        options = stand_in_options(Path(output) / "stand-ins", [task for run in runs for task in run.tasks], options)
     work = Reproduction(
-        chosen_runs(paper_runs(protocol), _words(only), _words(models), _words(tasks)),
+        runs,
         Path(output),
-        {name: value for name, value in options.items() if value is not None},
+        options,
         _pairs(checkpoints),
         lambda line: print(f"loopscope: {line}", file=sys.stderr),
     )

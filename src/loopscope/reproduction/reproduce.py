@@ -77,7 +77,7 @@ class Reproduction:
 
     def note_estimate(self, run: PaperRun, cost: CostEstimate) -> None:
         """Keep an estimate beside the time that the run will have taken."""
-        self._note(run.name, "estimated_seconds", cost.seconds + cost.loading)
+        self._note(run.name, "estimated_seconds", cost.whole)
 
     def _note(self, run: str, name: str, seconds: float) -> None:
         path = self.folder / "times.json"
@@ -144,12 +144,12 @@ def plan_table(costs: Sequence[tuple[PaperRun, CostEstimate]]) -> str:
     for run, cost in costs:
         lines = [f"{run.name}  ({run.describe()})", *(f"  {line}" for line in cost.lines()[1:])]
         blocks.append("\n".join([*lines, f"  for        {', '.join(run.studies)}"]))
-    seconds = sum(cost.seconds + cost.loading for _, cost in costs)
-    slowest, most = max(costs, key=lambda entry: entry[1].seconds)
+    seconds = sum(cost.whole for _, cost in costs)
+    slowest, most = max(costs, key=lambda entry: entry[1].whole)
     memory, disk = max(cost.memory for _, cost in costs), sum(cost.disk for _, cost in costs)
     total = (
         f"all {len(costs)} runs: {sum(cost.tokens for _, cost in costs):,} tokens, {duration(seconds)},"
         f" {size(memory)} of memory, {size(disk)} of disk;"
-        f" {slowest.name} takes {most.seconds / max(seconds, 1e-9):.0%} of the time"
+        f" {slowest.name} takes {most.whole / max(seconds, 1e-9):.0%} of the time"
     )
     return "\n\n".join([*blocks, total])

@@ -1,0 +1,158 @@
+"""What batches of any size take, fitted to a few that were timed, and how far such a fit is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from loopscope.measuring.layout import Question, padded_tokens
+
+Floats = npt.NDArray[np.float64]
+Terms = tuple[float, float, float, float]
+
+
+class BatchSize(NamedTuple):
+    """What decides how long a batch takes."""
+
+    rows: int
+    width: int
+    scored: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Padded tokens."""
+        return self.rows * self.width
+
+    @property
+    def terms(self) -> Terms:
+        """What `Fit` finds a cost for: a batch, its padded tokens, those that are scored, the pairs of its rows."""
+        return 1.0, self.tokens, self.scored, self.tokens * self.width
+
+    @classmethod
+    def of(cls, batch: Sequence[Question]) -> BatchSize:
+        """That of some questions together."""
+        width = max(question.width for question in batch)
+        return cls(padded_tokens(batch) // width, width, sum(question.example.prediction_count for question in batch))
+
+
+class AnswerSize(NamedTuple):
+    """What decides how long generating the own answers of a batch takes: one token of every row in each step."""
+
+    rows: int
+    prompt: int
+    steps: int
+
+    @property
+    def terms(self) -> Terms:
+        """What `Fit` finds a cost for: a step, a generated token, a padded token of the prompts."""
+        return self.steps, self.steps * self.rows, self.rows * self.prompt, 0.0
+
+    @classmethod
+    def of(cls, batch: Sequence[Question]) -> AnswerSize | BatchSize:
+        """An own option takes a pass to the trained depth, an own solution a step for each of its tokens."""
+        if batch[0].example.answer is not None:
+            return BatchSize.of(batch)
+        given = [question.example.sequences[0] for question in batch]
+        prompts, steps = [s.positions[0] + 1 for s in given], [len(s.targets) for s in given]
+        return cls(len(given), max(prompts), max(steps))
+
+
+class GroupSize(NamedTuple):
+    """Batches that were timed together."""
+
+    sizes: Sequence[BatchSize | AnswerSize]
+
+    @property
+    def terms(self) -> Terms:
+        """The sums of theirs."""
+        batch, token, scored, pair = (float(sum(each)) for each in zip(*(s.terms for s in self.sizes), strict=True))
+        return batch, token, scored, pair
+
+
+Size = BatchSize | AnswerSize | GroupSize
+
+
+class Timed(NamedTuple):
+    """Sizes of what was timed, and how long each took."""
+
+    sizes: list[Size]
+    seconds: list[float]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Seconds for a batch, a padded token of it, a scored one, and a pair of tokens of a row; none of them negative.
+
+    Of own answers: for a step, for a generated token, for a padded token of the prompts.
+    """
+
+    batch: float
+    token: float
+    scored: float
+    pair: float
+
+    @classmethod
+    def of(cls, sizes: Sequence[Size], seconds: Sequence[float]) -> Fit:
+        """Least squares of relative errors over the terms that come out positive.
+
+        >>> Fit.of([BatchSize(1, 10), BatchSize(2, 10), BatchSize(4, 10)], [1.1, 1.2, 1.4])
+        Fit(batch=1.0, token=0.01, scored=0.0, pair=0.0)
+        """
+        terms, times = _terms(sizes), np.asarray(seconds)
+        weighted = terms / times[:, None]
+        found, least = np.array([0.0, times.sum() / terms[:, 1].sum(), 0.0, 0.0]), np.inf
+        for chosen in chain.from_iterable(combinations(range(4), count) for count in range(1, min(4, len(times)) + 1)):
+            solved, *_ = np.linalg.lstsq(weighted[:, chosen], np.ones(len(times)), rcond=None)
+            error = float(np.square(weighted[:, chosen] @ solved - 1).sum())
+            # A term must earn its place: three timings fit three terms whatever they are.
+            if (solved > 0).all() and error < 0.8 * least - 1e-12:
+                found, least = np.zeros(4), error
+                found[list(chosen)] = solved
+        return cls(*(float(f"{value:.12g}") for value in found))
+
+    def seconds(self, sizes: Sequence[Size]) -> Floats:
+        """What batches of these sizes take."""
+        found: Floats = (_terms(sizes) * np.array([self.batch, self.token, self.scored, self.pair])).sum(axis=1)
+        return found
+
+
+def _terms(sizes: Sequence[Size]) -> Floats:
+    return np.array([size.terms for size in sizes], dtype=np.float64)
+
+
+def left_out_error(parts: Sequence[Timed]) -> float:
+    """Root mean square of the relative error of each timing, predicted from the others, all parts together."""
+    count = len(parts[0].seconds)
+    if count < 2:
+        return float("nan")
+    errors = []
+    for left in range(count):
+        others = [i for i in range(count) if i != left]
+        foretold = took = 0.0
+        for sizes, seconds in parts:
+            fit = Fit.of([sizes[i] for i in others], [seconds[i] for i in others])
+            foretold, took = foretold + float(fit.seconds([sizes[left]])[0]), took + seconds[left]
+        errors.append(foretold / took - 1)
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def spread(count: int) -> Iterator[int]:
+    """The places 0, …, count − 1 in an order that fills the range evenly: both ends, then ever finer halves.
+
+    >>> list(spread(5)), list(spread(1))
+    ([0, 4, 2, 1, 3], [0])
+    """
+    seen: set[int] = set()
+    parts = 1
+    while len(seen) < count:
+        for part in range(parts + 1):
+            place = round(part * (count - 1) / parts)
+            if place not in seen:
+                seen.add(place)
+                yield place
+        parts *= 2
