@@ -207,6 +207,15 @@ def test_studies_of_the_plan_exist_and_all_of_the_papers_are_in_it() -> None:
     assert {name for name in papers if name not in named} <= _BEYOND
 
 
+def test_updates_alone_have_no_further_depths() -> None:
+    chosen = chosen_runs(paper_runs("loopscope"), only=["mechanism"], updates_only=True)
+    assert [run.name for run in chosen] == ["ouro-1.4b-matrix", "ouro-2.6b-matrix", "huginn-matrix"]
+    assert [run.settings["transitions"] for run in chosen] == ["4", "4", "19"]
+    assert not any("depths" in run.settings for run in chosen)
+    with pytest.raises(LoopscopeError, match="no run of the paper is left"):
+        chosen_runs(paper_runs(), only=["option-responses"], updates_only=True)
+
+
 _BEYOND = {
     "certificates",
     "flips",

@@ -13,7 +13,7 @@ from loopscope.cli.app import exit_code
 from loopscope.measuring.data_request import DataRequest
 from loopscope.models.tokenizer import load_tokenizer
 from loopscope.reproduction.paper_runs import paper_runs
-from loopscope.reproduction.stand_ins import TOKENIZER, write_stand_ins
+from loopscope.reproduction.stand_ins import TOKENIZER, stand_in_rows, write_stand_ins
 from loopscope.tasks.known_tasks import BENCHMARKS
 
 LENGTHS = tomllib.loads(files("loopscope.reproduction").joinpath("stand_ins.toml").read_text(encoding="utf-8"))
@@ -28,7 +28,7 @@ def test_they_load_and_are_as_long_as_the_benchmark(name: str, tmp_path: Path) -
     split = BENCHMARKS[name].default_split
     write_stand_ins(tmp_path, [f"{name}:{split}"])
     (task,) = DataRequest((f"{name}:{split}",), str(tmp_path), None, 400).load()
-    tokenizer, given = load_tokenizer(TOKENIZER), LENGTHS[name]
+    tokenizer, given = load_tokenizer(TOKENIZER), LENGTHS[name][0]
     examples = [task.encode_row(tokenizer, row) for row in task.rows]
     assert {len(example.sequences) for example in examples} == {given.get("options", 1)}
     sequences = [sequence for example in examples for sequence in example.sequences]
@@ -38,6 +38,13 @@ def test_they_load_and_are_as_long_as_the_benchmark(name: str, tmp_path: Path) -
     assert answers.mean() == pytest.approx(given.get("answer", 1), rel=0.15, abs=0.6)
     if "answer_spread" in given:
         assert np.log(answers).std() == pytest.approx(given["answer_spread"], rel=0.3)
+
+
+def test_a_part_follows_the_other() -> None:
+    lengths = np.array([len(row["ctx_a"].split()) for row in stand_in_rows("hellaswag", 10_042)])
+    first = LENGTHS["hellaswag"][0]["rows"]
+    for part, given in zip((lengths[:first], lengths[first:]), LENGTHS["hellaswag"], strict=True):
+        assert part.mean() == pytest.approx(given["prompt"] - given["wording"], rel=0.1)
 
 
 def test_a_subset_asks_for_its_whole_split_and_files_are_kept(tmp_path: Path) -> None:

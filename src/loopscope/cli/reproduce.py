@@ -17,6 +17,7 @@ def reproduce(
     only: Annotated[str, flag("--only", "Tables and figures, comma separated; see `loopscope studies`.")] = "",
     models: Annotated[str, flag("--models", "Models of the paper: ouro-1.4b, ouro-2.6b, huginn.")] = "",
     tasks: Annotated[str, flag("--tasks", "Tasks of the paper, e.g. gsm8k,hellaswag.")] = "",
+    updates_only: Annotated[bool, flag("--updates-only", "Leave out the sweeps of depth.")] = False,
     limit: Annotated[int | None, flag("--limit", "At most so many questions of each task.")] = None,
     checkpoints: Annotated[str, flag("--checkpoints", "Own copies: ouro-1.4b=FOLDER,huginn=FOLDER.")] = "",
     random_weights: Annotated[bool, flag("--random-weights", "Rehearse it without any checkpoint.")] = False,
@@ -46,7 +47,7 @@ def reproduce(
         "address": address,
         "progress_style": progress,
     }
-    runs = chosen_runs(paper_runs(protocol), _words(only), _words(models), _words(tasks))
+    runs = chosen_runs(paper_runs(protocol), _words(only), _words(models), _words(tasks), updates_only=updates_only)
     options = {name: value for name, value in given.items() if value is not None}
     if stand_ins:
         options = stand_in_options(Path(output) / "stand-ins", [task for run in runs for task in run.tasks], options)

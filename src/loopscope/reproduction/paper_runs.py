@@ -75,8 +75,13 @@ def chosen_runs(
     only: Sequence[str] = (),
     models: Sequence[str] = (),
     tasks: Sequence[str] = (),
+    *,
+    updates_only: bool = False,
 ) -> tuple[PaperRun, ...]:
-    """The runs that some studies, models and tasks need; each with the asked tasks alone."""
+    """The runs that some studies, models and tasks need; each with the asked tasks alone.
+
+    `updates_only` leaves out the sweeps of depth: no state beyond the last update is computed.
+    """
     studies = {(find(name, TABLES | FIGURES)).name for name in only}
     known_models = tuple(dict.fromkeys(run.model for run in runs))
     known_tasks = tuple(dict.fromkeys(task.partition(":")[0] for run in runs for task in run.tasks))
@@ -86,6 +91,10 @@ def chosen_runs(
     found = []
     for run in runs:
         kept = tuple(task for task in run.tasks if not tasks or {task, task.partition(":")[0]} & set(tasks))
+        if updates_only:
+            run = dataclasses.replace(run, settings={n: v for n, v in run.settings.items() if n != "depths"})
+        if updates_only and "transitions" not in run.settings:
+            continue
         if kept and (not models or run.model in models) and (not studies or studies & set(run.studies)):
             found.append(dataclasses.replace(run, tasks=kept))
     if not found:

@@ -59,9 +59,16 @@ def write_stand_ins(folder: Path, tasks: Iterable[str]) -> None:
 def stand_in_rows(name: str, count: int) -> Iterator[dict[str, Any]]:
     """Rows of a benchmark in its published layout."""
     source = files("loopscope.reproduction").joinpath("stand_ins.toml").read_text(encoding="utf-8")
-    given = tomllib.loads(source)[name]
+    first = 0
+    for part in tomllib.loads(source)[name]:
+        rows = min(count - first, part.get("rows", count))
+        yield from _part(name, part, first, rows)
+        first += rows
+
+
+def _part(name: str, given: Mapping[str, Any], first: int, count: int) -> Iterator[dict[str, Any]]:
     options = given.get("options", 1)
-    draw = np.random.default_rng(count)
+    draw = np.random.default_rng(first + count)
     text = np.array(WORDS)[draw.integers(len(WORDS), size=20_000)].tolist()
     of_prompt = draw.standard_normal(count)
     of_answer = TOGETHER * of_prompt + (1 - TOGETHER**2) ** 0.5 * draw.standard_normal(count)
@@ -76,7 +83,7 @@ def stand_in_rows(name: str, count: int) -> Iterator[dict[str, Any]]:
 
     for n in range(count):
         answer = [words(start, length) for start, length in zip(starts[n, 1:], lengths[n], strict=True)]
-        yield _row(name, n, words(starts[n, 0], prompts[n]), answer)
+        yield _row(name, first + n, words(starts[n, 0], prompts[n]), answer)
 
 
 def _lengths(mean: float, spread: float, normal: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
