@@ -47,8 +47,9 @@ pytest: setup
 test-slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "slow and not gpu" -rs
 
+# Only the files with such tests: a GPU machine need not have the libraries that the others import.
 test-gpu:
-	$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests
+	$(PYTHON) -m pytest -m gpu -p no:cacheprovider $$(grep -rl --include='test_*.py' 'mark\.gpu' tests)
 
 architecture: setup
 	$(BIN)/python docs/figures/architecture.py --write
