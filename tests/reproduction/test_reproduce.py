@@ -14,7 +14,7 @@ from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.protocols import find_protocol
 from loopscope.measuring.settings import BatchPolicy
-from loopscope.models.registry import EMBEDDED
+from loopscope.models.registry import EMBEDDED, parse_spec
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.run import Run
 from loopscope.studies.paper.published_numbers import model_names, models, tables
@@ -107,11 +107,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Small configurations, without weights, under the names of the paper's models."""
     folder = tmp_path_factory.mktemp("models")
-    for name, config in (("ouro-1.4b", OURO), ("ouro-2.6b", {**OURO, "num_hidden_layers": 3}), ("huginn", HUGINN)):
+    for name, config in (("ouro-1.4b", OURO), ("ouro-2.6b", {**OURO, "num_hidden_layers": 3}), ("huginn-0125", HUGINN)):
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(config))
         shutil.copy(EMBEDDED / "toy-ouro" / "tokenizer.json", folder / name)
-    return ",".join(f"{name}={folder / name}" for name in ("ouro-1.4b", "ouro-2.6b", "huginn"))
+    return ",".join(f"{name}={folder / name}" for name in ("ouro-1.4b", "ouro-2.6b", "huginn-0125"))
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +157,11 @@ def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path
     assert not (tmp_path / "runs").exists()
 
 
+def test_models_are_the_published_checkpoints() -> None:
+    for run in paper_runs():
+        assert parse_spec(run.model).published is not None, run.model
+
+
 def test_every_published_number_has_a_run() -> None:
     """Each row of each table of the paper: some run measures its model, set, update and arithmetic for that study."""
     runs = paper_runs()
@@ -166,11 +171,10 @@ def test_every_published_number_has_a_run() -> None:
             if setting.measurement == "separate":
                 continue  # a Huginn run whose settings the paper does not give
             wanted = f"{setting.task}:{setting.subset or setting.split}"
-            named = dict(model_names()) | {"huginn": "Huginn"}
             found = [
                 run
                 for run in runs
-                if named[run.model] == setting.model
+                if model_names()[run.model] == setting.model
                 and wanted in run.tasks
                 and table.study in run.studies
                 and (setting.transition is None or str(setting.transition) in _numbers(run.settings["transitions"]))
@@ -234,9 +238,9 @@ _BEYOND = {
     ("options", "message"),
     [
         ({"only": ["mechansm"]}, "did you mean mechanism"),
-        ({"models": ["llama"]}, "the paper has ouro-1.4b, ouro-2.6b, huginn"),
+        ({"models": ["llama"]}, "the paper has ouro-1.4b, ouro-2.6b, huginn-0125"),
         ({"tasks": ["mmlu"]}, "the paper has math500, gsm8k"),
-        ({"models": ["huginn"], "only": ["tokens"]}, "no run of the paper is left"),
+        ({"models": ["huginn-0125"], "only": ["tokens"]}, "no run of the paper is left"),
     ],
 )
 def test_a_mistake_is_one_line(options: dict[str, list[str]], message: str) -> None:

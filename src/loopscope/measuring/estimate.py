@@ -4,7 +4,7 @@ All questions are encoded and put into their batches, which needs no device. Som
 measured as the pass itself would measure them, a few of about a size one after the other: the host works on one while
 a GPU runs the next. A cost for a batch, for a padded token and for a pair of tokens of a row is fitted to their times
 and summed over all batches. How far such an estimate is off is measured on the way: each timed group of batches is
-predicted from the others. What the first batch takes beyond its rate (kernels are compiled and loaded) comes once.
+predicted from the others. What the first batches take beyond their rate (kernels are compiled and loaded) comes once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from loopscope.store.shards import encode, to_arrow
 from loopscope.store.tables import TABLES
 
 SECONDS = 20.0
-"""How long batches are timed by default; the largest one is run once more before that."""
+"""How long batches are timed by default; some run once before that."""
 LEAST_TIMED = 3
 """Groups of batches that are timed however long they take."""
-IN_A_ROW = 4
+IN_A_ROW = 3
 """Batches of a group: they follow each other as in a pass."""
 
 
@@ -53,7 +53,8 @@ class CostEstimate:
         seconds: of the pass, without what comes before.
         error: how far off some batches were predicted from the others, relative, root mean square.
         loading: seconds that loading the model and encoding the questions took.
-        starting: seconds that the first batch took beyond its rate: kernels are compiled and loaded.
+        starting: seconds that the first batches took beyond their rate, while kernels are compiled and loaded; less the
+            next time, from what is kept on disk.
         memory: bytes at the largest batch: of the GPU, or of the process.
         disk: bytes of the run directory.
         timed: batches that were timed.
@@ -129,6 +130,8 @@ class CostEstimate:
 
 def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
     """Load the model, time some batches of the pass, and say what the whole will take; nothing is written."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     request = replace(request, encodings=request.encodings or Encodings())  # encoded once, as the run's first look does
     as_chat = request.data.prompting.apply_chat_template
@@ -152,11 +155,7 @@ def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
     timings = _timed(Worker(engine.model, settings, stored=engine.stored), answers, batches, seconds)
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
     fits = [Fit.of(*part) for part in parts]
-    totals = [float(fits[0].seconds([batch.size for batch in batches]).sum())]
-    totals += [float(fit.seconds([AnswerSize.of(batch.questions) for batch in batches]).sum()) for fit in fits[1:]]
-    largest = max(batches, key=lambda batch: batch.size.tokens)
-    rate = fits[0].seconds([largest.size]).sum()
-    rate += sum(fit.seconds([AnswerSize.of(largest.questions)]).sum() for fit in fits[1:])
+    totals = _totals(fits, batches)
     everyone = [question for batch in batches for question in batch.questions]
     padded = sum(batch.size.tokens for batch in batches)
     states = int(timings.states_per_token * padded)
@@ -169,7 +168,7 @@ def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
         seconds=sum(totals),
         error=left_out_error(parts),
         loading=loading,
-        starting=max(0.0, timings.first - float(rate)),
+        starting=max(0.0, timings.starting - sum(_totals(fits, timings.first))),
         memory=timings.memory,
         disk=len(prepared.manifest.units()) * timings.per_unit + int(timings.per_question * len(everyone)) + states,
         timed=sum(len(group.sizes) for group in timings.passed.sizes if isinstance(group, GroupSize)),
@@ -186,10 +185,18 @@ class _Planned(NamedTuple):
     size: BatchSize
 
 
+def _totals(fits: Sequence[Fit], batches: Sequence[_Planned]) -> list[float]:
+    """Seconds of the pass over some batches, and of the own answers to them where there is a fit for those."""
+    found = [fits[0].seconds([batch.size for batch in batches])]
+    found += [fit.seconds([AnswerSize.of(batch.questions) for batch in batches]) for fit in fits[1:]]
+    return [float(seconds.sum()) for seconds in found]
+
+
 class _Timings(NamedTuple):
     passed: Timed
     answered: Timed
-    first: float
+    first: list[_Planned]
+    starting: float
     memory: int
     per_unit: int
     per_question: float
@@ -197,17 +204,22 @@ class _Timings(NamedTuple):
 
 
 def _timed(worker: Worker, answers: OwnAnswers | None, batches: Sequence[_Planned], budget: float) -> _Timings:
-    """Groups of batches in an order in which any beginning has all sizes; the largest batch runs before them."""
+    """Groups of batches in an order in which any beginning has all sizes, after one batch of each task and size."""
     ordered = sorted(batches, key=lambda batch: -batch.size.tokens)
+    groups = [ordered[start : start + IN_A_ROW] for start in range(0, len(ordered), IN_A_ROW)]
+    places = list(spread(len(groups)))
+    largest = {batch.unit.task: batch for batch in reversed(ordered)}
+    early = {id(batch): batch for batch in (*largest.values(), *(groups[place][0] for place in places[:LEAST_TIMED]))}
+    first = sorted(early.values(), key=lambda batch: -batch.size.tokens)
     began = time.perf_counter()
-    _measured(worker, [(ordered[0].unit, _answered(answers, ordered[0].questions))])
-    first, memory = time.perf_counter() - began, _memory()
+    for batch in first:
+        _measured(worker, [(batch.unit, _answered(answers, batch.questions))])
+    starting, memory = time.perf_counter() - began, _memory()
     alike: dict[tuple[str, ...], list[Tables]] = defaultdict(list)
     passed, answered = Timed([], []), Timed([], [])
     questions = tokens = states = 0
-    groups = [ordered[start : start + IN_A_ROW] for start in range(0, len(ordered), IN_A_ROW)]
     began = time.perf_counter()
-    for place in spread(len(groups)):
+    for place in places:
         if len(passed.seconds) >= LEAST_TIMED and time.perf_counter() - began > budget:
             break
         start = time.perf_counter()
@@ -218,14 +230,14 @@ def _timed(worker: Worker, answers: OwnAnswers | None, batches: Sequence[_Planne
         passed.sizes.append(GroupSize([BatchSize.of(batch) for _, batch in asked]))
         answered.seconds.append(between - start)
         answered.sizes.append(GroupSize([AnswerSize.of(batch.questions) for batch in groups[place]]))
-        for (_, batch), measured in zip(asked, found, strict=True):
+        for (_, asked_of), measured in zip(asked, found, strict=True):
             alike[tuple(measured.tables["questions"])].append(measured.tables)
-            questions, tokens = questions + len(batch), tokens + BatchSize.of(batch).tokens
+            questions, tokens = questions + len(asked_of), tokens + BatchSize.of(asked_of).tokens
             states += 0 if measured.states is None else len(measured.states)
     release()
     stored = [_disk(tables) for tables in alike.values()]
     per_question = sum(part.rows for part in stored) / questions
-    return _Timings(passed, answered, first, memory, stored[0].shards, per_question, states / tokens)
+    return _Timings(passed, answered, first, starting, memory, stored[0].shards, per_question, states / tokens)
 
 
 def _answered(answers: OwnAnswers | None, batch: Sequence[Question]) -> Sequence[Question]:

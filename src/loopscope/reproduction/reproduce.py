@@ -72,20 +72,33 @@ class Reproduction:
             arguments, options = self.call(run)
             began = time.perf_counter()
             found.append(api.measure(*arguments, output=self.directory(run), **options, notify=self.notify))
-            self._note(run.name, "seconds", time.perf_counter() - began)
+            self._note(run, time.perf_counter() - began)
+            self.notify(f"{run.name} took {_beside_estimate([self._times()[run.name]])}")
+        if len(self.runs) > 1:
+            times = self._times()
+            self.notify(f"all runs took {_beside_estimate([times[run.name] for run in self.runs])}")
         return found
 
     def note_estimate(self, run: PaperRun, cost: CostEstimate) -> None:
-        """Keep an estimate beside the time that the run will have taken."""
-        self._note(run.name, "estimated_seconds", cost.whole)
+        """Keep an estimate beside the time that the run will have taken; the last one counts."""
+        known = self._times()
+        known.setdefault(run.name, {})["estimated_seconds"] = round(cost.whole, 3)
+        self._keep(known)
 
-    def _note(self, run: str, name: str, seconds: float) -> None:
-        path = self.folder / "times.json"
-        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    def _note(self, run: PaperRun, seconds: float) -> None:
+        known = self._times()
         # A finished run that is opened again took what it took the first time.
-        known.setdefault(run, {}).setdefault(name, round(seconds, 3))
+        known.setdefault(run.name, {}).setdefault("seconds", round(seconds, 3))
+        self._keep(known)
+
+    def _keep(self, known: dict[str, dict[str, float]]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(known, indent=1).encode())
+        write_atomically(self.folder / "times.json", json.dumps(known, indent=1).encode())
+
+    def _times(self) -> dict[str, dict[str, float]]:
+        path = self.folder / "times.json"
+        found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return found
 
     def write(self, runs: Sequence[Run]) -> list[Path]:
         """Tables, figures, the comparison with the paper and the page."""
@@ -124,6 +137,19 @@ class Reproduction:
             else:
                 self.notify(f"figure {name}: {drawn.caption}")
         return written
+
+
+def _beside_estimate(times: Sequence[Mapping[str, float]]) -> str:
+    """What runs took, and what they were estimated to take where that is known of each.
+
+    >>> _beside_estimate([{"seconds": 50.0, "estimated_seconds": 55.0}]), _beside_estimate([{"seconds": 50.0}])
+    ('50 s, estimated 55 s (+10%)', '50 s')
+    """
+    took = sum(each["seconds"] for each in times)
+    if not all("estimated_seconds" in each for each in times):
+        return duration(took)
+    estimated = sum(each["estimated_seconds"] for each in times)
+    return f"{duration(took)}, estimated {duration(estimated)} ({estimated / took - 1:+.0%})"
 
 
 def _of_a_plan(options: Mapping[str, Any]) -> dict[str, Any]:
