@@ -46,6 +46,9 @@ from loopscope.readout.path import UtilityPath
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 
+_KEPT = {"cuda": 1 << 28}
+"""FP64 logits of each end that a device keeps at a time: 2 GiB, so that many questions share the rounds of a search."""
+
 
 @dataclass(frozen=True)
 class Analysis:
@@ -61,7 +64,8 @@ def analyse(update: Update, paper_bracket: float | None = None) -> Analysis:
 
     `paper_bracket` asks for the paper's numbers, too, with optima in brackets of this width.
     """
-    most = max(1, LOGITS // update.readout.model.vocabulary_size)
+    kept = _KEPT.get(update.before_RSD.device.type, LOGITS)
+    most = max(1, kept // update.readout.model.vocabulary_size)
     found = [_analyse_group(group, paper_bracket) for group in update.groups(most)]
     return Analysis(*(stacked([getattr(group, name) for group in found]) for name in ("questions", "nodes", "paper")))
 

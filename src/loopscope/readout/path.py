@@ -255,7 +255,7 @@ class UtilityPath(ABC):
         scales, one = as_scales(alpha, extrapolate=False)
         if len(scales) != self.examples:
             raise LoopscopeError(f"alpha holds {len(scales)} scales for {self.examples} examples; give one for each.")
-        stack = self.at_own(torch.tensor(scales, dtype=torch.float64, device=self.initial_N.device), order)
+        stack = self.at_own(torch.tensor(scales, dtype=torch.float64, device=self.device), order)
         at = torch.tensor(scales[0] if one else scales, dtype=torch.float64, device=stack.device)
         return Derivatives(at, stack[:, 0] if self.single else stack)
 
@@ -272,6 +272,11 @@ class UtilityPath(ABC):
     @cached_property
     def _full(self) -> Tensor:
         return self.at_scales([1.0], 0)[0, :, 0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where results are."""
+        return self.initial_N.device
 
     @cached_property
     def initial_N(self) -> Tensor:  # noqa: N802 - its shape

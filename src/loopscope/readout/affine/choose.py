@@ -5,7 +5,7 @@
 >>> for way in WAYS.values():
 ...     print(f"{way.name}: {way.purpose}")
 fused: BF16 or FP16 states and head on a GPU, read in float32: surveys, both ends, one scale per example
-fp64_kernel: evenly spaced scales in float64 on a GPU, or any survey there
+fp64_kernel: evenly spaced scales in float64 on a GPU, or any survey there; stored logits at one scale per example
 even: evenly spaced scales in float64 on any device, or any survey
 moments: any scales in float64
 reference: what the others are tested against: whole rows, one scale after the other, float64
@@ -56,7 +56,7 @@ WAYS: dict[str, Way] = {
         ),
         Way(
             "fp64_kernel",
-            "evenly spaced scales in float64 on a GPU, or any survey there",
+            "evenly spaced scales in float64 on a GPU, or any survey there; stored logits at one scale per example",
             "some 30 multiplications per entry and interval of scales, in registers",
         ),
         Way(
@@ -97,10 +97,12 @@ class Asked(NamedTuple):
     Attributes:
         even: whether at evenly spaced scales from 0 to 1, and enough of them for `even` to pay.
         fused: whether the fused kernels have an answer to it.
+        own: whether at one scale per example, of logits that are stored.
     """
 
     even: bool = False
     fused: bool = False
+    own: bool = False
 
 
 def may_take(impl: str, name: str) -> bool:
@@ -118,7 +120,7 @@ def choose(impl: str, asked: Asked, on: Tensor, *, has_fused: bool) -> str:
         if name == "fused":
             takes = has_fused and asked.fused
         elif name == "fp64_kernel":
-            takes = asked.even and takes_kernel(on, dtypes=(torch.float64,))
+            takes = (asked.even or asked.own) and takes_kernel(on, dtypes=(torch.float64,))
         elif name == "even":
             takes = asked.even
         else:

@@ -19,7 +19,7 @@ from loopscope.readout.affine.envelope import CellBounds, Envelope, cell_bounds,
 from loopscope.readout.affine.even import EvenBlocks, EvenScales, EvenSurvey, Survey, even_survey, scales_on
 from loopscope.readout.affine.fused.path import FusedPath
 from loopscope.readout.affine.moments import Swept, sweep
-from loopscope.readout.affine.sources import LogitSource, ScaledDisplacement, blocks
+from loopscope.readout.affine.sources import LogitBlock, LogitSource, ScaledDisplacement, blocks
 from loopscope.readout.checks import (
     as_block,
     as_order,
@@ -31,6 +31,7 @@ from loopscope.readout.path import Derivatives, SegmentMean, Segments, UtilityPa
 _BLOCK_ELEMENTS = 1 << 16  # half a megabyte of float64: a few such arrays stay in a core's cache
 _BLOCK_VOCABULARY = 8192
 _AT_START = 1e-60
+MOST_OWN = 1  # the highest derivative that the kernel of scales of one's own takes
 
 
 class AffinePath(UtilityPath):
@@ -59,6 +60,7 @@ class AffinePath(UtilityPath):
         self._impl, self._fused = impl, fused
         self._on = torch.empty(1, dtype=torch.float64, device=source.device)
         self.ways_taken: set[str] = set()
+        self._zero: Tensor | None = None
         check_impl(impl, self._on)
         self.max_order = WAYS[impl].max_order if impl in WAYS else 4
         width = min(as_block("block_vocabulary", block_vocabulary, _BLOCK_VOCABULARY), source.vocabulary)
@@ -74,6 +76,11 @@ class AffinePath(UtilityPath):
     def single(self) -> bool:
         """Whether results drop the example axis."""
         return self._segments.single
+
+    @property
+    def device(self) -> torch.device:
+        """That of the logits."""
+        return self._source.device
 
     @property
     def tokens(self) -> int:
@@ -156,18 +163,30 @@ class AffinePath(UtilityPath):
         mean = SegmentMean(self._segments)
         for rows, swept in self._sweeps(scales, order):
             mean.add(rows, swept.derivatives.transpose(0, 1))
-        return mean.result().transpose(0, 1)
+        stack = mean.result().transpose(0, 1)
+        self._know_start(scales, stack)
+        return stack
+
+    def _know_start(self, scales: list[float], stack: Tensor) -> None:
+        """Keep what was evaluated at scale 0: a search for roots asks for it with every other scale."""
+        if scales[0] == 0.0 and (self._zero is None or self._zero.shape[0] < stack.shape[0]):
+            self._zero = stack[..., 0]
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
         """Derivatives 0..order of each example at its own scale."""
         # With v scaled by α_n, scale 1 is α_n and the k-th derivative carries a factor α_n^k. Below `_AT_START` the
         # derivatives are those of the start to the last digit, and that factor would underflow.
-        if order == 0 and self._choose(Asked(fused=True)) == "fused":
+        stored = self._source.stored() if order <= MOST_OWN else None
+        way = self._choose(Asked(fused=order == 0, own=stored is not None))
+        scales_T = scales_N[self._segments.index]
+        if way == "fused":
             assert self._fused is not None
-            scales_T = scales_N[self._segments.index]
             gains_T = self._fused.own(scales_T, lambda lost: self._some(lost).at_own(scales_T[lost], 0)[0])
             return segment_mean(self._segments, gains_T).unsqueeze(0)
-        scaled = ScaledDisplacement(self._source, scales_N[self._segments.index])
+        if way == "fp64_kernel":
+            assert stored is not None
+            return self._at_own_in_kernel(stored, scales_T, scales_N, order)
+        scaled = ScaledDisplacement(self._source, scales_T)
         stack = self._with(scaled, self._targets_T, self._segments).at_scales([1.0], order)[..., 0]
         if order == 0:
             return stack
@@ -175,8 +194,24 @@ class AffinePath(UtilityPath):
         powers = torch.where(at_start, 1.0, scales_N) ** torch.arange(order + 1, device=stack.device).unsqueeze(1)
         stack = stack / powers
         if bool(at_start.any()):
-            stack[1:] = torch.where(at_start, self.at_scales([0.0], order)[1:, :, 0], stack[1:])
+            stack[1:] = torch.where(at_start, self._at_start(order)[1:], stack[1:])
         return stack
+
+    def _at_own_in_kernel(self, stored: LogitBlock, scales_T: Tensor, scales_N: Tensor, order: int) -> Tensor:
+        from loopscope.readout.affine.own_scale_kernels import derivatives_at_own
+
+        found = derivatives_at_own(*stored, self._targets_T, scales_T, order)
+        require_results_finite("the path", found)
+        stack = segment_mean(self._segments, found.T).T
+        if order:
+            stack[1] = torch.where(scales_N == 0.0, self._at_start(1)[1], stack[1])
+        return stack
+
+    def _at_start(self, order: int) -> Tensor:
+        """Derivatives 0..order at scale 0, [order+1, N], evaluated once."""
+        if self._zero is None or self._zero.shape[0] <= order:
+            self._zero = self.at_scales([0.0], order)[..., 0]
+        return self._zero[: order + 1]
 
     def _initial(self) -> Tensor:
         return self._ends[1]
@@ -333,5 +368,6 @@ class AffinePath(UtilityPath):
                 mean.add(rows, field)
         at = torch.tensor(nodes, dtype=torch.float64, device=self._source.device)
         derivatives = Derivatives(at, stack.result().transpose(0, 1))
+        self._know_start(nodes, derivatives.stack)
         cell_means = CellBounds(*(m.result() for m in bounds))
         return envelope_from_bounds(derivatives, cell_means, ranges.result(), single=self.single)

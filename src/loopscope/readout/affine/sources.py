@@ -62,6 +62,10 @@ class LogitSource(ABC):
     def states(self, rows: slice) -> StateView:
         """The same tokens for autograd."""
 
+    def stored(self) -> LogitBlock | None:
+        """All of them where they are in memory in float64, the entries of a token side by side."""
+        return None
+
 
 class StoredLogits(LogitSource):
     """Two matrices that are already there."""
@@ -92,6 +96,11 @@ class StoredLogits(LogitSource):
     def states(self, rows: slice) -> StateView:
         """The logits themselves are the state."""
         return StateView(self._z0_TV[rows].double(), self._v_TV[rows].double(), lambda logits: logits)
+
+    def stored(self) -> LogitBlock | None:
+        """The matrices."""
+        ready = all(x.dtype == torch.float64 and x.stride(1) == 1 for x in (self._z0_TV, self._v_TV))
+        return LogitBlock(self._z0_TV, self._v_TV) if ready else None
 
 
 class HeadLogits(LogitSource):
