@@ -63,20 +63,24 @@ class Rows(NamedTuple):
 
 _PASS = ("pyarrow", "pydantic", "tokenizers", "safetensors")
 _TOKENIZER = ("tokenizer", "a folder with Ouro's")
+_GSM8K = ("data_dir", "a folder with GSM8K")
 ROWS: dict[str, Rows] = {
     "geometry": Rows("affine_geometry"),
     "memory": Rows("affine_memory"),
     "accuracy": Rows("accuracy"),
     "fp64": Rows("fp64_path"),
     "huginn": Rows("huginn_readout"),
-    "pass": Rows("whole_pass", libraries=_PASS, inputs=(_TOKENIZER, ("data_dir", "a folder with GSM8K"))),
+    "pass": Rows("whole_pass", libraries=_PASS, inputs=(_TOKENIZER, _GSM8K)),
     "trace": Rows(
         "whole_pass",
         "trace_rows",
         _PASS,
-        (_TOKENIZER, ("data_dir", "a folder with GSM8K")),
+        (_TOKENIZER, _GSM8K),
         default=False,
     ),
+    "full": Rows("level_full", libraries=_PASS, inputs=(_TOKENIZER, _GSM8K), default=False),
+    "command": Rows("from_command", libraries=(*_PASS, "polars", "typer"), inputs=(_TOKENIZER, _GSM8K), default=False),
+    "ray": Rows("ray_replicas", libraries=(*_PASS, "ray"), inputs=(_TOKENIZER, _GSM8K), default=False),
     "loops": Rows("loop_speed", default=False),
     "monitor": Rows("monitor_cost", libraries=_PASS, default=False),
     "mathematics": Rows("plain_loops", default=False),

@@ -28,7 +28,7 @@ from loopscope.measuring.layout import Question, collate, plan_batches
 from loopscope.measuring.model_request import ModelRequest
 from loopscope.measuring.plan import QuestionEncoder, Request
 from loopscope.measuring.progress import stage_times
-from loopscope.measuring.run import Prepared, prepare, run_pending
+from loopscope.measuring.run import Engine, Prepared, prepare, run_pending
 from loopscope.measuring.settings import BatchPolicy, Settings
 from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Batch
@@ -65,6 +65,7 @@ class PassRequest:
     unit_size: int = 64
     scalar_checks: int = 16
     lens: int = 0
+    level: Level = Level.GRID
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class PassSetup:
         once: seconds of what comes once, loading and planning.
     """
 
+    request: Request
     engine: LocalEngine
     prepared: Prepared
     settings: Settings
@@ -106,11 +108,13 @@ class PassSetup:
             for batch in self.bare:
                 Walk.of(self.model, batch.to(self.model.device)).to(TRANSITION + 1)
 
-    def run_pass(self) -> None:
+    def run_pass(self, engine: Engine | None = None) -> Path:
         """The pass into a run directory of its own."""
-        with open_or_create(self._fresh_folder(), self.prepared.manifest) as writer:
-            run_pending(self.engine, self.prepared, writer)
+        folder = self._fresh_folder()
+        with open_or_create(folder, self.prepared.manifest) as writer:
+            run_pending(engine or self.engine, self.prepared, writer)
             writer.finish()
+        return folder
 
     def _fresh_folder(self) -> Path:
         return next(path for index in count() if not (path := self.scratch / f"run-{index}").exists())
@@ -118,13 +122,11 @@ class PassSetup:
 
 def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
     """Loads the model with random weights and plans the pass; `scratch` holds its configuration and its runs."""
-    folder = scratch / "model"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(wanted.config))
+    folder = model_folder(wanted.config, scratch)
     settings = Settings.of(
         [TRANSITION],
         [],
-        Level.GRID,
+        wanted.level,
         batch=BatchPolicy.parse("auto"),
         unit_size=wanted.unit_size,
         scalar_checks=wanted.scalar_checks,
@@ -150,7 +152,15 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
         questions = encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
         batches += plan_batches(questions, on_device.batch)
     bare = [collate(batch).batch for batch in batches]
-    return PassSetup(engine, prepared, on_device, batches, bare, once, scratch)
+    return PassSetup(request, engine, prepared, on_device, batches, bare, once, scratch)
+
+
+def model_folder(config: dict[str, Any], scratch: Path) -> Path:
+    """A checkpoint's folder without its weights."""
+    folder = scratch / "model"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
 BARE = "the bare forward passes"
@@ -162,7 +172,7 @@ LENS = 5
 def rows(setting: Setting) -> list[Row]:
     """One row."""
     with tempfile.TemporaryDirectory() as scratch:
-        return [measure(set_up(_request(setting), Path(scratch)), setting)]
+        return [measure(set_up(request_of(setting), Path(scratch)), setting)]
 
 
 def measure(setup: PassSetup, setting: Setting) -> Row:
@@ -173,12 +183,12 @@ def measure(setup: PassSetup, setting: Setting) -> Row:
     judged = sizes.judged and setting.on_gpu
     goal = at_most("at most 8% over the bare forward passes", 1.08, bare.ratio(ours), judged=judged, against=BARE)
     what = "A whole pass, update 4→5, level grid with diagnostics, everything stored"
-    return Row("pass", what, setup.size, "s", ours, (bare,), (goal,), _figures(setup, clock))
+    return Row("pass", what, setup.size, "s", ours, (bare,), (goal,), pass_figures(setup, clock))
 
 
 def trace_rows(setting: Setting) -> list[Row]:
     """One row: a pass with a trace and a lens of five tokens against the same pass without."""
-    wanted, sizes, clock = _request(setting), setting.sizes, Clock(setting.device, host=True)
+    wanted, sizes, clock = request_of(setting), setting.sizes, Clock(setting.device, host=True)
     with tempfile.TemporaryDirectory() as scratch:
         plain = set_up(wanted, Path(scratch) / "plain")
         traced = set_up(dataclasses.replace(wanted, lens=LENS), Path(scratch) / "traced")
@@ -194,10 +204,10 @@ def trace_rows(setting: Setting) -> list[Row]:
         )
         size = traced.size | {"depths": TRANSITION + 1}
         what = "The same pass with a trace of every loop and a lens of five tokens"
-        return [Row("trace", what, size, "s", ours, (without,), (goal,), _figures(traced, clock))]
+        return [Row("trace", what, size, "s", ours, (without,), (goal,), pass_figures(traced, clock))]
 
 
-def _figures(setup: PassSetup, clock: Clock) -> dict[str, float]:
+def pass_figures(setup: PassSetup, clock: Clock) -> dict[str, float]:
     """Where the time of one more pass goes, in seconds, and its peak of memory."""
     on_gpu = clock.device.type == "cuda"
     if on_gpu:
@@ -212,7 +222,8 @@ def _figures(setup: PassSetup, clock: Clock) -> dict[str, float]:
     return figures
 
 
-def _request(setting: Setting) -> PassRequest:
+def request_of(setting: Setting) -> PassRequest:
+    """GSM8K with a model of Ouro-1.4B's size on a GPU; something small elsewhere."""
     device = str(setting.device)
     if setting.quick:
         return PassRequest(TINY, device, str(EMBEDDED / "toy-ouro"), "arithmetic", None, limit=8, unit_size=4)

@@ -30,9 +30,13 @@ else:
     constexpr = getattr(tl, "constexpr", None)
 
 
+VARYING = ("tokens", "rows", "positions", "splits", "tiles_per_split", "size", "count")
+"""Arguments that differ from batch to batch: a kernel is not compiled anew for those that are 1 or divisible by 16."""
+
+
 def jit(kernel: Callable[..., Any]) -> Any:
     """`triton.jit` where there is Triton."""
-    return kernel if triton is None else triton.jit(kernel)
+    return kernel if triton is None else triton.jit(kernel, do_not_specialize=VARYING)
 
 
 def constant(value: float) -> Any:

@@ -2,7 +2,8 @@
 
 Workers measure and return their tables; the driver alone writes, so a run directory needs no locking across
 machines and its records are those of the local engine. The driver loads no weights: a worker tells it what it must
-know of the model. A unit whose worker died is given to another one. While it waits, the driver asks every second
+know of the model. A worker is given several units at a time, which follow each other without a pause, and fewer of them
+towards the end; units whose worker died are given to another one. While it waits, the driver asks every second
 whether Ray is still there: Ray itself would wait for a minute, then end the process, or wait for ever.
 """
 
@@ -27,12 +28,11 @@ from loopscope.errors import LoopscopeError, answers_command_line, command_line_
 from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.plan import ModelFacts, PlannedTask, Request
 from loopscope.measuring.ray_guard import RayGuard, guarded
-from loopscope.measuring.worker import FindTask, LocalEngine, MeasuredBatch, Step
+from loopscope.measuring.worker import FindTask, GivenUnit, LocalEngine, MeasuredBatch, Step
 from loopscope.models.identity import model_identity, own_modules
 from loopscope.models.in_memory import is_factory
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.run_directory import WorkUnit
-from loopscope.tasks.encoding import LoadedTask, Row
 
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_BETWEEN_CHECKS = 1.0
@@ -63,10 +63,10 @@ class ReplicaWorker:
         with command_line_words(self._for_command_line):
             return self._engine.tokenizer
 
-    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> Iterator[Step]:
-        """One unit, whose rows are these, after its batches."""
+    def measure(self, units: Sequence[GivenUnit]) -> Iterator[Step]:
+        """Each unit in order, after its batches."""
         with command_line_words(self._for_command_line):
-            yield from self._engine.measure(unit, task, rows)
+            yield from self._engine.measure(units)
 
 
 @dataclass
@@ -100,7 +100,7 @@ class RayEngine:
             self.close()
             raise
         self._count = workers or _default_workers(ray, on_gpu=on_gpu)
-        needed = {"num_gpus": 1} if on_gpu else {"num_cpus": 1}
+        needed = {"num_gpus": gpu_share(_gpus(ray), self._count)} if on_gpu else {"num_cpus": 1}
         self._actor: Any = self._ray.remote(**needed)(ReplicaWorker)
 
     def facts(self) -> ModelFacts:
@@ -129,19 +129,19 @@ class RayEngine:
         waiting = deque(_Job(unit) for unit in units)
         wanted = min(self._count, len(waiting))
         self._idle += [self._hire() for _ in range(wanted - len(self._idle))]
-        busy: dict[Any, tuple[Any, _Job]] = {}
+        busy: dict[Any, tuple[Any, deque[_Job]]] = {}
         while waiting or busy:
             while self._idle and waiting:
-                worker, job = self._idle.pop(), waiting.popleft()
-                planned = find(job.unit)
+                worker, jobs = self._idle.pop(), self._share(waiting)
                 measure = worker.measure.options(num_returns="streaming")
-                busy[measure.remote(job.unit, planned.task, _rows_of(job.unit, planned))] = (worker, job)
+                busy[measure.remote([_given(job.unit, find(job.unit)) for job in jobs])] = (worker, jobs)
             steps = self._first(busy)
-            worker, job = busy[steps]
+            worker, jobs = busy[steps]
             try:
                 step: Step = self._get(next(steps))
             except ray.exceptions.RayActorError as error:
                 del busy[steps]
+                job = jobs.popleft()  # the others have not begun
                 if job.attempt >= _ATTEMPTS:
                     raise LoopscopeError(
                         f"{job.attempt} workers died over {job.unit.task} rows {job.unit.start}-{job.unit.stop - 1}:"
@@ -149,18 +149,25 @@ class RayEngine:
                         f" {setting('batch_size')})"
                     ) from error
                 yield MeasuredBatch(-job.questions, -job.positions)
-                waiting.appendleft(_Job(job.unit, job.attempt + 1))
+                waiting.extendleft([*reversed(jobs), _Job(job.unit, job.attempt + 1)])
                 self._idle.append(self._hire())
                 continue
             if isinstance(step, MeasuredBatch):
-                job.questions += step.questions
-                job.positions += step.positions
+                jobs[0].questions += step.questions
+                jobs[0].positions += step.positions
                 yield step
                 continue
-            del busy[steps]
-            self._idle.append(worker)
+            job = jobs.popleft()
+            if not jobs:
+                del busy[steps]
+                self._idle.append(worker)
             lost = [f"unit {job.unit.name} measured again: its worker died"] if job.attempt > 1 else []
             yield dataclasses.replace(step, notices=[*lost, *step.notices])
+
+    def _share(self, waiting: deque[_Job]) -> deque[_Job]:
+        """The next jobs of a worker: half of its part of what is left, so that all end together, or everything."""
+        count = len(waiting) if self._count == 1 else max(1, len(waiting) // (2 * self._count))
+        return deque(waiting.popleft() for _ in range(count))
 
     def close(self) -> None:
         """End the workers, and Ray itself where this engine started it."""
@@ -239,9 +246,10 @@ def _made_portable(request: Request, cloudpickle: Any) -> list[ModuleType]:
     return modules
 
 
-def _rows_of(unit: WorkUnit, planned: PlannedTask) -> list[Row]:
-    """The rows of one unit, in a form that travels: a read-only mapping does not."""
-    return [dataclasses.replace(row, metadata=dict(row.metadata)) for row in planned.rows[unit.start : unit.stop]]
+def _given(unit: WorkUnit, planned: PlannedTask) -> GivenUnit:
+    """A unit with its rows in a form that travels: a read-only mapping does not."""
+    rows = [dataclasses.replace(row, metadata=dict(row.metadata)) for row in planned.rows[unit.start : unit.stop]]
+    return unit, planned.task, rows
 
 
 def connect(ray: Any, address: str | None, workers: int | None) -> RayGuard | None:
@@ -294,12 +302,25 @@ def _require_reachable(address: str) -> None:
 
 def _wants_gpu(ray: Any, device: str) -> bool:
     """Whether a replica needs a GPU; "auto" takes them where the cluster has some."""
-    gpus = ray.cluster_resources().get("GPU", 0)
+    gpus = _gpus(ray)
     if device.startswith("cuda") and not gpus:
         raise LoopscopeError(
             f"the Ray cluster has no GPU: use {setting('device', 'cpu')}, or add machines that have one"
         )
     return bool(gpus) and device.startswith(("cuda", "auto"))
+
+
+def _gpus(ray: Any) -> int:
+    return int(ray.cluster_resources().get("GPU", 0))
+
+
+def gpu_share(gpus: int, workers: int) -> float:
+    """What part of a GPU each worker asks for: a whole one, or less where several share one.
+
+    >>> gpu_share(8, 3), gpu_share(1, 2), gpu_share(8, 12)
+    (1.0, 0.5, 0.5)
+    """
+    return 1.0 / max(1, -(-workers // gpus))
 
 
 def _default_workers(ray: Any, *, on_gpu: bool) -> int:

@@ -214,6 +214,9 @@ class Worker:
 FindTask = Callable[[WorkUnit], PlannedTask]
 """From a unit to the task that it belongs to."""
 
+GivenUnit = tuple[WorkUnit, LoadedTask, Sequence[Row]]
+"""A unit, its task and its rows."""
+
 Step = Measured[WorkUnit] | MeasuredBatch
 """What an engine tells: each batch of a unit, then the unit."""
 
@@ -245,16 +248,12 @@ class LocalEngine:
 
     def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
         """Each unit in order; the next one is encoded meanwhile."""
+        planned = ((unit, find(unit)) for unit in units)
+        return self.measure((unit, of.task, of.rows[unit.start : unit.stop]) for unit, of in planned)
 
-        def encoded(unit: WorkUnit) -> tuple[WorkUnit, list[Question]]:
-            planned = find(unit)
-            return self._encoded(unit, planned.task, planned.rows[unit.start : unit.stop])
-
-        return self._worker.run(one_ahead(partial(encoded, unit) for unit in units))
-
-    def measure(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> Iterator[Step]:
-        """One unit, whose rows are these."""
-        yield from self._worker.run([self._encoded(unit, task, rows)])
+    def measure(self, given: Iterable[GivenUnit]) -> Iterator[Step]:
+        """The same with the rows of each unit at hand."""
+        return self._worker.run(one_ahead(partial(self._encoded, *unit) for unit in given))
 
     def _encoded(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> tuple[WorkUnit, list[Question]]:
         with stage("encode"):

@@ -1,5 +1,6 @@
 """The gain as slope plus accumulated curvature: Proposition (Pathwise Progress Decomposition)."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +88,12 @@ def pathwise_decomposition(
 
 def cell_weights(nodes: FloatArray, stencil: int) -> FloatArray:
     """Weights W with Σ_j f(t_j) W[j, ℓ] = ∫ (α - s) p(s) ds over cell ℓ, p interpolating `stencil` nodes around it."""
+    return _cell_weights(nodes.tobytes(), stencil)
+
+
+@lru_cache(maxsize=8)  # the same nodes for every question of a pass
+def _cell_weights(of_nodes: bytes, stencil: int) -> FloatArray:
+    nodes = np.frombuffer(of_nodes)
     points = min(stencil, nodes.size)
     weights = np.zeros((nodes.size, nodes.size - 1))
     powers = np.arange(points)
@@ -98,6 +105,7 @@ def cell_weights(nodes: FloatArray, stencil: int) -> FloatArray:
         # ∫₀¹ (left - x) x^k dx for each power k of the local coordinate x = (s - t_cell) / width.
         moments = left / (powers + 1) - 1 / (powers + 2)
         weights[members, cell] = width**2 * np.linalg.solve(np.vander(local, increasing=True).T, moments)
+    weights.setflags(write=False)
     return weights
 
 

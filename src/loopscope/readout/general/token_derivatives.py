@@ -69,7 +69,7 @@ def log_softmax_derivatives(scores_M: Tensor, derivatives_M: Sequence[Tensor], t
     return out
 
 
-_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}  # of logits at once, all Taylor coefficients counted
+_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 26}  # of logits at once, all Taylor coefficients counted
 
 
 @runtime_checkable

@@ -1,0 +1,64 @@
+"""`loopscope measure` on GSM8K from the command to its end: a process of its own with everything that comes once.
+
+Imports, the model, tokens, compilation, the pass, the store. On a GPU the first run has an empty cache of compiled
+kernels; the second finds them there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from loopscope.bench.clock import Measured
+from loopscope.bench.row import Reference, Row, Setting, at_most
+from loopscope.bench.whole_pass import TRANSITION, PassRequest, model_folder, request_of
+
+SECONDS = 14.0
+WARM = "the same with compiled kernels at hand"
+_START = "from loopscope.cli.app import run; run()"
+
+
+def rows(setting: Setting) -> list[Row]:
+    """One row."""
+    wanted = request_of(setting)
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        model = model_folder(wanted.config, scratch)
+        first = _seconds(wanted, model, scratch, "first")
+        references: tuple[Reference, ...] = ()
+        if setting.on_gpu:
+            references = (Reference(WARM, Measured.of([_seconds(wanted, model, scratch, "second")]), floor=True),)
+    judged = setting.sizes.judged and setting.on_gpu
+    goal = at_most(f"at most {SECONDS:g} s with compilation", SECONDS, first, judged=judged)
+    what = "`loopscope measure` from the command to its end, update 4→5, level grid, nothing compiled before"
+    return [Row("command", what, {"questions": wanted.limit}, "s", Measured.of([first]), references, (goal,))]
+
+
+def _seconds(wanted: PassRequest, model: Path, scratch: Path, name: str) -> float:
+    flags = {
+        "model": model,
+        "tasks": wanted.task,
+        "tokenizer": wanted.tokenizer,
+        "transitions": TRANSITION,
+        "limit": wanted.limit,
+        "unit-size": wanted.unit_size,
+        "device": wanted.device,
+        "dtype": "bfloat16",
+        "progress": "none",
+        "output": scratch / name,
+    }
+    if wanted.data_dir is not None:
+        flags["data-dir"] = wanted.data_dir
+    command = [sys.executable, "-c", _START, "measure", "--random-weights"]
+    command += [f"--{flag}={value}" for flag, value in flags.items()]
+    environment = os.environ | {"TRITON_CACHE_DIR": str(scratch / "kernels")}
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    seconds = time.perf_counter() - began
+    if done.returncode != 0:
+        raise RuntimeError(f"loopscope measure failed:\n{done.stderr}")
+    return seconds
