@@ -69,17 +69,17 @@ LEAST = 0.9
 def rows(setting: Setting) -> list[Row]:
     """The loops of each family, and Huginn's readout."""
     small = setting.quick or not setting.on_gpu
-    ouro = _build(Ouro, OuroConfig.from_json(TINY_OURO if small else OURO_SHAPE), setting.device)
+    ouro = build(Ouro, OuroConfig.from_json(TINY_OURO if small else OURO_SHAPE), setting.device)
     found = [_raced(setting, "loops", "Ouro" if small else "Ouro-1.4B", ouro, BareOuro, LOOPS)]
     del ouro
     config = published("nanbeige4.2-3b") | (TINY_NANBEIGE if small else {})
-    nanbeige = _build(Nanbeige, NanbeigeConfig.from_json(config), setting.device)
+    nanbeige = build(Nanbeige, NanbeigeConfig.from_json(config), setting.device)
     name = "Nanbeige" if small else "Nanbeige4.2-3B"
     found.append(_raced(setting, "loops:nanbeige", name, nanbeige, BareNanbeige, nanbeige.trained_depth))
     del nanbeige
     for size, counts in PARCAE[:1] if small else PARCAE:
         config = published(size) | (TINY_PARCAE if small else {})
-        parcae = _build(Parcae, ParcaeConfig.from_json(config), setting.device)
+        parcae = build(Parcae, ParcaeConfig.from_json(config), setting.device)
         name = "Parcae" if small else size.capitalize()
         for count in counts[:1] if small else counts:
             row_name = "loops:parcae" if small else f"loops:{size}" + (f"-{count}-rows" if count != ROWS else "")
@@ -146,7 +146,7 @@ def _raced(
 
 def _huginn(setting: Setting) -> list[Row]:
     small = setting.quick or not setting.on_gpu
-    model = _build(Huginn, HuginnConfig.from_json(TINY_HUGINN if small else HUGINN), setting.device)
+    model = build(Huginn, HuginnConfig.from_json(TINY_HUGINN if small else HUGINN), setting.device)
     assert isinstance(model, Huginn)
     ids = _ids(model, small)
     count, width = ids.shape
@@ -195,7 +195,8 @@ def _huginn(setting: Setting) -> list[Row]:
     ]
 
 
-def _build(model_class: type[LoopedModule], config: Any, device: torch.device) -> LoopedModule:
+def build(model_class: type[LoopedModule], config: Any, device: torch.device) -> LoopedModule:
+    """A model with random weights in BF16, ready."""
     with torch.device("meta"):
         model = model_class(config)  # type: ignore[call-arg]
     fill_randomly(model, device, torch.bfloat16, seed=0)

@@ -66,6 +66,7 @@ class PassRequest:
     scalar_checks: int = 16
     lens: int = 0
     level: Level = Level.GRID
+    share: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
         scalar_checks=wanted.scalar_checks,
         trace=wanted.lens > 0,
         lens=wanted.lens,
+        share_context=wanted.share,
     )
     request = Request(
         ModelRequest(str(folder), wanted.device, "bfloat16", None, True, 0, wanted.tokenizer),
@@ -144,14 +146,14 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
     loaded = time.perf_counter()
     prepared = prepare(request, request.data.load(), engine.facts(), engine.tokenizer)
     once = {"load": loaded - began, "plan": time.perf_counter() - loaded}
-    on_device = settings.on(engine.facts().device_type)
-    encoder = QuestionEncoder(engine.tokenizer, engine.facts().max_positions, "error")
+    on_device = request.settings_for(engine.facts())
+    encoder = QuestionEncoder(engine.tokenizer, engine.facts().max_positions, "error", share=wanted.share)
     batches: list[list[Question]] = []
     for unit in prepared.manifest.units():
         planned = prepared.task_of(unit)
         questions = encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
         batches += plan_batches(questions, on_device.batch)
-    bare = [collate(batch).batch for batch in batches]
+    bare = [collate(batch, on_device.batch).batch for batch in batches]
     return PassSetup(request, engine, prepared, on_device, batches, bare, once, scratch)
 
 

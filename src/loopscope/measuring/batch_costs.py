@@ -10,23 +10,25 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from loopscope.measuring.layout import Question, padded_tokens
+from loopscope.measuring.layout import Question, padded_tokens, run_tokens
+from loopscope.measuring.settings import BatchPolicy
 
 Floats = npt.NDArray[np.float64]
 Terms = tuple[float, float, float, float]
 
 
 class BatchSize(NamedTuple):
-    """What decides how long a batch takes."""
+    """What decides how long a batch takes; `unpadded` tokens run where it is not padded."""
 
     rows: int
     width: int
     scored: int = 0
+    unpadded: int | None = None
 
     @property
     def tokens(self) -> int:
-        """Padded tokens."""
-        return self.rows * self.width
+        """Tokens that run, padding included."""
+        return self.rows * self.width if self.unpadded is None else self.unpadded
 
     @property
     def terms(self) -> Terms:
@@ -34,10 +36,12 @@ class BatchSize(NamedTuple):
         return 1.0, self.tokens, self.scored, self.tokens * self.width
 
     @classmethod
-    def of(cls, batch: Sequence[Question]) -> BatchSize:
-        """That of some questions together."""
+    def of(cls, batch: Sequence[Question], policy: BatchPolicy | None = None) -> BatchSize:
+        """That of some questions together, padded where the policy does not say otherwise."""
         width = max(question.width for question in batch)
-        return cls(padded_tokens(batch) // width, width, sum(question.example.prediction_count for question in batch))
+        scored = sum(question.example.prediction_count for question in batch)
+        unpadded = None if policy is None or policy.padding != "none" else run_tokens(batch, policy)
+        return cls(padded_tokens(batch) // width, width, scored, unpadded)
 
 
 class AnswerSize(NamedTuple):

@@ -167,7 +167,7 @@ class _Comparison:
     @torch.no_grad()
     def _walks(self, batch: Sequence[Question], where: str) -> None:
         model = self._sources.model
-        packing = collate(batch).to(model.device)
+        packing = collate(batch, self._settings.batch).to(model.device)
         states = walked(model, packing, self._loops, self._further)
         alone = walked(model, packing, self._loops, self._loops)
         self._prefix.see(list(zip(states, alone, strict=True)), where)

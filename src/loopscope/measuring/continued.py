@@ -55,6 +55,11 @@ class StateSource:
         return kept
 
     @property
+    def padding(self) -> str:
+        """How its batches were padded."""
+        return self._run.manifest.batch.padding
+
+    @property
     def identity(self) -> dict[str, Any]:
         """How a manifest names it."""
         return {

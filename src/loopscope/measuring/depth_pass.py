@@ -14,7 +14,6 @@ Shapes: R sequences, S positions, D hidden width, B questions.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,6 +37,7 @@ from loopscope.measuring.trace import Trace
 from loopscope.measuring.trajectories import Trajectories
 from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned, stacked
 from loopscope.measuring.update import Update, update_columns
+from loopscope.models.packing import Packing
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, read, readout_asks_context
 from loopscope.readout.affine.sources import full_precision_products
@@ -119,11 +119,14 @@ class Trip:
         start: Midway | None = None,
     ) -> None:
         self._model, self._settings, self._careful, self._start = model, settings, careful, start
-        packing, device = collate(questions), model.device
+        packing, device = collate(questions, settings.batch), model.device
         own = packing.sequences is packing.batch
         batch = pinned(packing.batch, device)
         sequences = batch if own else pinned(packing.sequences, device)
-        self._packing = dataclasses.replace(packing, batch=batch, sequences=sequences).to(device)
+        place_RS = packing.place_RS
+        if place_RS is not None and device.type == "cuda":
+            place_RS = place_RS.pin_memory()
+        self._packing = Packing(batch, sequences, place_RS).to(device)
         self._layout = Layout.of(questions, self._packing.sequences, device)
         self._readout = readout_of(model, getattr(torch, settings.readout_dtype), careful=careful)
         self._ways_again: set[str] = set()

@@ -26,6 +26,7 @@ from loopscope.measuring.layout import Question, plan_batches
 from loopscope.measuring.own_answers import OwnAnswers, own_answers
 from loopscope.measuring.plan import Encodings, Request
 from loopscope.measuring.run import chat_of, prepare
+from loopscope.measuring.settings import BatchPolicy
 from loopscope.measuring.transfer import stacked
 from loopscope.measuring.worker import LocalEngine, Measured, Worker, release
 from loopscope.store.run_directory import WorkUnit
@@ -141,7 +142,7 @@ def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
     engine = LocalEngine(request)
     if as_chat:  # the template is the tokenizer's, which may be the model's
         loaded = request.data.load(chat_of(engine.tokenizer))
-    settings = request.settings.on(engine.facts().device_type)
+    settings = request.settings_for(engine.facts())
     prepared = prepare(request, loaded, engine.facts(), engine.tokenizer)
     batches: list[_Planned] = []
     for unit in prepared.manifest.units():
@@ -149,10 +150,11 @@ def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
         questions = engine.encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
         stored = None if engine.stored is None else engine.stored(unit)
         cut = plan_batches(questions, settings.batch) if stored is None else stored.batches(questions)
-        batches += [_Planned(unit, batch, BatchSize.of(batch)) for batch in cut]
+        batches += [_Planned(unit, batch, BatchSize.of(batch, settings.batch)) for batch in cut]
     loading = time.perf_counter() - began
     answers = own_answers(engine.model, engine.tokenizer, settings)
-    timings = _timed(Worker(engine.model, settings, stored=engine.stored), answers, batches, seconds)
+    worker = Worker(engine.model, settings, stored=engine.stored)
+    timings = _timed(worker, answers, batches, settings.batch, seconds)
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
     fits = [Fit.of(*part) for part in parts]
     totals = _totals(fits, batches)
@@ -203,7 +205,9 @@ class _Timings(NamedTuple):
     states_per_token: float
 
 
-def _timed(worker: Worker, answers: OwnAnswers | None, batches: Sequence[_Planned], budget: float) -> _Timings:
+def _timed(
+    worker: Worker, answers: OwnAnswers | None, batches: Sequence[_Planned], policy: BatchPolicy, budget: float
+) -> _Timings:
     """Groups of batches in an order in which any beginning has all sizes, after one batch of each task and size."""
     ordered = sorted(batches, key=lambda batch: -batch.size.tokens)
     groups = [ordered[start : start + IN_A_ROW] for start in range(0, len(ordered), IN_A_ROW)]
@@ -227,12 +231,14 @@ def _timed(worker: Worker, answers: OwnAnswers | None, batches: Sequence[_Planne
         between = time.perf_counter()
         found = _measured(worker, asked)
         passed.seconds.append(time.perf_counter() - between)
-        passed.sizes.append(GroupSize([BatchSize.of(batch) for _, batch in asked]))
+        sizes = [BatchSize.of(batch, policy) for _, batch in asked]
+        passed.sizes.append(GroupSize(sizes))
         answered.seconds.append(between - start)
         answered.sizes.append(GroupSize([AnswerSize.of(batch.questions) for batch in groups[place]]))
+        tokens += sum(size.tokens for size in sizes)
         for (_, asked_of), measured in zip(asked, found, strict=True):
             alike[tuple(measured.tables["questions"])].append(measured.tables)
-            questions, tokens = questions + len(asked_of), tokens + BatchSize.of(asked_of).tokens
+            questions += len(asked_of)
             states += 0 if measured.states is None else len(measured.states)
     release()
     stored = [_disk(tables) for tables in alike.values()]

@@ -150,9 +150,19 @@ def groups_within(counts: Sequence[int], most: int) -> Iterator[range]:
         yield range(start, len(counts))
 
 
-def collate(questions: Sequence[Question]) -> Packing:
-    """The sequences of the questions, one after the other, padded on the right; what options share stands once."""
-    return pack([q.group for q in questions])
+def run_tokens(questions: Sequence[Question], policy: BatchPolicy) -> int:
+    """Tokens of a batch that a model runs, with padding where there is any."""
+    if policy.padding == "none":
+        return sum(q.group.tokens for q in questions)
+    return padded_tokens(questions)
+
+
+def collate(questions: Sequence[Question], policy: BatchPolicy | None = None) -> Packing:
+    """The sequences of the questions, one after the other; what options share stands once.
+
+    Padded on the right, or all in one row where the policy says so.
+    """
+    return pack([q.group for q in questions], unpadded=policy is not None and policy.padding == "none")
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,14 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.continued import StateSource
 from loopscope.measuring.data_request import DataRequest, absolute
 from loopscope.measuring.layout import Question, Span
 from loopscope.measuring.model_request import ModelRequest
 from loopscope.measuring.settings import LongPolicy, Prompting, Settings
 from loopscope.models.identity import model_identity
 from loopscope.models.initial_state import InitialState, Rule
+from loopscope.models.layers.varlen import runs_unpadded
 from loopscope.models.load import ModelCard, card_of
 from loopscope.models.packing import common_prefix
 from loopscope.models.protocol import LoopedModel
@@ -55,6 +57,11 @@ class Request:
         """The same request, which loads a tokenizer only if there are texts."""
         texts = any(task.encoding != "ids" for task in loaded)
         return dataclasses.replace(self, model=dataclasses.replace(self.model, needs_tokenizer=texts))
+
+    def settings_for(self, facts: ModelFacts) -> Settings:
+        """The settings with batches that suit the model; those of a run that is gone on from stay as they are."""
+        padded = self.source is not None and StateSource(self.source).padding == "right"
+        return self.settings.on(facts.device_type, unpadded=facts.unpadded and not padded)
 
     def as_event(self) -> dict[str, Any]:
         """What the log keeps of the call, from which `replay` finds the sources again."""
@@ -109,6 +116,7 @@ class ModelFacts:
         seeds: of what is drawn at random, by name: random weights, an initial state.
         initial_state: the rule by which H_0 is drawn, if it is.
         shares_context: whether it runs options that share a row.
+        unpadded: whether it runs all sequences of a batch in one row, without padding.
         trained_clock: steps after which a step that knows its time leaves what it was trained for; else None.
         args: what its factory was called with.
     """
@@ -123,6 +131,7 @@ class ModelFacts:
     trained_clock: int | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
     initial_state: Rule | None = None
+    unpadded: bool = False
 
     def leaving_clock(self, deepest: int) -> str | None:
         """The line about steps that leave the trained time, where the deepest state asked for needs such steps."""
@@ -162,6 +171,7 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         card.trained_clock,
         card.args,
         _rule(model),
+        runs_unpadded(model),
     )
 
 
@@ -326,7 +336,9 @@ def build_manifest(
         device=facts.device_name,
         libraries={"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
         seeds=facts.seeds,
-        batch=BatchInfo(policy=batch.name, size=batch.size, token_budget=batch.budget),
+        batch=BatchInfo(
+            policy=batch.name, size=batch.size, token_budget=batch.budget, padding=batch.padding or "right"
+        ),
         unit_size=settings.unit_size,
         settings={
             "scalar_checks": settings.scalar_checks,

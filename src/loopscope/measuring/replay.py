@@ -358,7 +358,7 @@ def _settings(manifest: Manifest) -> Settings:
         manifest.level,
         tokens=manifest.tokens,
         paths=manifest.paths,
-        batch=BatchPolicy(batch.policy, batch.size, batch.token_budget),  # type: ignore[arg-type]
+        batch=BatchPolicy(batch.policy, batch.size, batch.token_budget, batch.padding),  # type: ignore[arg-type]
         unit_size=manifest.unit_size,
         readout_dtype=manifest.dtypes.readout,
         **{name: value for name, value in rest.items() if name not in ("model_args", "initial_state")},

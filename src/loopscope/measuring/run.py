@@ -130,7 +130,7 @@ def prepare(
     command_line: Sequence[str] = (),
 ) -> Prepared:
     """Choose the rows that fit and say what identifies the run."""
-    settings = request.settings.on(facts.device_type)
+    settings = request.settings_for(facts)
     check_sharing(settings, facts)
     if settings.certify:
         remedy = f"leave out {setting('certify', True)}"

@@ -70,18 +70,20 @@ class BatchPolicy:
             or "paper" (source order, two questions, natural padding).
         size: questions in a batch; None for "tokens".
         budget: padded tokens in a batch; None unless "tokens".
+        padding: "right", or "none" where a model runs the sequences of a batch in one row; None until `on` decides.
     """
 
     name: Literal["tokens", "questions", "paper"]
     size: int | None = None
     budget: int | None = None
+    padding: Literal["right", "none"] | None = None
 
     @classmethod
     def parse(cls, given: str | int) -> BatchPolicy:
         """`auto`, `paper` or a number of questions.
 
         >>> BatchPolicy.parse("8")
-        BatchPolicy(name='questions', size=8, budget=None)
+        BatchPolicy(name='questions', size=8, budget=None, padding=None)
         """
         if given == "auto":
             return cls("tokens", budget=_CPU_BUDGET)
@@ -95,11 +97,14 @@ class BatchPolicy:
             )
         return cls("questions", size=whole("batch_size", size, 1, MOST_QUESTIONS))
 
-    def on(self, device_type: str) -> BatchPolicy:
-        """The same policy with the token budget that suits a kind of device."""
-        if self.budget is None:
-            return self
-        return dataclasses.replace(self, budget=_BUDGETS.get(device_type, _CPU_BUDGET))
+    def on(self, device_type: str, *, unpadded: bool = False) -> BatchPolicy:
+        """The same policy as it suits a kind of device and a model that may run without padding.
+
+        The paper's batches are padded, and what was padded once stays so.
+        """
+        none = unpadded and self.name != "paper" and self.padding != "right"
+        budget = None if self.budget is None else _BUDGETS.get(device_type, _CPU_BUDGET)
+        return dataclasses.replace(self, budget=budget, padding="none" if none else "right")
 
 
 @dataclass(frozen=True)
@@ -214,9 +219,9 @@ class Settings:
         chosen = Level(choice("level", level, list(Level)))
         return cls(updates, tuple(sorted(stored)), chosen, **rest)
 
-    def on(self, device_type: str) -> Settings:
-        """The same settings with batches that suit a kind of device."""
-        return dataclasses.replace(self, batch=self.batch.on(device_type))
+    def on(self, device_type: str, *, unpadded: bool = False) -> Settings:
+        """The same settings with batches that suit a kind of device and a model that may run without padding."""
+        return dataclasses.replace(self, batch=self.batch.on(device_type, unpadded=unpadded))
 
     def chosen(self) -> dict[str, Any]:
         """What is not as it is by default, for a manifest: a run from before there was a choice then still replays."""

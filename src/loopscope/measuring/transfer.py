@@ -35,6 +35,8 @@ def pinned(batch: Batch, device: torch.device) -> Batch:
         return batch
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     held: dict[str, Any] = {name: value.pin_memory() for name, value in fields.items() if isinstance(value, Tensor)}
+    if batch.parts is not None:
+        held["parts"] = batch.parts.moved(Tensor.pin_memory)
     return dataclasses.replace(batch, **held)
 
 

@@ -226,8 +226,8 @@ class LocalEngine:
 
     def __init__(self, request: Request) -> None:
         self.model = request.model.load()
-        settings = request.settings.on(self.model.device.type)
         self._facts = facts_of(self.model)
+        settings = request.settings_for(self._facts)
         if card_of(self.model).is_own:
             checked(self.model).require()
         self.tokenizer = request.model.load_tokenizer(self.model)

@@ -37,6 +37,8 @@ class LoopedModule(nn.Module):
     max_positions: int | None = None
     shares_context: bool = False
     """Whether `embed` and `step` heed `Batch.segments` and `Batch.position_ids`; `attention.surroundings` does."""
+    unpadded: bool = False
+    """Whether they heed `Batch.parts` besides; `attention.surroundings` and `attention.attend` do."""
     eos_ids: tuple[int, ...] = ()
     trained_clock: int | None = None
     """Steps after which a step that knows its time leaves what it was trained for; None where steps do not know it."""
@@ -182,6 +184,8 @@ class LoopedModule(nn.Module):
             )
         if batch.segments is not None and not self.shares_context:
             raise LoopscopeError(f"{self.name} reads every row as one sequence; leave segments out")
+        if batch.parts is not None and not self.unpadded:
+            raise LoopscopeError(f"{self.name} reads every row as one sequence; leave parts out")
         state = batch.initial_state
         if state is not None and state.shape[-1] != self.hidden_size:
             raise LoopscopeError(

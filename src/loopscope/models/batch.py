@@ -6,7 +6,7 @@ Shapes: B rows (sequences), S positions, D hidden width.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,44 @@ from torch import Tensor
 from loopscope.errors import LoopscopeError
 
 Padding = Literal["none", "right", "left"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How sequences of any lengths stand one after the other in the one row of a batch, without padding.
+
+    A part is a stretch of the row whose positions are asked together: a sequence, or what several sequences share, or
+    what is one's own beside that. The keys of a part end where the part ends: its last position sees all of them, the
+    one before it all but the last, and so on.
+
+    Attributes:
+        queries: where each part begins in the row, and where the last one ends, [parts + 1] int32.
+        keys: where the keys of each part begin, counted through, and where the last ones end, [parts + 1] int32.
+        places: which position of the row each of these keys is, [keys] int64; None where every part sees itself alone.
+        longest: positions of the longest part.
+        longest_keys: the most keys that a part has.
+        owner_1N: which entry of `Batch.source_rows` each position belongs to, [1, N].
+        lengths: the longest sequence of each of these entries.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    places: Tensor | None
+    longest: int
+    longest_keys: int
+    owner_1N: Tensor
+    lengths: tuple[int, ...]
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Parts:
+        """The same with every tensor moved."""
+        places = None if self.places is None else move(self.places)
+        return dataclasses.replace(
+            self,
+            queries=move(self.queries),
+            keys=move(self.keys),
+            places=places,
+            owner_1N=move(self.owner_1N),
+        )
 
 
 @dataclass(frozen=True)
@@ -33,9 +71,12 @@ class Batch:
         segments: [B, S] int64 where a row holds several sequences that begin alike (`packing`): 0 for what they
             share, k for what is the k-th one's own. A position sees what came before in segment 0 and its own.
             Only models with `shares_context` read it.
+        parts: how the sequences of the batch stand in its one row, where they do so without padding (`packing`). Only
+            models with `unpadded` read it.
         prompt_lengths: [B] int64, how many tokens of each row are its prompt, where that is known. Models whose prompt
             attends both ways read it.
-        source_rows: the benchmark row each sequence comes from; it seeds a drawn initial state.
+        source_rows: the benchmark row each sequence comes from; it seeds a drawn initial state. With `parts`, of what
+            `Parts.owner_1N` counts.
         initial_state: [B, S, D]: start the recurrence here instead of at the family's own H_0.
         padding: "none"; "right" (every row's valid tokens come first); "left" (any other arrangement).
         highest_id: the largest token id.
@@ -55,6 +96,7 @@ class Batch:
     segments: Tensor | None = None
     reach: int | None = None
     prompt_lengths: Tensor | None = None
+    parts: Parts | None = None
 
     def __post_init__(self) -> None:
         ids = self.input_ids
@@ -68,9 +110,10 @@ class Batch:
                 raise LoopscopeError(
                     f"{name} has shape {list(given.shape)} but input_ids {list(ids.shape)}; give them one shape"
                 )
-        if self.source_rows is not None and len(self.source_rows) != ids.shape[0]:
+        sources = ids.shape[0] if self.parts is None else len(self.parts.lengths)
+        if self.source_rows is not None and len(self.source_rows) != sources:
             raise LoopscopeError(
-                f"source_rows names {len(self.source_rows)} rows for a batch of {ids.shape[0]}; name one a row"
+                f"source_rows names {len(self.source_rows)} rows for a batch of {sources}; name one a row"
             )
         if self.prompt_lengths is not None and self.prompt_lengths.shape != ids.shape[:1]:
             raise LoopscopeError(
@@ -82,7 +125,7 @@ class Batch:
                 f"initial_state has shape {list(self.initial_state.shape)} but input_ids {list(ids.shape)}; "
                 "give one state a position"
             )
-        if self.segments is not None and self.position_ids is None:
+        if self.is_packed and self.position_ids is None:
             raise LoopscopeError("segments begin again at a position of their own; give position_ids along with them")
         if self.attention_mask.dtype != torch.bool:
             object.__setattr__(self, "attention_mask", self.attention_mask != 0)
@@ -95,6 +138,11 @@ class Batch:
         if self.reach is None:
             reach = ids.shape[1] if self.position_ids is None else int(self.position_ids.max()) + 1
             object.__setattr__(self, "reach", reach)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a row holds more than one sequence."""
+        return self.segments is not None or self.parts is not None
 
     @classmethod
     def of(cls, input_ids: Tensor) -> Batch:
@@ -160,6 +208,7 @@ class Batch:
             initial_state=move(self.initial_state),
             segments=move(self.segments),
             prompt_lengths=move(self.prompt_lengths),
+            parts=None if self.parts is None else self.parts.moved(lambda held: held.to(device, non_blocking=True)),
         )
 
 

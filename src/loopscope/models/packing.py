@@ -1,4 +1,4 @@
-"""Sequences that begin alike in one row, so that what they share is computed once (`--share-context`).
+"""Sequences side by side in one row: those that begin alike (`--share-context`), or all of a batch, without padding.
 
     [shared tokens] [rest of sequence 1] [rest of sequence 2] …
 
@@ -7,7 +7,11 @@ The rest of a sequence continues at the position where the shared tokens end, an
 order in which attention is summed. `Packing.separate` gives the states of each sequence its own row back, padded on
 the right, as everything that reads states expects: a readout that attends would take a packed row for one sequence.
 
-Shapes: B rows, T positions of a packed row, R sequences, S positions of the longest, D hidden width.
+Without padding, all of that stands in one row, question after question, and `Batch.parts` says which stretches of it
+see which.
+
+Shapes: B rows, T positions of a packed row, R sequences, S positions of the longest, N positions of all sequences, D
+hidden width.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.models.batch import Batch
+from loopscope.models.batch import Batch, Parts
 
 
 class Group(NamedTuple):
@@ -42,7 +47,13 @@ class Group(NamedTuple):
     def width(self) -> int:
         """Tokens of its longest row."""
         lengths = [len(sequence) for sequence in self.sequences]
-        return sum(lengths) - self.shared * (len(lengths) - 1) if self.shared else max(lengths)
+        return self.tokens if self.shared else max(lengths)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that run, without padding."""
+        lengths = [len(sequence) for sequence in self.sequences]
+        return sum(lengths) - self.shared * (len(lengths) - 1)
 
 
 @dataclass(frozen=True)
@@ -91,12 +102,15 @@ def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     return most
 
 
-def pack(groups: Sequence[Group]) -> Packing:
-    """The groups one after the other, each in one row or a row a sequence, padded on the right.
+def pack(groups: Sequence[Group], *, unpadded: bool = False) -> Packing:
+    """The groups one after the other, each in one row or a row a sequence, padded on the right; or all in one row.
 
     >>> packing = pack([Group([[5, 6, 7], [5, 6, 8, 9]], 2), Group([[3, 4]])])
     >>> packing.batch.input_ids.tolist(), packing.place_RS.tolist()
     ([[5, 6, 7, 8, 9], [3, 4, 0, 0, 0]], [[0, 1, 2, 0], [0, 1, 3, 4], [5, 6, 5, 5]])
+    >>> packing = pack([Group([[5, 6, 7], [5, 6, 8, 9]], 2), Group([[3, 4]])], unpadded=True)
+    >>> packing.batch.input_ids.tolist(), packing.batch.position_ids.tolist()
+    ([[5, 6, 7, 8, 9, 3, 4]], [[0, 1, 2, 2, 3, 0, 1]])
     """
     prompts = [group.prompts for group in groups if group.prompts is not None]
     sequences = Batch.from_rows(
@@ -104,6 +118,8 @@ def pack(groups: Sequence[Group]) -> Packing:
         source_rows=[group.source_row for group in groups for _ in group.sequences],
         prompt_lengths=[length for own in prompts for length in own] if len(prompts) == len(groups) else None,
     )
+    if unpadded:
+        return _one_row(groups, sequences)
     if not any(group.shared for group in groups):
         return Packing(sequences, sequences)
     laid = [row for group in groups for row in _rows(group)]
@@ -120,6 +136,36 @@ def pack(groups: Sequence[Group]) -> Packing:
     sources = [group.source_row for group in groups for _ in range(group.rows)]
     batch = Batch(plain.input_ids, plain.attention_mask, positions, sources, segments=segments)
     return Packing(batch, sequences, torch.tensor(place_RS))
+
+
+def _one_row(groups: Sequence[Group], sequences: Batch) -> Packing:
+    """All groups in one row."""
+    rows = [row for group in groups for row in _rows(group)]
+    widths = [len(row.ids) for row in rows]
+    begins = (np.cumsum(widths) - widths).tolist()
+    longest = sequences.input_ids.shape[1]
+    asked, seen, place_RS = [], [], []
+    for begin, row in zip(begins, rows, strict=True):
+        shared = row.segments.count(0)
+        own = [place for place in row.places if len(place) > shared]
+        asked += [shared, *(len(place) - shared for place in own)]
+        seen += [begin + np.asarray(place) for place in (range(shared), *own)]
+        place_RS += [np.pad(begin + np.asarray(place), (0, longest - len(place)), mode="edge") for place in row.places]
+    known = [len(places) for places in seen]
+    parts = Parts(
+        torch.tensor([0, *np.cumsum(asked)], dtype=torch.int32),
+        torch.tensor([0, *np.cumsum(known)], dtype=torch.int32),
+        torch.from_numpy(np.concatenate(seen)) if asked != known else None,
+        max(asked),
+        max(known),
+        torch.from_numpy(np.repeat(np.arange(len(rows)), widths))[None],
+        tuple(max(map(len, row.places)) for row in rows),
+    )
+    ids, positions = ([entry for row in rows for entry in getattr(row, name)] for name in ("ids", "positions"))
+    valid = torch.ones(1, len(ids), dtype=torch.bool)
+    sources = [group.source_row for group in groups for _ in range(group.rows)]
+    batch = Batch(torch.tensor([ids]), valid, torch.tensor([positions]), sources, parts=parts)
+    return Packing(batch, sequences, torch.from_numpy(np.stack(place_RS)))
 
 
 class _Row(NamedTuple):

@@ -190,7 +190,7 @@ class HrmText(LoopedModule):
         self.eos_ids = config.eos_ids
         self.trained_depth = config.trained_depth
         # A prompt that attends both ways would have to be shared as a whole.
-        self.shares_context = not config.prefix
+        self.shares_context = self.unpadded = not config.prefix
         way = "the prompt attends both ways" if config.prefix else "causal attention"
         self.boundary = (
             "the slow state z_H after an H cycle, just before the language-model head "

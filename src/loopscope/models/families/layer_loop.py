@@ -101,6 +101,7 @@ class LayerLoop(LoopedModule):
     name = "loop"
     trained_depth = 1
     shares_context = True
+    unpadded = True
 
     def __init__(self, config: LayerLoopConfig) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ class LayerLoop(LoopedModule):
         self.check_batch(batch)
         if batch.padding == "left":
             raise LoopscopeError(f"{self.name} needs padding on the right (Batch.from_rows pads so)")
-        if batch.position_ids is not None and batch.segments is None:
+        if batch.position_ids is not None and not batch.is_packed:
             raise LoopscopeError(f"{self.name} counts positions from 0; leave position_ids out")
         batch = batch.to(self.device)
         return self._context(batch, surroundings(batch, self.config.rotary, self.dtype))

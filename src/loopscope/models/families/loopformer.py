@@ -171,6 +171,7 @@ class TimedLoop(LoopedModule):
 
     boundary = "the residual stream after the shared blocks, before the last norm"
     shares_context = True
+    unpadded = True
     knows_step_size: bool
 
     def __init__(self, config: LoopFormerConfig) -> None:

@@ -145,6 +145,7 @@ class LoopUS(LoopedModule):
     family = "loopus"
     name = "loopus"
     shares_context = True
+    unpadded = True
     boundary = "the state after the update gate, before the decoder's layers"
 
     def __init__(self, config: LoopUSConfig) -> None:
@@ -190,7 +191,7 @@ class LoopUS(LoopedModule):
         self.check_batch(batch)
         if batch.padding == "left":
             raise LoopscopeError(f"{self.name} needs padding on the right (Batch.from_rows pads so)")
-        if batch.position_ids is not None and batch.segments is None:
+        if batch.position_ids is not None and not batch.is_packed:
             raise LoopscopeError(f"{self.name} counts positions from 0; leave position_ids out")
         batch = batch.to(self.device)
         return self._context(batch, surroundings(batch, self.config.rotary, self.dtype))

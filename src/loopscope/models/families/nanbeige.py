@@ -100,6 +100,7 @@ class Nanbeige(LoopedModule):
     family = "nanbeige"
     name = "nanbeige"
     shares_context = True
+    unpadded = True
     boundary = "the shared stack's output after its norm, just before the language-model head"
 
     def __init__(self, config: NanbeigeConfig) -> None:

@@ -127,6 +127,7 @@ class Ouro(LoopedModule):
     family = "ouro"
     name = "ouro"
     shares_context = True
+    unpadded = True
     boundary = "the shared stack's output after its norm, just before the language-model head"
 
     def __init__(self, config: OuroConfig) -> None:

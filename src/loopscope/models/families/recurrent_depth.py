@@ -172,6 +172,7 @@ class RecurrentDepth(LoopedModule):
 
     boundary = "the recurrent core's raw output, before the coda"
     shares_context = True
+    unpadded = True
     norm_before_coda: bool = False
     readout_parts: tuple[str, ...] = ("coda", "ln_f")
 
@@ -231,7 +232,7 @@ class RecurrentDepth(LoopedModule):
             raise LoopscopeError(
                 f"{self.name} reads padding as text when it comes first; pad on the right (Batch.from_rows does)"
             )
-        if batch.position_ids is not None and batch.segments is None:
+        if batch.position_ids is not None and not batch.is_packed:
             raise LoopscopeError(f"{self.name} counts positions from 0; leave position_ids out")
         state = self._drawn(batch) if batch.initial_state is None else batch.initial_state.to(self.device, self.dtype)
         batch = batch.to(self.device)
@@ -243,16 +244,22 @@ class RecurrentDepth(LoopedModule):
         return around
 
     def _drawn(self, batch: Batch) -> Tensor:
-        rows = batch.source_rows if batch.source_rows is not None else [0] * batch.input_ids.shape[0]
-        if batch.segments is None:
+        parts = batch.parts
+        count = batch.input_ids.shape[0] if parts is None else len(parts.lengths)
+        rows = batch.source_rows if batch.source_rows is not None else [0] * count
+        if not batch.is_packed:
             return self.draw_initial_state(rows, batch.attention_mask.sum(dim=1).tolist(), batch.input_ids.shape[1])
-        if (rule := self.initial_state.rule) != "question":
+        shares = parts is None or parts.places is not None
+        if shares and (rule := self.initial_state.rule) != "question":
             raise LoopscopeError(f'the rule "{rule}" draws a sequence by its length; run sequences one to a row')
         assert batch.position_ids is not None
         assert batch.reach is not None
+        positions = batch.position_ids.to(self.device)
+        if parts is not None:
+            return self.draw_initial_state(rows, parts.lengths, batch.reach)[parts.owner_1N.to(self.device), positions]
         counted = self.draw_initial_state(rows, [batch.reach] * len(rows), batch.reach)
-        positions, mask = (given.to(self.device)[..., None] for given in (batch.position_ids, batch.attention_mask))
-        return counted.gather(1, positions.expand(-1, -1, counted.shape[2])) * mask
+        valid = batch.attention_mask.to(self.device)[..., None]
+        return counted.gather(1, positions[..., None].expand(-1, -1, counted.shape[2])) * valid
 
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
         """H_0 for rows of the given lengths, [B, width, D] on the model's device; zero at padding."""

@@ -4,7 +4,8 @@
 
 over the keys a query may see. Query head h reads key-value head h // (H / K). With no padding, or padding on
 the right, causality alone hides the padding from every valid position and no mask is built. Sequences packed into
-one row (`packing`) see what they share and themselves.
+one row (`packing`) see what they share and themselves; all of a batch in one row, without padding, go to `varlen`
+part by part (`Batch.parts`).
 
 The fused kernel's blocks depend on the width, and with them the rounding. On a CPU float32 attention is therefore
 summed in float64, and 16-bit attention, which is to round as the published code does, takes rows of one length at a
@@ -27,14 +28,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from loopscope.models.batch import Batch
+from loopscope.models.batch import Batch, Parts
 from loopscope.models.layers.rope import UNROTATED, Positions, RotaryTables
+from loopscope.models.layers.varlen import attend_parts, takes_varlen
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Surroundings:
         cache_positions: [B, S], where in the cache this pass writes.
         plain: elementary operations alone, which autograd differentiates to any order.
         lengths: of the rows without their padding, where each length is attended to by itself.
+        parts: which stretches of the one row see which, where sequences stand in it without padding.
         token_values: what tokens add to the values of a layer, [B, S, K·P] by the layer's number.
     """
 
@@ -120,6 +124,7 @@ class Surroundings:
     cache_positions: Tensor | None = None
     plain: bool = False
     lengths: tuple[int, ...] | None = None
+    parts: Parts | None = None
     token_values: Mapping[int, Tensor] = field(default_factory=dict)
 
 
@@ -129,6 +134,8 @@ def surroundings(batch: Batch, rotary: Positions | None, dtype: torch.dtype, *, 
     Without `rotary` nothing is rotated.
     """
     tables = UNROTATED if rotary is None else rotary.tables(positions_of(batch), dtype)
+    if batch.parts is not None:
+        return Surroundings(tables, parts=batch.parts)
     return Surroundings(tables, visible_keys(batch, prefix=prefix), lengths=_own_lengths(batch, dtype))
 
 
@@ -220,7 +227,10 @@ def attend(
         if around.visible is not None:
             k, v = held
     seen = around.visible if visible is None else visible
-    if around.plain:
+    if around.parts is not None:
+        assert visible is None, "readouts that attend get sequences in rows of their own"
+        mixed = _attend_parts(q, k, v, around.parts, plain=around.plain)
+    elif around.plain:
         mixed = _attend_plain(q, k, v, seen)
     elif around.lengths is not None and seen is None and type(q) is Tensor and not torch.is_grad_enabled():
         mixed = _attend_by_length(q, k, v, around.lengths)
@@ -248,6 +258,25 @@ def _attend_by_length(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...])
         own_q, own_k, own_v = (x[rows, :, :length] for x in (q, k, v))
         mixed[rows, :, :length] = _attend_fused(own_q, own_k, own_v, None)
     return mixed
+
+
+def _attend_parts(q: Tensor, k: Tensor, v: Tensor, parts: Parts, *, plain: bool) -> Tensor:
+    """Each part by itself; by one kernel where there is one."""
+    if not plain and takes_varlen(q):
+        q_NHP, k_NKP, v_NKP = (x[0].transpose(0, 1) for x in (q, k, v))
+        return attend_parts(q_NHP, k_NKP, v_NKP, parts).transpose(0, 1)[None]
+    queries, keys = parts.queries.tolist(), parts.keys.tolist()
+    if parts.places is not None:
+        k, v = k[:, :, parts.places], v[:, :, parts.places]
+    mixed = []
+    for asked, known in zip(pairwise(queries), pairwise(keys), strict=True):
+        own_q, own_k, own_v = q[:, :, slice(*asked)], k[:, :, slice(*known)], v[:, :, slice(*known)]
+        counts = own_q.shape[2], own_k.shape[2]
+        earlier = None
+        if counts[0] != counts[1]:
+            earlier = torch.ones(1, 1, *counts, dtype=torch.bool, device=q.device).tril(counts[1] - counts[0])
+        mixed.append((_attend_plain if plain else _attend_fused)(own_q, own_k, own_v, earlier))
+    return torch.cat(mixed, dim=2)
 
 
 def _attend_plain(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:

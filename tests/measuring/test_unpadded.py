@@ -1,0 +1,157 @@
+"""Batches without padding: every stored number is that of padded rows; the paper's batches stay padded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from torch import Tensor
+
+from loopscope.measuring import plan
+from loopscope.measuring.layout import Question, collate, padded_tokens, plan_batches, run_tokens
+from loopscope.measuring.replay import replay
+from loopscope.measuring.settings import BatchPolicy
+from loopscope.models.families.ouro import Ouro
+from loopscope.models.packing import common_prefix
+from loopscope.store import StoredRun, verify
+from loopscope.tasks.encoding import Example, Row, Sequence
+
+ROWS = [
+    {"context": "12+7 = ? The answer is", "options": [" 19", " 18", " 20", " 5", " 191"], "answer": 0},
+    {"context": "3", "options": ["+4", " - 1", "3", "0"], "answer": 2},
+    {"context": "Which is larger, 4 or 9? It is", "options": [" 4", " 9"], "answer": 1},
+    {"context": "1+1=2. 2+2=4. 3+3=6. 4+4=8. 5+5=", "options": ["10", "11", "1", "9 or so"], "answer": 0},
+]
+LAYOUT = {"batch", "batch_width"}
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> str:
+    path = tmp_path / "choices.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return str(path)
+
+
+@pytest.fixture
+def unpadded(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """As on a GPU; on this device the plain code runs part by part."""
+    return lambda chosen: monkeypatch.setattr(plan, "runs_unpadded", lambda model: chosen)
+
+
+def numbers(column: pl.Series) -> np.ndarray[Any, Any]:
+    while isinstance(column.dtype, pl.List | pl.Array):
+        column = column.explode()
+    return column.drop_nulls().cast(pl.Float64).to_numpy()
+
+
+def assert_same(found_run: StoredRun, expected_run: StoredRun, tolerance: float) -> None:
+    for table in expected_run.manifest.tables():
+        found, expected = found_run.read(table.name), expected_run.read(table.name)
+        for column in table.columns:
+            if column.name in LAYOUT:
+                continue
+            new, old = found[column.name], expected[column.name]
+            assert new.is_null().equals(old.is_null()), column.name
+            if not column.type.is_float:
+                assert new.equals(old), column.name
+                continue
+            np.testing.assert_allclose(numbers(new), numbers(old), tolerance, tolerance, err_msg=column.name)
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
+@pytest.mark.parametrize("family", ["ouro", "huginn"])
+def test_every_column_in_float64(
+    family: str, share: bool, options: str, measured: Callable[..., StoredRun], unpadded: Callable[[bool], None]
+) -> None:
+    given = {"transitions": [1], "tokens": True, "dtype": "float64", "readout_dtype": "float64", "scalar_checks": 1}
+    unpadded(False)
+    padded = measured(family, options, **given)
+    unpadded(True)
+    found = measured(family, options, share_context=share, **given)
+    assert_same(found, padded, 1e-10)
+    assert (padded.manifest.batch.padding, found.manifest.batch.padding) == ("right", "none")
+
+
+def test_what_runs_are_the_tokens_alone_and_a_replay_runs_them_again(
+    options: str,
+    measured: Callable[..., StoredRun],
+    unpadded: Callable[[bool], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    unpadded(True)
+    seen: list[tuple[int, int]] = []
+    step = Ouro.step
+
+    def counted(self: Ouro, state: Tensor, *rest: Any) -> Tensor:
+        seen.append(tuple(state.shape[:2]))
+        return step(self, state, *rest)
+
+    monkeypatch.setattr(Ouro, "step", counted)
+    run = measured("ouro", options, unit_size=2, output=tmp_path / "run")
+    tokens = int(run.records.group_by("transition").agg(pl.col("n_positions").sum())["n_positions"][0])
+    assert {rows for rows, _ in seen} == {1}
+    assert sum(width for _, width in seen[:: len(seen) // len(set(seen))]) == tokens
+    # The run's own batches, also where this device would choose others now.
+    unpadded(False)
+    seen.clear()
+    assert verify(run.path, replay).findings == ()
+    assert {rows for rows, _ in seen} == {1}
+
+
+def test_states_are_kept_and_gone_on_from_as_they_ran(
+    options: str, measured: Callable[..., StoredRun], unpadded: Callable[[bool], None], tmp_path: Path
+) -> None:
+    for chosen in (True, False):
+        unpadded(chosen)
+        source = measured(
+            "ouro", options, transitions=[2], depths=[2], keep_states=2, output=tmp_path / f"source-{chosen}"
+        )
+        # A source's layout is kept, whatever is the device's own now.
+        unpadded(True)
+        going_on = measured(
+            "ouro", options, transitions=[2], depths=[2], continue_from=source.path, output=tmp_path / f"next-{chosen}"
+        )
+        assert going_on.manifest.batch.padding == ("none" if chosen else "right")
+        assert_same(going_on, source, 0.0)
+
+
+def test_the_papers_batches_and_older_runs_stay_padded() -> None:
+    auto, paper = BatchPolicy.parse("auto"), BatchPolicy.parse("paper")
+    assert auto.on("cuda", unpadded=True) == BatchPolicy("tokens", budget=65536, padding="none")
+    assert auto.on("cpu").padding == "right"
+    assert paper.on("cuda", unpadded=True) == BatchPolicy("paper", 2, padding="right")
+    recorded = BatchPolicy("tokens", budget=65536, padding="right")
+    assert recorded.on("cuda", unpadded=True) == recorded
+
+
+def drawn_questions(*, options: int, shares: bool) -> list[Question]:
+    """Of lengths that spread as a benchmark's do."""
+    chance = np.random.default_rng(3)
+    found = []
+    for row in range(64):
+        context = tuple(range(int(chance.lognormal(4.5, 0.4)) + 1))
+        sequences = [(*context, *[1000 + place] * int(chance.integers(5, 60))) for place in range(options)]
+        scored = tuple(Sequence(ids, (len(ids) - 2,), (ids[-1],)) for ids in sequences)
+        example = Example(f"q{row}", row, "", scored, 0 if options > 1 else None)
+        shared = common_prefix(sequences) if shares else 0
+        found.append(Question(row, example, Row(f"q{row}", row, "", ("x",) * options), None, shared))
+    return found
+
+
+@pytest.mark.parametrize(("options", "shares"), [(1, False), (4, False), (4, True)])
+def test_no_batch_runs_a_padded_token(options: int, shares: bool) -> None:
+    questions = drawn_questions(options=options, shares=shares)
+    policy = BatchPolicy.parse("auto").on("cuda", unpadded=True)
+    batches = plan_batches(questions, policy)
+    assert sorted(question.row for batch in batches for question in batch) == list(range(64))
+    for batch in batches:
+        ran = collate(batch, policy)
+        assert ran.batch.input_ids.numel() == run_tokens(batch, policy) == sum(q.group.tokens for q in batch)
+        assert collate(batch).batch.input_ids.numel() == padded_tokens(batch) > run_tokens(batch, policy)
+        assert ran.sequences.input_ids.shape[0] == sum(q.sequences for q in batch)

@@ -1,0 +1,95 @@
+"""Sequences side by side without padding on an accelerator: the kernel against float64, states against padded rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from loopscope.models.batch import Batch
+from loopscope.models.layers.attention import attend, surroundings
+from loopscope.models.layers.varlen import runs_unpadded, takes_varlen
+from loopscope.models.packing import Group, common_prefix, pack
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
+FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "nanbeige", "hrm_text:attention=causal", "loopus"]
+SHARING = pytest.mark.parametrize("shares", [False, True], ids=["apart", "shared"])
+LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+
+
+def drawn_groups(shares, longest=200, seed=0):
+    """Nine questions of four options that begin alike."""
+    chance = np.random.default_rng(seed)
+    found = []
+    for row in range(9):
+        context = chance.integers(0, 60, int(chance.integers(3, longest))).tolist()
+        options = [context + chance.integers(0, 60, int(chance.integers(2, longest))).tolist() for _ in range(4)]
+        found.append(Group(options, common_prefix(options) if shares else 0, row))
+    return found
+
+
+@LOW
+@SHARING
+@pytest.mark.parametrize(("heads", "shared_heads", "width"), [(16, 16, 128), (55, 55, 96), (4, 2, 64), (3, 3, 20)])
+@torch.no_grad()
+def test_attention_is_the_plain_one_in_float64(dtype, heads, shared_heads, width, shares):
+    packing = pack(drawn_groups(shares), unpadded=True).to("cuda")
+    chance = torch.Generator("cuda").manual_seed(width)
+    shape = (1, packing.batch.input_ids.shape[1], heads + 2 * shared_heads, width)
+    qkv = torch.randn(shape, device="cuda", generator=chance).to(dtype)
+    q, k, v = qkv.split([heads, shared_heads, shared_heads], dim=2)
+    around = surroundings(packing.batch, None, dtype)
+    assert takes_varlen(q)
+    found, exact = attend(q, k, v, around, 0), attend(q.double(), k.double(), v.double(), around, 0)
+    assert (found.double() - exact).norm() < 4e-3 * exact.norm()
+
+
+@LOW
+@torch.no_grad()
+def test_a_sequence_does_not_depend_on_what_stands_beside_it(dtype):
+    groups = drawn_groups(shares=False)
+    packing = pack(groups, unpadded=True).to("cuda")
+    chance = torch.Generator("cuda").manual_seed(1)
+    qkv = torch.randn(1, packing.batch.input_ids.shape[1], 12, 64, device="cuda", generator=chance).to(dtype)
+    every = attend(*qkv.split(4, dim=2), surroundings(packing.batch, None, dtype), 0)
+    start = 0
+    for sequence in (sequence for group in groups for sequence in group.sequences):
+        own = slice(start, start + len(sequence))
+        around = surroundings(pack([Group([sequence])], unpadded=True).to("cuda").batch, None, dtype)
+        assert torch.equal(attend(*qkv[:, own].split(4, dim=2), around, 0), every[:, own])
+        start = own.stop
+
+
+@SHARING
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_states_are_as_accurate_as_those_of_padded_rows(golden_model, family, shares):
+    exact, model = golden_model(family, dtype=torch.float64), golden_model(family, dtype=torch.bfloat16).to("cuda")
+    assert runs_unpadded(model)
+    groups = drawn_groups(shares, longest=12)
+    packing = pack(groups, unpadded=True).to("cuda")
+    sources = [group.source_row for group in groups for _ in group.sequences]
+    padded = Batch.from_rows([sequence for group in groups for sequence in group.sequences], source_rows=sources)
+    valid = padded.attention_mask
+    expected = exact.states(padded, [3])[3][valid]
+    found = packing.separate(model.states(packing.batch, [3])[3]).cpu().double()[valid]
+    plain = model.states(padded, [3])[3].cpu().double()[valid]
+    assert (found - expected).norm() < 1.3 * (plain - expected).norm()
+
+
+@SHARING
+@torch.no_grad()
+def test_nothing_waits_for_the_device(golden_model, shares):
+    model = golden_model("ouro", dtype=torch.bfloat16).to("cuda")
+    packing = pack(drawn_groups(shares), unpadded=True).to("cuda")
+    model.states(packing.batch, [2])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        context = model.embed(packing.batch)
+        packing.separate(model.step(context.state, context))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
