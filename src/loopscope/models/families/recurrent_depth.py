@@ -264,7 +264,10 @@ class RecurrentDepth(LoopedModule):
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
         """H_0 for rows of the given lengths, [B, width, D] on the model's device; zero at padding."""
         drawn = self.initial_state.draw(source_rows, lengths)
-        return functional.pad(drawn, (0, 0, 0, width - drawn.shape[1])).to(self.device, self.dtype)
+        padded = functional.pad(drawn, (0, 0, 0, width - drawn.shape[1]))
+        if self.device.type == "cuda":
+            padded = padded.pin_memory()  # so that nobody waits for what the device does meanwhile
+        return padded.to(self.device, non_blocking=True).to(self.dtype)
 
     def embed_cached(self, batch: Batch, cache: KeyValueCache) -> Context:
         """H_0 of new positions (`batch.position_ids`, `batch.initial_state`) that continue the cache."""
