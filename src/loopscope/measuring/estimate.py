@@ -37,6 +37,8 @@ SECONDS = 20.0
 """How long batches are timed by default; some run once before that."""
 LEAST_TIMED = 3
 """Groups of batches that are timed however long they take."""
+LONGEST_TIMED = 2.0
+"""Seconds that a timed batch may take, or a fifth of the whole timing where that is more."""
 IN_A_ROW = 3
 """Batches of a group: they follow each other as in a pass."""
 
@@ -56,7 +58,8 @@ class CostEstimate:
         loading: seconds that loading the model and encoding the questions took.
         starting: seconds that the first batches took beyond their rate, while kernels are compiled and loaded; less the
             next time, from what is kept on disk.
-        memory: bytes at the largest batch: of the GPU, or of the process.
+        memory: bytes at the largest batch that was run: of the GPU, or of the process.
+        shortened: whether batches were too long to be timed whole, so that memory is only what a part of them takes.
         disk: bytes of the run directory.
         timed: batches that were timed.
         answering: seconds of the pass that generating own answers takes, taken to be as long as the given references.
@@ -77,6 +80,7 @@ class CostEstimate:
     timed: int
     answering: float = 0.0
     states: int = 0
+    shortened: bool = False
 
     @classmethod
     def together(cls, costs: Sequence[CostEstimate]) -> CostEstimate:
@@ -96,6 +100,7 @@ class CostEstimate:
             memory=max(cost.memory for cost in costs),
             disk=sum(cost.disk for cost in costs),
             timed=sum(cost.timed for cost in costs),
+            shortened=any(cost.shortened for cost in costs),
         )
 
     @property
@@ -113,6 +118,7 @@ class CostEstimate:
         listed = ", ".join(f"{task} {count:,}" for task, count in self.tasks.items())
         answering = f", {duration(self.answering)} of it for own answers" if self.answering else ""
         states = f", {size(self.states)} of it kept states" if self.states else ""
+        of_what = "parts of batches, whole ones take more" if self.shortened else "the largest batch"
         return [
             f"model      {self.model}",
             f"questions  {self.questions:,} ({listed})",
@@ -121,7 +127,7 @@ class CostEstimate:
             f"time       {duration(self.seconds)} for the pass{answering}, after {duration(self.loading)} of loading"
             f" and {duration(self.starting)} of starting (batches are foretold to ± {self.error:.0%},"
             f" from {self.timed} timed ones)",
-            f"memory     {size(self.memory)} at the largest batch",
+            f"memory     {size(self.memory)} at {of_what}",
             f"disk       {size(self.disk)}{states}",
         ]
 
@@ -150,11 +156,15 @@ def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
         questions = engine.encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
         stored = None if engine.stored is None else engine.stored(unit)
         cut = plan_batches(questions, settings.batch) if stored is None else stored.batches(questions)
-        batches += [_Planned(unit, batch, BatchSize.of(batch, settings.batch)) for batch in cut]
+        batches += [_Planned.of(unit, batch, settings.batch) for batch in cut]
     loading = time.perf_counter() - began
     answers = own_answers(engine.model, engine.tokenizer, settings)
     worker = Worker(engine.model, settings, stored=engine.stored)
-    timings = _timed(worker, answers, batches, settings.batch, seconds)
+    trial = _Trial()
+    if engine.stored is None:
+        trial = _longest_timed(worker, answers, batches, settings.batch, seconds)
+    tried = _shortened(batches, settings.batch, trial.most)
+    timings = _timed(worker, answers, tried, settings.batch, seconds)
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
     fits = [Fit.of(*part) for part in parts]
     totals = _totals(fits, batches)
@@ -170,8 +180,9 @@ def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
         seconds=sum(totals),
         error=left_out_error(parts),
         loading=loading,
-        starting=max(0.0, timings.starting - sum(_totals(fits, timings.first))),
+        starting=trial.starting + max(0.0, timings.starting - sum(_totals(fits, timings.first))),
         memory=timings.memory,
+        shortened=tried != batches,
         disk=len(prepared.manifest.units()) * timings.per_unit + int(timings.per_question * len(everyone)) + states,
         timed=sum(len(group.sizes) for group in timings.passed.sizes if isinstance(group, GroupSize)),
         answering=sum(totals[1:]),
@@ -185,6 +196,21 @@ class _Planned(NamedTuple):
     unit: WorkUnit
     questions: list[Question]
     size: BatchSize
+
+    @classmethod
+    def of(cls, unit: WorkUnit, questions: list[Question], policy: BatchPolicy) -> _Planned:
+        """With its size."""
+        return cls(unit, questions, BatchSize.of(questions, policy))
+
+
+class _Trial(NamedTuple):
+    """Tokens that a timed batch may have, and what the first of all took beyond its rate.
+
+    By default everything is timed whole: states that a run goes on from are those of whole batches.
+    """
+
+    most: float = float("inf")
+    starting: float = 0.0
 
 
 def _totals(fits: Sequence[Fit], batches: Sequence[_Planned]) -> list[float]:
@@ -244,6 +270,30 @@ def _timed(
     stored = [_disk(tables) for tables in alike.values()]
     per_question = sum(part.rows for part in stored) / questions
     return _Timings(passed, answered, first, starting, memory, stored[0].shards, per_question, states / tokens)
+
+
+def _longest_timed(
+    worker: Worker, answers: OwnAnswers | None, batches: list[_Planned], policy: BatchPolicy, budget: float
+) -> _Trial:
+    """From one question: the tokens of a batch that does not take too long to be timed."""
+    longest = max(batches, key=lambda batch: batch.size.tokens)
+    trial, took = _Planned.of(longest.unit, longest.questions[:1], policy), []
+    for _ in range(2):  # kernels are compiled and loaded the first time
+        began = time.perf_counter()
+        _measured(worker, [(trial.unit, _answered(answers, trial.questions))])
+        took.append(time.perf_counter() - began)
+    return _Trial(max(LONGEST_TIMED, budget / 5) / took[1] * trial.size.tokens, max(0.0, took[0] - took[1]))
+
+
+def _shortened(batches: list[_Planned], policy: BatchPolicy, most: float) -> list[_Planned]:
+    """The batches; those of more tokens are cut to their first questions."""
+    found = []
+    for batch in batches:
+        kept = batch.questions
+        while len(kept) > 1 and BatchSize.of(kept, policy).tokens > most:
+            kept = kept[: len(kept) // 2]
+        found.append(batch if len(kept) == len(batch.questions) else _Planned.of(batch.unit, kept, policy))
+    return found
 
 
 def _answered(answers: OwnAnswers | None, batch: Sequence[Question]) -> Sequence[Question]:
