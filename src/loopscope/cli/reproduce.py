@@ -33,7 +33,7 @@ def reproduce(
 ) -> None:
     """The paper in one command: every run, then tables, figures, the comparison and the page."""
     from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
-    from loopscope.reproduction.reproduce import Reproduction, plan_table
+    from loopscope.reproduction.reproduce import Reproduction, plan_of_all, plan_of_run
     from loopscope.reproduction.stand_ins import stand_in_options
 
     given = {
@@ -63,7 +63,8 @@ def reproduce(
         for run, cost in work.estimates(plan_seconds):
             work.note_estimate(run, cost)
             costs.append((run, cost))
-        print(plan_table(costs))
+            print(plan_of_run(run, cost), end="\n\n", flush=True)
+        print(plan_of_all(costs))
         return
     for path in work.write(work.measure()):
         print(path)

@@ -164,18 +164,23 @@ def _write(path: Path, text: str) -> None:
     write_atomically(path, (text.rstrip("\n") + "\n").encode())
 
 
-def plan_table(costs: Sequence[tuple[PaperRun, CostEstimate]]) -> str:
-    """The estimates, a block for each run, and their sums."""
-    blocks = []
-    for run, cost in costs:
-        lines = [f"{run.name}  ({run.describe()})", *(f"  {line}" for line in cost.lines()[1:])]
-        blocks.append("\n".join([*lines, f"  for        {', '.join(run.studies)}"]))
-    seconds = sum(cost.whole for _, cost in costs)
-    slowest, most = max(costs, key=lambda entry: entry[1].whole)
+def plan_of_run(run: PaperRun, cost: CostEstimate) -> str:
+    """What a run takes and what it is for, in some lines."""
+    lines = [f"{run.name}  ({run.describe()})", *(f"  {line}" for line in cost.lines()[1:])]
+    return "\n".join([*lines, f"  for        {', '.join(run.studies)}"])
+
+
+def plan_of_all(costs: Sequence[tuple[PaperRun, CostEstimate]]) -> str:
+    """All runs together in a line, and in another what each model and the longest run have of the time."""
+    seconds = max(sum(cost.whole for _, cost in costs), 1e-9)
     memory, disk = max(cost.memory for _, cost in costs), sum(cost.disk for _, cost in costs)
-    total = (
-        f"all {len(costs)} runs: {sum(cost.tokens for _, cost in costs):,} tokens, {duration(seconds)},"
-        f" {size(memory)} of memory, {size(disk)} of disk;"
-        f" {slowest.name} takes {most.whole / max(seconds, 1e-9):.0%} of the time"
+    slowest, most = max(costs, key=lambda entry: entry[1].whole)
+    shares = {run.model: 0.0 for run, _ in costs}
+    for run, cost in costs:
+        shares[run.model] += cost.whole / seconds
+    listed = ", ".join(f"{model} {share:.0%}" for model, share in shares.items())
+    return (
+        f"all runs ({len(costs)}): {sum(cost.tokens for _, cost in costs):,} tokens, {duration(seconds)},"
+        f" {size(memory)} of memory, {size(disk)} of disk\n"
+        f"of the time: {listed}; the longest run, {slowest.name}, {most.whole / seconds:.0%}"
     )
-    return "\n\n".join([*blocks, total])
