@@ -10,6 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes depends on what else the machine does, and no test is about that.
+settings.register_profile("loopscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("loopscope")
 
 ROOT = Path(__file__).resolve().parents[1]
 
