@@ -30,7 +30,10 @@ else:
     constexpr = getattr(tl, "constexpr", None)
 
 
-VARYING = ("tokens", "rows", "positions", "splits", "tiles_per_split", "size", "count")
+VARYING = (
+    *("tokens", "rows", "positions", "splits", "tiles_per_split", "size", "count"),
+    *("groups", "queries", "keys", "first", "mask_stride", "order_stride"),
+)
 """Arguments that differ from batch to batch: a kernel is not compiled anew for those that are 1 or divisible by 16."""
 
 

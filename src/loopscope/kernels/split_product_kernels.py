@@ -1,6 +1,6 @@
-"""The kernels of `split_product`: the three BF16 terms of float32 numbers in one pass, and the product of all three.
+"""The kernels of `split_product`: the two FP16 terms of float32 rows in one pass, and the product of both.
 
-In the product every block of inputs is summed from zero on the tensor cores, smallest term first, and then added with
+In the product every block of inputs is summed from zero on the tensor cores, smaller term first, and then added with
 rounding to the sum that the registers hold: a tensor core's own sum is cut off at every step, which drifts. Nothing but
 the finished sum is written.
 
@@ -14,33 +14,63 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.kernels.language import Value, constexpr, jit, launch, tl
+from loopscope.kernels.language import Value, constexpr, descriptor, jit, launch, power_of_two, tl
+from loopscope.kernels.split_product import LARGEST, Halved, Split, empty_halves
 
 _BLOCK = 1024
 
 
-def split_in_one_pass(x: Tensor) -> Tensor:
-    """(lo, mid, hi), BF16 [3, *x.shape]; `split_product.split` has the plain code."""
-    values = x.contiguous()
-    out = torch.empty(3, *x.shape, dtype=torch.bfloat16, device=x.device)
-    size = x.numel()
-    launch(_split, (-(-size // _BLOCK),), x, values, out, size, BLOCK=_BLOCK)
-    return out
+def split_in_one_pass(x_MK: Tensor) -> tuple[Tensor, Tensor]:
+    """The terms, FP16 [2, M, K], and the units of the rows; `split_product.split` has the plain code."""
+    values = x_MK.contiguous()
+    rows, inputs = values.shape
+    out = empty_halves(2, rows, inputs, device=x_MK.device)
+    unit_M = torch.empty(rows, dtype=torch.float32, device=x_MK.device)
+    launch(
+        _split,
+        (rows,),
+        x_MK,
+        values,
+        out,
+        unit_M,
+        rows,
+        inputs,
+        out.stride(1),
+        LARGEST=LARGEST,
+        BLOCK=min(_BLOCK, power_of_two(inputs)),
+    )
+    return out, unit_M
 
 
 @jit
-def _split(x: Value, out: Value, size: Value, BLOCK: constexpr) -> None:
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    value = tl.load(x + at, mask=inside, other=0.0)
-    hi = value.to(tl.bfloat16)
-    rest = value - hi.to(tl.float32)
-    mid = rest.to(tl.bfloat16)
-    lo = (rest - mid.to(tl.float32)).to(tl.bfloat16)
-    whole = tl.cast(size, tl.int64)
-    tl.store(out + at, lo, mask=inside)
-    tl.store(out + whole + at, mid, mask=inside)
-    tl.store(out + 2 * whole + at, hi, mask=inside)
+def _split(
+    x: Value,
+    out: Value,
+    unit: Value,
+    rows: Value,
+    inputs: Value,
+    stride: Value,
+    LARGEST: constexpr,
+    BLOCK: constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    here = x + row * inputs
+    most = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, inputs, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        most = tl.maximum(most, tl.abs(tl.load(here + at, mask=at < inputs, other=0.0)))
+    exponent = (tl.max(most, axis=0).to(tl.int32, bitcast=True) >> 23) & 255
+    biased = tl.minimum(tl.maximum(254 + LARGEST - exponent, 1), 253)
+    scale = (biased << 23).to(tl.float32, bitcast=True)
+    tl.store(unit + row, ((254 - biased) << 23).to(tl.float32, bitcast=True))
+    to = out + row * stride
+    whole = tl.cast(rows, tl.int64) * stride
+    for start in range(0, inputs, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        value = tl.load(here + at, mask=at < inputs, other=0.0) * scale
+        hi = value.to(tl.float16)
+        tl.store(to + at, (value - hi.to(tl.float32)).to(tl.float16), mask=at < inputs)
+        tl.store(to + whole + at, hi, mask=at < inputs)
 
 
 class Tile(NamedTuple):
@@ -50,38 +80,38 @@ class Tile(NamedTuple):
     outputs: int = 128
     inputs: int = 64
     warps: int = 8
-    stages: int = 3
-    group: int = 16
+    stages: int = 4
+    group: int = 8
 
 
 TILE = Tile()
 _SMALL = Tile(16, 16, 16, 1, 1, 2)
 
 
-def fused(terms_3MK: Tensor, weight_NK: Tensor, tile: Tile | None = None) -> Tensor:
-    """Σ terms Wᵀ in float32, [M, N]; entries of a row must be neighbours in memory."""
-    _, rows, inputs = terms_3MK.shape
-    outputs = weight_NK.shape[0]
-    cut = tile or (TILE if terms_3MK.is_cuda else _SMALL)
-    out = torch.empty(rows, outputs, dtype=torch.float32, device=terms_3MK.device)
+def fused(x: Split, weight: Halved, tile: Tile | None = None) -> Tensor:
+    """The product in float32, [M, N]; rows begin at multiples of sixteen bytes, as `empty_halves` has them."""
+    terms_2MK, matrix_NK = x.terms_2MK, weight.matrix_NK
+    _, rows, inputs = terms_2MK.shape
+    outputs = matrix_NK.shape[0]
+    cut = tile or (TILE if terms_2MK.is_cuda else _SMALL)
+    out = torch.empty(rows, outputs, dtype=torch.float32, device=terms_2MK.device)
     launch(
         _fused,
         (-(-rows // cut.rows) * -(-outputs // cut.outputs),),
-        terms_3MK,
-        terms_3MK,
-        weight_NK,
+        terms_2MK,
+        # Both terms one below the other: a block at the end of the first reads some of the second, which is not stored.
+        descriptor(terms_2MK.flatten(0, 1), [cut.rows, cut.inputs]),
+        descriptor(matrix_NK, [cut.outputs, cut.inputs]),
+        x.unit_M,
+        weight.unit_N,
         out,
         rows,
         outputs,
         inputs,
-        terms_3MK.stride(0),
-        terms_3MK.stride(1),
-        weight_NK.stride(0),
         ROWS=cut.rows,
         OUTPUTS=cut.outputs,
         INPUTS=cut.inputs,
         GROUP=cut.group,
-        EVEN=inputs % cut.inputs == 0,
         warps=cut.warps,
         num_stages=cut.stages,
     )
@@ -92,18 +122,16 @@ def fused(terms_3MK: Tensor, weight_NK: Tensor, tile: Tile | None = None) -> Ten
 def _fused(
     terms: Value,
     weight: Value,
+    row_unit: Value,
+    output_unit: Value,
     out: Value,
     rows: Value,
     outputs: Value,
     inputs: Value,
-    term_stride: Value,
-    row_stride: Value,
-    output_stride: Value,
     ROWS: constexpr,
     OUTPUTS: constexpr,
     INPUTS: constexpr,
     GROUP: constexpr,
-    EVEN: constexpr,
 ) -> None:
     # Neighbouring programs share rows and columns of tiles, so that what one loads another finds in the cache.
     row_tiles = tl.cdiv(rows, ROWS)
@@ -111,34 +139,18 @@ def _fused(
     in_group = GROUP * output_tiles
     first = (tl.program_id(0) // in_group) * GROUP
     height = min(row_tiles - first, GROUP)
-    row_tile = first + (tl.program_id(0) % in_group) % height
-    output_tile = (tl.program_id(0) % in_group) // height
-
-    row = row_tile * ROWS + tl.arange(0, ROWS)
-    output = output_tile * OUTPUTS + tl.arange(0, OUTPUTS)
-    along = tl.arange(0, INPUTS)
-    # Rows and outputs beyond the end read those at the beginning; what they give is not stored.
-    lo = terms + (row % rows).to(tl.int64)[:, None] * row_stride + along[None, :]
-    mid = lo + tl.cast(term_stride, tl.int64)
-    hi = mid + tl.cast(term_stride, tl.int64)
-    matrix = weight + (output % outputs).to(tl.int64)[None, :] * output_stride + along[:, None]
+    row = (first + (tl.program_id(0) % in_group) % height) * ROWS
+    output = ((tl.program_id(0) % in_group) // height) * OUTPUTS
 
     total = tl.zeros((ROWS, OUTPUTS), dtype=tl.float32)
     for start in range(0, inputs, INPUTS):
-        if EVEN:
-            w = tl.load(matrix + start)
-            x0 = tl.load(lo + start)
-            x1 = tl.load(mid + start)
-            x2 = tl.load(hi + start)
-        else:
-            inside = along < inputs - start
-            w = tl.load(matrix + start, mask=inside[:, None], other=0.0)
-            x0 = tl.load(lo + start, mask=inside[None, :], other=0.0)
-            x1 = tl.load(mid + start, mask=inside[None, :], other=0.0)
-            x2 = tl.load(hi + start, mask=inside[None, :], other=0.0)
-        block = tl.dot(x0, w)
-        block = tl.dot(x1, w, block)
-        block = tl.dot(x2, w, block)
+        w = weight.load([output, start]).T
+        block = tl.dot(terms.load([row, start]), w)
+        block = tl.dot(terms.load([rows + row, start]), w, block)
         total += block
-    where = out + row.to(tl.int64)[:, None] * outputs + output[None, :]
-    tl.store(where, total, mask=(row < rows)[:, None] & (output < outputs)[None, :])
+    at = row + tl.arange(0, ROWS)
+    to = output + tl.arange(0, OUTPUTS)
+    unit = tl.load(row_unit + at, mask=at < rows, other=0.0)
+    total = total * unit[:, None] * tl.load(output_unit + to, mask=to < outputs, other=0.0)[None, :]
+    where = out + at.to(tl.int64)[:, None] * outputs + to[None, :]
+    tl.store(where, total, mask=(at < rows)[:, None] & (to < outputs)[None, :])

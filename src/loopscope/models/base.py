@@ -15,7 +15,7 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError
-from loopscope.kernels.split_product import splits_apply
+from loopscope.kernels.split_product import forget_halves, splits_apply
 from loopscope.models.batch import Batch
 from loopscope.models.layers.linear import Fusing, Linear
 from loopscope.models.protocol import AffineHead, BodyAndHead, Context
@@ -165,6 +165,7 @@ class LoopedModule(nn.Module):
     def forget_casts(self) -> None:
         """Drops what `in_dtype` kept: weights may change in ways that leave no trace (`weight.data`, CUDA graphs)."""
         self._casts.clear()
+        forget_halves(self.parameters())
 
     def check_batch(self, batch: Batch) -> None:
         """Refuses a batch that the model cannot run: unknown token ids, too many positions, segments it would ignore.

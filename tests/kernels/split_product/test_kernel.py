@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.kernels.split_product import mixed_linear, split
+from loopscope.kernels.split_product import halved, mixed_linear, split
 from loopscope.kernels.split_product_kernels import Tile, fused
 
 
-@pytest.mark.parametrize("shape", [(1,), (7, 5), (3, 700), (2, 3, 513)])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (3, 700), (2, 1513)])
 def test_terms_equal_the_plain_ones(interpreted, shape):
     g = torch.Generator().manual_seed(1)
     x = torch.randn(shape, generator=g) * torch.exp(20 * torch.randn(shape, generator=g))
-    assert torch.equal(split(x, "triton"), split(x, "reference"))
+    for kernel, plain in zip(split(x, "triton"), split(x, "reference"), strict=True):
+        assert torch.equal(kernel, plain)
 
 
 @pytest.mark.parametrize(
@@ -24,13 +25,13 @@ def test_product_is_as_close_as_a_float32_one(interpreted, factors, rows, inputs
     x, weight = factors(rows, inputs, outputs, spread=2.0)
     exact = x.double() @ weight.double().T
     scale = x.double().abs() @ weight.double().abs().T
-    found, plain = fused(split(x), weight, tile), x @ weight.float().T
+    found, plain = fused(split(x), halved(weight), tile), x @ weight.float().T
     ours, theirs = (float(((y - exact) / scale).square().mean().sqrt()) for y in (found, plain))
-    assert ours <= max(1.2 * theirs, 2.0**-24)
+    assert ours <= max(1.2 * theirs, 2.0**-23)
 
 
 def test_the_choice_triton_takes_the_kernels(interpreted, factors):
     x, weight = factors(3, 40, 20)
     matrix = torch.cat([weight, weight])[10:30]
     found = mixed_linear(x.reshape(3, 1, 40), matrix, torch.ones(20, dtype=torch.bfloat16), impl="triton")
-    assert torch.equal(found, (fused(split(x), matrix) + 1.0).reshape(3, 1, 20))
+    assert torch.equal(found, (fused(split(x), halved(matrix)) + 1.0).reshape(3, 1, 20))

@@ -7,9 +7,17 @@ import torch
 from torch.nn import functional
 
 from loopscope.kernels import split_product as module
-from loopscope.kernels.split_product import BLOCK, accumulated, input_blocks, mixed_linear, split, splits_apply
+from loopscope.kernels.split_product import (
+    BLOCK,
+    accumulated,
+    halved,
+    input_blocks,
+    mixed_linear,
+    split,
+    splits_apply,
+)
 
-SHAPES = [(1, 1, 1), (1, 16, 3), (5, 33, 17), (16, 896, 8), (7, 2049, 5), (3, 17920, 2)]
+SHAPES = [(1, 1, 1), (1, 16, 3), (5, 33, 17), (16, BLOCK, 8), (7, 2049, 5), (3, 17920, 2)]
 
 
 def error(found, x, weight):
@@ -22,15 +30,16 @@ def error(found, x, weight):
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
 def test_no_worse_than_a_float32_product(factors, rows, inputs, outputs, spread):
     x, weight = factors(rows, inputs, outputs, spread)
-    found, plain = accumulated(split(x), weight), x @ weight.float().T
-    assert error(found, x, weight) <= max(1.2 * error(plain, x, weight), 2.0**-24)
+    found, plain = accumulated(split(x), halved(weight)), x @ weight.float().T
+    assert error(found, x, weight) <= max(1.2 * error(plain, x, weight), 2.0**-23)
 
 
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
-def test_terms_lose_nothing(factors, rows, inputs, outputs):
+def test_terms_lose_less_than_a_float32_product(factors, rows, inputs, outputs):
     x, weight = factors(rows, inputs, outputs, 3.0)
-    exact, summed = x.double() @ weight.double().T, (split(x).double() @ weight.double().T).sum(0)
-    torch.testing.assert_close(summed, exact, rtol=1e-13, atol=1e-13 * float(exact.abs().max()))
+    terms, unit = split(x)
+    summed = (terms.double() @ weight.double().T).sum(0) * unit.double().unsqueeze(1)
+    assert error(summed, x, weight) <= max(0.7 * error(x @ weight.float().T, x, weight), 2.0**-23)
 
 
 def _cut_off(x):
@@ -59,11 +68,12 @@ def _one_by_one(x, weight):
 @pytest.mark.parametrize("inputs", [5280, 17920])
 def test_blocks_undo_the_drift_of_tensor_cores(factors, inputs):
     x, weight = factors(8, inputs, 32)
-    lo, mid, hi = split(x)
-    whole = total = (_by_tensor_core(lo, weight) + _by_tensor_core(mid, weight)).float().double()
-    whole = whole + _by_tensor_core(hi, weight)
+    (lo, hi), unit = split(x)
+    whole = total = _by_tensor_core(lo, weight)
+    whole = (whole + _by_tensor_core(hi, weight)) * unit.unsqueeze(1)
     for here in input_blocks(inputs, BLOCK):
         total = (total + _by_tensor_core(hi[:, here], weight[:, here])).float().double()
+    total = total * unit.unsqueeze(1)
     plain = error(_one_by_one(x, weight), x, weight)
     assert error(total, x, weight) < plain < 0.3 * error(whole, x, weight)
 
