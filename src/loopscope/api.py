@@ -68,6 +68,7 @@ def measure(
     lens: int | None = None,
     scales_to: float | None = None,
     renormalise: bool = False,
+    every_scale: bool = False,
     reference: str = "given",
     trajectories: Sequence[float] | float | str | None = None,
     keep_states: int | None = None,
@@ -124,6 +125,8 @@ def measure(
         trace: store a row for every reference position after every loop from 1 to the deepest: what a policy may see.
         lens: with it, store the so many likeliest tokens in these rows and the rank of the reference; implies `trace`.
         scales_to: measure steps longer than the proposed one, at scales up to this, such as 2.
+        every_scale: evaluate φ at every scale of the grid through any readout; by default it is interpolated between
+            the five scales of its derivatives where that is as good. An affine readout evaluates it anyway.
         renormalise: measure every update along the renormalised path, too, on which states keep their norm.
         reference: "given", or "own": the model's own greedy answer (or option) at its trained depth, without labels.
         trajectories: scales; store the utilities that follow if an update is taken at such a scale, and if every later
@@ -282,6 +285,7 @@ def _request(call: SimpleNamespace) -> Request:
         lens=candidates,
         scales_to=scales_end(call.scales_to),
         renormalise=switch("renormalise", call.renormalise),
+        interpolate=not (switch("every_scale", call.every_scale) or protocol.every_scale),
         reference=choice("reference", call.reference, REFERENCES),
         trajectories=scale_list("trajectories", call.trajectories),
         protocol=call.protocol,

@@ -29,6 +29,9 @@ def measure(
     trace: Annotated[bool, flag("--trace", "Store a row for every reference position after every loop.")] = False,
     lens: Annotated[int | None, flag("--lens", "Keep this many of the likeliest tokens in these rows.")] = None,
     scales_to: Annotated[float | None, flag("--scales-to", "Also longer steps, at scales up to this, e.g. 2.")] = None,
+    every_scale: Annotated[
+        bool, flag("--every-scale", "Evaluate the grid at every scale; by default interpolated where that is as good.")
+    ] = False,
     renormalise: Annotated[bool, flag("--renormalise", "Also the path on which states keep their norm.")] = False,
     reference: Annotated[
         str, flag("--reference", "given, or own: the model's own answer at its trained depth.")

@@ -15,8 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from loopscope.measuring.groups import LOGITS
 from loopscope.measuring.layout import Layout
-from loopscope.measuring.reading import LOGITS, Reading
+from loopscope.measuring.reading import Reading
 from loopscope.measuring.transfer import Columns
 from loopscope.measuring.update import Update
 from loopscope.models.walk import read

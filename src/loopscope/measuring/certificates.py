@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from loopscope.errors import LoopscopeError
+from loopscope.measuring.groups import LOGITS
 from loopscope.measuring.progress import stage
-from loopscope.measuring.reading import LOGITS
 from loopscope.measuring.transfer import Columns, array, stacked
 from loopscope.measuring.update import Update, predicted_scale
 from loopscope.models.protocol import AffineHead

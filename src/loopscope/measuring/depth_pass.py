@@ -25,10 +25,11 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.as_in_paper import paper_columns
 from loopscope.measuring.certificates import certificate_columns
 from loopscope.measuring.fp64 import analyse
+from loopscope.measuring.groups import LOGITS
 from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
 from loopscope.measuring.longer_steps import longer_step_columns
 from loopscope.measuring.progress import stage
-from loopscope.measuring.reading import LOGITS, Reading, readout_of
+from loopscope.measuring.reading import Reading, readout_of
 from loopscope.measuring.renormalised import renormalised_columns
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.stored_states import Midway
@@ -228,9 +229,9 @@ class Trip:
         return tables
 
     def _is_surveyed(self, depth: int) -> bool:
-        """Whether the survey of an update that starts or ends at a depth says what would be read there."""
+        """Whether an update that starts or ends at a depth says what would be read there."""
         transitions = self._settings.transitions
-        return self._readout.is_affine and (depth in transitions or depth - 1 in transitions)
+        return depth in transitions or depth - 1 in transitions
 
     def _gate(self) -> GateTrace | None:
         settings = self._settings
@@ -273,7 +274,9 @@ class Trip:
         update = Update(self._readout, layout, h_RSD, h_plus_RSD)
         paths = self._readout.paths(update, settings, found.get(transition))
         found[transition] = paths.before
-        if self._readout.is_affine and transition + 1 not in settings.transitions:
+        if paths.after is not None:
+            found[transition + 1] = paths.after
+        elif transition + 1 not in settings.transitions:
             found[transition + 1] = Reading.of(paths.log_p_after(), layout)
         questions: Columns = {
             **identity_columns(layout),
@@ -281,6 +284,9 @@ class Trip:
             **update_columns(update, paths, settings),
         }
         tables: Tables = {"questions": questions}
+        identity = {name: questions[name] for name in ("row", "example_id")}
+        if paths.interpolation is not None:
+            tables["interpolation"] = {**identity, **paths.interpolation}
         if self._trace is not None and settings.level is not Level.QUICK:
             self._trace.gained(transition + 1, paths.tokens)
         if settings.level is not Level.QUICK:
@@ -290,7 +296,6 @@ class Trip:
         if settings.tokens:
             with stage("tokens", h_RSD.device):
                 tables["tokens"] = token_columns(paths.tokens, layout, settings)
-        identity = {name: questions[name] for name in ("row", "example_id")}
         if settings.certify:
             tables["certificates"] = {**identity, **certificate_columns(update)}
         if settings.scales_to is not None:

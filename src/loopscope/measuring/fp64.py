@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from loopscope.measuring.reading import LOGITS
+from loopscope.measuring.groups import LOGITS
 from loopscope.measuring.transfer import Columns, array, stacked
 from loopscope.measuring.update import Update
 from loopscope.path import (

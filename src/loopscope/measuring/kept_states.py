@@ -17,8 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from loopscope.measuring.groups import LOGITS, Group
 from loopscope.measuring.layout import Layout
-from loopscope.measuring.reading import LOGITS, GeneralReadout, Group
+from loopscope.measuring.reading import GeneralReadout
 from loopscope.measuring.update import predicting
 from loopscope.models.layers.linear import linear
 from loopscope.models.protocol import AffineHead, BodyAndHead

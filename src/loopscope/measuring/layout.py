@@ -258,6 +258,11 @@ class Layout:
         return self.options is not None
 
     @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence, on the host."""
+        return [len(sequence.token_ids) for question in self.questions for sequence in question.example.sequences]
+
+    @property
     def width(self) -> int:
         """Padded tokens of a row of the batch that the model ran."""
         return max(question.width for question in self.questions)
@@ -277,6 +282,11 @@ class Layout:
     def question_mean(self, values_R: Tensor) -> Tensor:
         """Mean over the sequences of every question: [R, ...] → [B, ...]."""
         return self.question_sum(values_R) / _beside(self.sequences_B, values_R)
+
+    def question_largest(self, values_R: Tensor) -> Tensor:
+        """The largest over the sequences of every question: [R] → [B]."""
+        found_B = values_R.new_full((len(self.questions),), -torch.inf)
+        return found_B.scatter_reduce(0, self.question_R, values_R, "amax")
 
 
 class SomeQuestions(NamedTuple):

@@ -118,6 +118,7 @@ def _movements(run: StoredRun, sources: Sources) -> Iterator[Movement]:
         batch=given.batch,
         readout_dtype=given.readout_dtype,
         scalar_checks=0,
+        interpolate=given.interpolate,
     )
     encoders = {share: sources.encoder(spans=settings.tokens, share=share) for share in (False, True)}
     answers = own_answers(sources.model, sources.tokenizer, given)

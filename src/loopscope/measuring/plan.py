@@ -32,6 +32,7 @@ from loopscope.models.layers.varlen import runs_unpadded
 from loopscope.models.load import ModelCard, card_of
 from loopscope.models.packing import common_prefix
 from loopscope.models.protocol import LoopedModel
+from loopscope.store.column_types import Level
 from loopscope.store.hashing import code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
 from loopscope.tasks.encoding import Encoder, Example, LoadedTask, Row, Split
@@ -320,7 +321,9 @@ def build_manifest(
     prompting: Prompting,
 ) -> Manifest:
     """What identifies the run: everything that decides a number, with the hashes of what was read."""
-    batch = settings.batch
+    batch, chosen = settings.batch, settings.chosen()
+    if facts.info.affine_readout or settings.level is Level.QUICK or not settings.transitions:
+        chosen.pop("interpolate", None)  # nothing to interpolate
     return Manifest(
         loopscope_version=__version__,
         code_sha256=code_sha256(),
@@ -344,7 +347,7 @@ def build_manifest(
             "scalar_checks": settings.scalar_checks,
             "exit_threshold": settings.exit_threshold,
             "long": settings.long,
-            **settings.chosen(),
+            **chosen,
             **prompting.chosen(),
             # What older runs do not say is the rule "question".
             **({"initial_state": facts.initial_state} if facts.initial_state not in (None, "question") else {}),

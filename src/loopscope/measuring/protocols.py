@@ -22,6 +22,8 @@ class Protocol:
         dtype: of weights and states; None is what `load_model` takes.
         readout_dtype: arithmetic of the readout.
         initial_state: how a drawn H_0 is drawn; None is the model's own way.
+        every_scale: whether φ is evaluated at every scale through any readout, instead of interpolated where that is
+            as good.
         paper_bracket: the widest bracket around an optimum in the table `as_in_paper`, which holds the paper's own
             envelope, brackets, FP32 residuals and adaptive extremes beside ours; None writes no such table.
     """
@@ -31,6 +33,7 @@ class Protocol:
     dtype: str | None
     readout_dtype: str
     initial_state: Rule | None
+    every_scale: bool
     paper_bracket: float | None
 
 
@@ -41,6 +44,7 @@ PROTOCOLS = {
         dtype=None,
         readout_dtype="float32",
         initial_state=None,
+        every_scale=False,
         paper_bracket=None,
     ),
     "paper": Protocol(
@@ -49,6 +53,7 @@ PROTOCOLS = {
         dtype="bfloat16",
         readout_dtype="float32",
         initial_state="paper",
+        every_scale=True,
         paper_bracket=1e-4,
     ),
 }

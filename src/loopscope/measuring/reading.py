@@ -13,7 +13,6 @@ Shapes: N reference tokens, R sequences, B questions, S positions, D hidden widt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -21,16 +20,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from loopscope.measuring.layout import Layout, groups_within
+from loopscope.measuring.groups import GroupedReadout
+from loopscope.measuring.interpolated_grid import interpolated_grid
+from loopscope.measuring.layout import Layout
+from loopscope.measuring.output_change import softmax_change
 from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import OutputChange, Scales, Update, UpdatePaths, interpolated, predicting
 from loopscope.models.protocol import AffineHead, LoopedModel
-from loopscope.models.walk import halves, read
 from loopscope.readout.affine.make import affine_path, affine_path_from_states
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.reference import log_probability_at_start
-from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.composed import JoinedPath, MeanPath, RememberedPath
 from loopscope.readout.general.derivation import Derivation
 from loopscope.readout.general.path import nonlinear_path_from_states
@@ -38,8 +38,6 @@ from loopscope.readout.options import OptionPath
 from loopscope.readout.path import UtilityPath
 from loopscope.store.column_types import Level
 
-LOGITS = 1 << 25
-"""Logits that exist at a time: a quarter of a gigabyte in float64."""
 _GPU_BLOCK = 1 << 24
 """Logits of a block on a GPU: 128 MiB in float64."""
 GENERAL = "general"
@@ -75,32 +73,28 @@ class Reading:
         return cls(log_p_N, sums_R, scores_R, utility_B)
 
 
-class Group(NamedTuple):
-    """Whole sequences of a batch and their reference tokens.
+class Ends(NamedTuple):
+    """What an update's two ends say.
 
     Attributes:
-        rows: the sequences.
-        tokens: their reference tokens.
-        positions_n2: where those are predicted, rows counted from the group's first.
-        sequence_n: the sequence of each, counted from the group's first.
-        targets_n: the tokens themselves.
+        before: the reading of H.
+        after: the reading of H⁺.
+        outputs: how the outputs differ; None where nobody asks.
     """
 
-    rows: slice
-    tokens: slice
-    positions_n2: Tensor
-    sequence_n: Tensor
-    targets_n: Tensor
+    before: Reading
+    after: Reading
+    outputs: OutputChange | None
 
 
-class GeneralReadout:
+class GeneralReadout(GroupedReadout):
     """Any readout: all positions of a sequence may matter, and φ is evaluated where it is asked for."""
 
     is_affine = False
     """Whether logits are affine in the state, so that the survey of an update tells the readings of both ends."""
 
     def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
-        self.model, self.dtype = model, dtype
+        super().__init__(model, dtype)
         self._derivation = _derivation_of(model)
         self._ways: list[set[str]] = []
 
@@ -117,11 +111,7 @@ class GeneralReadout:
 
     def read(self, state_RSD: Tensor, layout: Layout) -> Reading:
         """Log probabilities and U of every question at a state."""
-        found = []
-        for group in self.groups(layout):
-            z_nV = self._logits(state_RSD, group, layout)
-            target_n = z_nV.gather(1, group.targets_n.unsqueeze(1))[:, 0]
-            found.append(target_n - torch.logsumexp(z_nV, dim=1))
+        found = [chunk.log_probabilities(0) for chunk in self.chunks([state_RSD], layout)]
         return Reading.of(torch.cat(found), layout)
 
     def readings(self, layout: Layout) -> Readings:
@@ -130,12 +120,19 @@ class GeneralReadout:
 
     def paths(self, update: Update, settings: Settings, before: Reading | None) -> UpdatePaths:
         """φ of every reference token and question; `before` is the reading of H where there is one."""
-        assert before is not None, "a depth is read before the update that starts there"
-        layout, sequences = update.layout, self._sequences(update, self.dtype)
-        tokens = RememberedPath(sequences.per_token(), before.log_p_N)
-        mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R, sequences)
-        outputs = None if settings.level is Level.QUICK else self._output_change(update)
-        return UpdatePaths(tokens, _joint(mean, layout), before, outputs)
+        layout, quick = update.layout, settings.level is Level.QUICK
+        with stage("ends", update.before_RSD.device):
+            before, after, outputs = self._ends(update, before, outputs=not quick)
+        with stage("survey", update.before_RSD.device):
+            sequences = self.sequences(update, self.dtype)
+            if settings.interpolate and not quick:
+                tokens, own, interpolation = interpolated_grid(update, sequences, before, after)
+            else:
+                tokens, own, interpolation = RememberedPath(sequences.per_token(), before.log_p_N), sequences, None
+            if quick:
+                tokens.know([1.0], (after.log_p_N - before.log_p_N).reshape(1, -1, 1))
+        mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R, own)
+        return UpdatePaths(tokens, _joint(mean, layout), before, after, outputs, interpolation)
 
     def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
         """Readings of the rounded interventions at two scales per question; padding keeps the proposed state."""
@@ -156,24 +153,24 @@ class GeneralReadout:
 
     def fp64_path(self, update: Update) -> UtilityPath:
         """φ of every question with readout and derivatives in FP64."""
-        return _joint(self._sequences(update, torch.float64), update.layout)
+        return _joint(self.sequences(update, torch.float64), update.layout)
 
     def path_between(self, first: Tensor, second: Tensor, layout: Layout, before: Reading) -> UtilityPath:
         """φ of every question along any straight line; `before` is the reading of its start.
 
         States are those of all positions, [R, S, D]; of prediction positions alone, [N, D], where the head is affine.
         """
-        return _joint(self._sequences(Update(self, layout, first, second), self.dtype), layout)
+        return _joint(self.sequences(Update(self, layout, first, second), self.dtype), layout)
 
-    def _sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
+    def sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
         """φ of every sequence's mean log probability."""
         self._ways.append({GENERAL})
         return JoinedPath(
             [
                 nonlinear_path_from_states(
-                    self._readout_of(group, update.layout, dtype),
-                    update.before_RSD[group.rows],
-                    update.after_RSD[group.rows],
+                    self.of_group(group, update.layout, dtype),
+                    group.cut(update.before_RSD),
+                    group.cut(update.after_RSD),
                     group.targets_n,
                     group.positions_n2,
                     examples=group.sequence_n,
@@ -184,45 +181,23 @@ class GeneralReadout:
             ]
         )
 
-    def _readout_of(self, group: Group, layout: Layout, dtype: torch.dtype) -> Callable[..., Tensor]:
-        """From states of the group's rows to logits."""
-        context = layout.context_of(group.rows)
-        return halves(self.model, dtype, context) or (
-            lambda state, positions: read(self.model, state, positions, dtype, context)
-        )
-
-    def _output_change(self, update: Update) -> OutputChange:
-        found, layout = [], update.layout
-        for group in self.groups(layout):
-            z0_nV, z1_nV = (self._logits(state, group, layout) for state in (update.before_RSD, update.after_RSD))
-            # Divergence and entropies depend on the two ends alone, so the straight line between them will do.
-            path = affine_path(z0_nV, z1_nV - z0_nV, group.targets_n, examples=group.sequence_n)
-            found.append(path.distributions)
-        return OutputChange(
-            torch.cat([ends.divergence for ends in found]), torch.cat([ends.entropy_change for ends in found])
-        )
-
-    def groups(self, layout: Layout, most: int | None = None) -> Iterator[Group]:
-        """Whole sequences at a time, as many as their logits fit, or with at most `most` reference tokens."""
-        first = 0
-        for rows in groups_within(layout.counts, most or max(1, LOGITS // self.model.vocabulary_size)):
-            last = first + sum(layout.counts[rows.start : rows.stop])
-            tokens = slice(first, last)
-            row_n, place_n = layout.positions_N2[tokens].unbind(1)
-            yield Group(
-                slice(rows.start, rows.stop),
-                tokens,
-                torch.stack([row_n - rows.start, place_n], 1),
-                layout.sequence_N[tokens] - rows.start,
-                layout.targets_N[tokens],
-            )
-            first = last
-
-    def _logits(self, state_RSD: Tensor, group: Group, layout: Layout) -> Tensor:
-        """Logits at the prediction positions of a group, without TF32, as float64 [n, V]."""
-        context = layout.context_of(group.rows)
-        with full_precision_products():
-            return read(self.model, state_RSD[group.rows], group.positions_n2, self.dtype, context).double()
+    def _ends(self, update: Update, before: Reading | None, *, outputs: bool) -> Ends:
+        """What H and H⁺ say; H is left out where it was read already and nobody asks how the outputs differ."""
+        layout, changes = update.layout, []
+        states = [update.after_RSD] if before is not None and not outputs else [update.before_RSD, update.after_RSD]
+        log_p: list[list[Tensor]] = [[] for _ in states]
+        for chunk in self.chunks(states, layout):
+            for at, found in enumerate(log_p):
+                found.append(chunk.log_probabilities(at))
+            if outputs:
+                z0_nV, z1_nV = chunk.logits
+                changes.append(softmax_change(z0_nV, z1_nV, chunk.targets_n))
+        *first, after = (Reading.of(torch.cat(found), layout) for found in log_p)
+        if not outputs:
+            return Ends(before or first[0], after, None)
+        divergence_N, entropy_N = (torch.cat(found) for found in zip(*changes, strict=True))
+        change = OutputChange(layout.sequence_mean(divergence_N), layout.sequence_mean(entropy_N))
+        return Ends(before or first[0], after, change)
 
 
 def _derivation_of(model: LoopedModel) -> Derivation:
@@ -273,7 +248,7 @@ class AffineReadout(GeneralReadout):
         ends = found.distributions
         outputs = OutputChange(layout.sequence_mean(ends.divergence), layout.sequence_mean(ends.entropy_change))
         mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R)
-        return UpdatePaths(tokens, _joint(mean, layout), before, outputs)
+        return UpdatePaths(tokens, _joint(mean, layout), before, None, outputs)
 
     def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
         """The same from the prediction positions alone."""

@@ -57,7 +57,7 @@ _JUMPING = frozenset(
     {
         "batch", "batch_width", "outcome", "chosen_option", "scalar_check_passed", "fp64_optimum_kind",
         "fp64_evaluations", "gate_continuing", "exit_depth", "exit_depth_fp64", "continues", "top_id", "lens_ids",
-        "rank",
+        "rank", "evaluated",
     }
 )  # fmt: skip
 """What is not a real number and yet may be another one on another device or in another layout."""

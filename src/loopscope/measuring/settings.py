@@ -131,6 +131,8 @@ class Settings:
         renormalise: whether every update is measured along the renormalised path, too.
         reference: "given", the task's own, or "own", the model's own answer at its trained depth.
         trajectories: scales at which updates are changed, to see what the later loops make of it.
+        interpolate: whether φ through a nonlinear readout is interpolated between the scales of its derivatives, where
+            that is as good as evaluating it; runs that do not say so evaluated it at every scale.
         protocol: whose protocol the caller chose; what it sets stands in the settings themselves.
         keep_states: the depth whose recurrent states are stored; None stores none.
         continue_from: which run's stored states the pass goes on from, and their `depth`; None walks the whole way.
@@ -158,6 +160,7 @@ class Settings:
     renormalise: bool = False
     reference: str = "given"
     trajectories: tuple[float, ...] = ()
+    interpolate: bool = False
     protocol: str = DEFAULT
     keep_states: int | None = None
     continue_from: Mapping[str, Any] | None = None
@@ -227,7 +230,7 @@ class Settings:
         """What is not as it is by default, for a manifest: a run from before there was a choice then still replays."""
         plain = Settings(self.transitions, self.depths)
         names = ["share_context", "certify", "trace", "lens", "scales_to", "renormalise", "reference", "trajectories"]
-        names += ["protocol", "keep_states", "continue_from", "training_step"]
+        names += ["interpolate", "protocol", "keep_states", "continue_from", "training_step"]
         found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 

@@ -119,13 +119,17 @@ class UpdatePaths:
         tokens: every reference token.
         questions: every question.
         before: the reading of H.
+        after: the reading of H⁺, where it was read.
         outputs: how the outputs differ; None where they would cost more and nobody asks.
+        interpolation: the columns of that table; None where every scale of the grid is evaluated.
     """
 
     tokens: RememberedPath
     questions: UtilityPath
     before: Reading
+    after: Reading | None
     outputs: OutputChange | None
+    interpolation: Columns | None = None
 
     def log_p_after(self) -> Tensor:
         """Log probability of each reference token at H⁺, [N]: that at H, and what the update gained."""

@@ -1,4 +1,4 @@
-"""Paths made of other paths: several joined, one whose values are remembered, and means over groups of examples.
+"""Paths made of other paths: several joined, values remembered or interpolated, and means over groups of examples.
 
 Shapes: N examples of the path underneath, R groups of them, K scales.
 """
@@ -47,6 +47,10 @@ class JoinedPath(_ManyExamples):
         """Derivatives 0..order at the scales."""
         return torch.cat([path.at_scales(scales, order) for path in self._paths], 1)
 
+    def with_utility(self, scales: Sequence[float], order: int) -> Tensor:
+        """U and its derivatives, as `NonlinearPath` gives them."""
+        return torch.cat([path.with_utility(scales, order) for path in self._paths], 1)
+
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
         """Derivatives 0..order of each example at its own scale."""
         shares = torch.split(scales_N, [path.examples for path in self._paths])
@@ -87,6 +91,43 @@ class RememberedPath(_ManyExamples):
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
         """Derivatives 0..order of each example at its own scale, never remembered."""
         return self._path.at_own(scales_N, order)
+
+
+class InterpolatedPath(_ManyExamples):
+    """Another path whose φ at scales of the examples' own is known without evaluating it, but for some examples.
+
+    Args:
+        path: the path itself.
+        own: from a scale of each example to φ there, [N] → [N].
+        evaluated: the examples that are evaluated, bool [N], and a path of those alone; None where there are none.
+    """
+
+    def __init__(
+        self, path: UtilityPath, own: Callable[[Tensor], Tensor], evaluated: tuple[Tensor, UtilityPath] | None
+    ) -> None:
+        self._path, self._own, self._evaluated = path, own, evaluated
+
+    @property
+    def examples(self) -> int:
+        """Those of the path itself."""
+        return self._path.examples
+
+    def _initial(self) -> Tensor:
+        return self._path.initial_N
+
+    def at_scales(self, scales: list[float], order: int) -> Tensor:
+        """Derivatives 0..order at the scales, evaluated."""
+        return self._path.at_scales(scales, order)
+
+    def at_own(self, scales_N: Tensor, order: int) -> Tensor:
+        """Derivatives 0..order of each example at its own scale; only φ is known beforehand."""
+        if order > 0:
+            return self._path.at_own(scales_N, order)
+        found_N = self._own(scales_N)
+        if self._evaluated is not None:
+            member_N, path = self._evaluated
+            found_N[member_N] = path.at_own(scales_N[member_N], 0)[0]
+        return found_N.unsqueeze(0)
 
 
 class MeanPath(_ManyExamples):

@@ -29,9 +29,9 @@ Depth = Annotated[int, Field(ge=0)]
 
 ASKED_BY = {
     **{"certificates": "certify", "trace": "trace", "longer_steps": "scales_to", "renormalised": "renormalise"},
-    **{"trajectories": "trajectories", "as_in_paper": "protocol"},
+    **{"trajectories": "trajectories", "as_in_paper": "protocol", "interpolation": "interpolate"},
 }
-"""Tables that a run has where `settings` holds this; the last one if it is about updates, from level grid on."""
+"""Tables that a run has where `settings` holds this; `as_in_paper` if it is about updates, from level grid on."""
 
 PROVENANCE = frozenset({"command_line"})
 """Fields that may differ between the command that began a run and one that continues it."""

@@ -1,4 +1,4 @@
-"""Tables about other paths than H + αD on [0, 1]: steps longer than the proposed one, and the renormalised path."""
+"""Tables beside `questions`: steps longer than the proposed one, the renormalised path, how a grid was interpolated."""
 
 from loopscope.path.grids import GRID
 from loopscope.store.column_types import Column, ColumnType, Table
@@ -45,5 +45,28 @@ RENORMALISED = Table(
             length=len(GRID),
         ),
         _number("norm_loss", "ratio", "1 − ‖u(½)‖ / r(½) of the straight path, mean over prediction positions"),
+    ),
+)
+
+INTERPOLATION = Table(
+    name="interpolation",
+    per="example and transition",
+    key=("row", "transition"),
+    columns=(
+        *IDENTITY,
+        TRANSITION,
+        Column(
+            "evaluated",
+            ColumnType.BOOL,
+            "",
+            "whether φ was evaluated at every scale of `grid_gain` and at α̂, because interpolation was too far off",
+        ),
+        _number(
+            "truncation",
+            "nats",
+            "largest difference on the grid between φ from derivatives at 0, ½ and 1 and from all five scales",
+        ),
+        _number("residual", "nats", "largest difference between interpolated and evaluated φ at ¼, ½, ¾ and 1"),
+        _number("allowed", "nats", "what the smaller of the two may be: 8 roundings of 1 + |score|"),
     ),
 )

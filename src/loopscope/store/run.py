@@ -269,6 +269,8 @@ class StoredRun:
 
 
 def _asking_for(table: str) -> str:
+    if table == "interpolation":
+        return f"{setting('level', 'grid')}, through a nonlinear readout and without {setting('every_scale', True)}"
     wanted = {"longer_steps": 2, "trajectories": "0.25,0.5", "as_in_paper": "paper"}.get(table, True)
     return setting(ASKED_BY.get(table, table), wanted)
 

@@ -5,14 +5,14 @@
 requested depth (Appendix E.1); `tokens` the quantities of each reference token alone (E.8); `paths` φ and three
 derivatives at the 257 nodes of the FP64 analysis (E.5); `certificates` enclosures and verdicts that include rounding;
 `trace` every reference position after every loop; `trajectories` utilities after updates that were changed;
-`other_paths` declares two more, `as_in_paper` the one of the paper's protocol. docs/run-directory.md lists all of them.
+`other_paths` declares three more, `as_in_paper` that of the paper's protocol. docs/run-directory.md lists all of them.
 """
 
 from loopscope.path.grids import CURVATURE_SCALES, DIFFERENCE_SPACINGS, GRID, PATH_NODES
 from loopscope.store.as_in_paper import as_in_paper
 from loopscope.store.column_types import Column, ColumnType, Level, Table
 from loopscope.store.key_columns import DEPTH, IDENTITY, SOURCE_ROW, TRANSITION
-from loopscope.store.other_paths import LONGER_STEPS, RENORMALISED
+from loopscope.store.other_paths import INTERPOLATION, LONGER_STEPS, RENORMALISED
 from loopscope.store.trace_columns import TRACE_COLUMNS
 
 SCHEMA_VERSION = 1
@@ -381,6 +381,7 @@ TABLES: dict[str, Table] = {
         RENORMALISED,
         TRAJECTORIES,
         AS_IN_PAPER,
+        INTERPOLATION,
     )
 }
 """Every table by name; those after `depths` are written only when a run asks for them."""

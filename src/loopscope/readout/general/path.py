@@ -5,7 +5,7 @@ Shapes: T reference tokens, V vocabulary entries, N examples, K scales.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property, partial
@@ -141,6 +141,14 @@ class NonlinearPath(UtilityPath):
         """Derivatives 0..order at the scales."""
         return torch.stack([self._at(alpha, order) for alpha in scales], -1)
 
+    def with_utility(self, scales: Sequence[float], order: int) -> Tensor:
+        """U(H + αD), not the gain, and its derivatives, [order+1, N, K]: one pass at each scale gives all of them.
+
+        The utility is not rounded as that of a plain state is, so neither is to be subtracted from the other.
+        """
+        found = [self._differentiated(self._state + alpha * self._displacement, order) for alpha in scales]
+        return torch.stack([segment_mean(self._segments, stack_KT.T).T for stack_KT in found], -1)
+
     def _at(self, alpha: float, order: int) -> Tensor:
         return self._along(self._state + alpha * self._displacement, order, at_start=alpha == 0.0)
 
@@ -188,23 +196,27 @@ class NonlinearPath(UtilityPath):
             return gains
         if self._derivation.impl == "autograd":
             return torch.cat([gains, self._by_autograd(base, order)])
-        slopes_T = self._derivation.choose(lambda: self._by_taylor(base, order), lambda: self._by_nesting(base, order))
+        slopes_T = self._differentiated(base, order)[1:]
         return torch.cat([gains, segment_mean(self._segments, slopes_T.T).T])
+
+    def _differentiated(self, base: Tensor, order: int) -> Tensor:
+        """The log probability of each target and its derivatives, [order+1, T]."""
+        return self._derivation.choose(lambda: self._by_taylor(base, order), lambda: self._by_nesting(base, order))
 
     def _by_taylor(self, base: Tensor, order: int) -> Tensor:
         line = Series.line(base, self._displacement, order)
-        return self._of_tokens(self._blocks(line), "the derivatives of the readout's logits")[1:]
+        return self._of_tokens(self._blocks(line), "the derivatives of the readout's logits")
 
     def _by_nesting(self, base: Tensor, order: int) -> Tensor:
         tokens, positions = int(self._targets_T.shape[0]), self._positions
         if positions is None:
-            return torch.stack(nested_derivatives(self._plain_utility, base, self._displacement, order)[1:])
+            return torch.stack(nested_derivatives(self._plain_utility, base, self._displacement, order))
         found = []
         headed = as_headed(self._readout)
         size = _NESTED_ELEMENTS // ((headed.vocabulary if headed is not None else 1) << order)
         for rows in blocks(tokens, max(16, size) if headed is not None else tokens):
             utility = partial(self._plain_utility, rows=rows)
-            found.append(torch.stack(nested_derivatives(utility, base, self._displacement, order)[1:]))
+            found.append(torch.stack(nested_derivatives(utility, base, self._displacement, order)))
         return torch.cat(found, 1)
 
     def _plain_utility(self, state: Tensor, rows: slice = slice(None)) -> Tensor:
