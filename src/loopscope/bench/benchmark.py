@@ -81,6 +81,12 @@ ROWS: dict[str, Rows] = {
     "full": Rows("level_full", libraries=_PASS, inputs=(_TOKENIZER, _GSM8K), default=False),
     "command": Rows("from_command", libraries=(*_PASS, "polars", "typer"), inputs=(_TOKENIZER, _GSM8K), default=False),
     "ray": Rows("ray_replicas", libraries=(*_PASS, "ray"), inputs=(_TOKENIZER, _GSM8K), default=False),
+    "huginn-pass": Rows(
+        "huginn_pass",
+        libraries=(*_PASS, "polars"),
+        inputs=(_TOKENIZER, ("data_dir", "a folder with GSM8K and HellaSwag")),
+        default=False,
+    ),
     "loops": Rows("loop_speed", default=False),
     "forward": Rows("forward_pass", libraries=_PASS, default=False),
     "padding": Rows(

@@ -67,6 +67,7 @@ class PassRequest:
     lens: int = 0
     level: Level = Level.GRID
     share: bool = False
+    transition: int = TRANSITION
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class PassSetup:
         """The forward passes alone."""
         with torch.no_grad():
             for batch in self.bare:
-                Walk.of(self.model, batch.to(self.model.device)).to(TRANSITION + 1)
+                Walk.of(self.model, batch.to(self.model.device)).to(self.settings.deepest)
 
     def run_pass(self, engine: Engine | None = None) -> Path:
         """The pass into a run directory of its own."""
@@ -125,7 +126,7 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
     """Loads the model with random weights and plans the pass; `scratch` holds its configuration and its runs."""
     folder = model_folder(wanted.config, scratch)
     settings = Settings.of(
-        [TRANSITION],
+        [wanted.transition],
         [],
         wanted.level,
         batch=BatchPolicy.parse("auto"),
@@ -134,6 +135,7 @@ def set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
         trace=wanted.lens > 0,
         lens=wanted.lens,
         share_context=wanted.share,
+        interpolate=True,
     )
     request = Request(
         ModelRequest(str(folder), wanted.device, "bfloat16", None, True, 0, wanted.tokenizer),

@@ -1,0 +1,156 @@
+"""Whole passes with a model of Huginn's size, update 19→20: levels grid and quick, options, and memory of a full batch.
+
+Each is held against the bare forward passes of its own batches, and the goals against those forward passes as they were
+before batches ran without padding (`BEFORE`, seconds on one H200), so that a faster forward pass does not make a ratio
+worse. Random weights do not come to rest in a loop as trained ones do: the state's half of the adapter is made smaller
+(`CALM`), after which an update changes states by some hundredths. With updates as large as the states φ
+would be evaluated at every scale.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from loopscope.bench.clock import Clock, Measured
+from loopscope.bench.row import Reference, Row, Setting, at_most
+from loopscope.bench.whole_pass import BARE, PassRequest, PassSetup, pass_figures, set_up
+from loopscope.models.families.huginn import Huginn
+from loopscope.models.published_configs import huginn
+from loopscope.models.registry import EMBEDDED
+from loopscope.store import StoredRun
+from loopscope.store.column_types import Level
+
+TRANSITION, QUICK_TRANSITION = 19, 2
+CALM = 0.15
+EARLIER = "the bare forward passes with padding, as they were"
+BEFORE = {"gsm8k:test": 9.2, "hellaswag": 2.35}
+QUESTIONS = {"gsm8k:test": 256, "hellaswag": 64}
+QUICK_TASKS = {"gsm8k:test": "arithmetic", "hellaswag": "arithmetic-mc"}
+QUICK_QUESTIONS = 3
+MOST_GIB = 40.0
+REPEATS = 2
+TINY: dict[str, Any] = {
+    "vocab_size": 1024,
+    "padded_vocab_size": 1024,
+    "n_embd": 48,
+    "n_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "intermediate_size": 64,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+
+
+class Wanted(NamedTuple):
+    """A row: its name, the task, the level, and how many times the earlier forward passes it may take."""
+
+    name: str
+    task: str
+    level: Level
+    goal: float
+
+
+WANTED = (
+    Wanted("huginn-pass", "gsm8k:test", Level.GRID, 2.2),
+    Wanted("huginn-pass:quick", "gsm8k:test", Level.QUICK, 1.45),
+    Wanted("huginn-pass:hellaswag", "hellaswag", Level.GRID, 2.2),
+)
+
+
+def rows(setting: Setting) -> list[Row]:
+    """Three passes and, on a GPU, the memory of one."""
+    found = [_row(wanted, setting) for wanted in WANTED]
+    return [*found, _memory(setting)] if setting.on_gpu else found
+
+
+def _row(wanted: Wanted, setting: Setting) -> Row:
+    clock = Clock(setting.device, host=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        setup = _set_up(_request(wanted.task, setting, level=wanted.level), Path(scratch))
+        repeats = min(REPEATS, setting.sizes.slow_repeats)
+        raced = clock.race({"bare": setup.run_bare, "pass": setup.run_pass}, repeats)
+        ours, bare = raced["pass"], Reference(BARE, raced["bare"], floor=True)
+        earlier = Reference(EARLIER, Measured.of([BEFORE[wanted.task]]), floor=True)
+        judged = setting.sizes.judged and setting.on_gpu
+        text = f"at most {wanted.goal} times {EARLIER}"
+        goal = at_most(text, wanted.goal, earlier.ratio(ours), judged=judged, against=EARLIER)
+        figures = pass_figures(setup, clock)
+        if wanted.level is not Level.QUICK:
+            figures |= _interpolated(setup)
+        references = (bare, earlier) if judged else (bare,)
+        what = f"A whole pass with Huginn's size, update {setup.settings.transitions[0]}→, level {wanted.level}"
+        return Row(wanted.name, what, setup.size, "s", ours, references, (goal,), figures)
+
+
+def _memory(setting: Setting) -> Row:
+    """Of a batch as large as the budget lets it be."""
+    wanted = _request("gsm8k:test", setting, unit_size=2 * QUESTIONS["gsm8k:test"])
+    device = setting.device
+    with tempfile.TemporaryDirectory() as scratch:
+        setup = _set_up(dataclasses.replace(wanted, limit=2 * QUESTIONS["gsm8k:test"]), Path(scratch))
+        torch.cuda.reset_peak_memory_stats(device)
+        setup.run_pass()
+        peak = torch.cuda.max_memory_allocated(device) / 2**30
+        weights = sum(weight.numel() * weight.element_size() for weight in cast(Huginn, setup.model).parameters())
+        goal = at_most(f"at most {MOST_GIB:g} GiB", MOST_GIB, peak, judged=setting.sizes.judged)
+        return Row(
+            "huginn-pass:memory",
+            "Peak of memory of a pass with Huginn's size at level grid, weights included, in the largest batches",
+            setup.size,
+            "GiB",
+            Measured.of([peak]),
+            goals=(goal,),
+            figures={"gib_of_the_weights": weights / 2**30},
+        )
+
+
+def _interpolated(setup: PassSetup) -> dict[str, float]:
+    """How many questions were evaluated at every scale, by what, and how large the updates were."""
+    run = StoredRun(setup.run_pass())
+    grids, questions = run.read("interpolation"), run.read("questions")
+    return {
+        "evaluated_questions": float(grids["evaluated"].sum()),
+        "largest_truncation": cast(float, grids["truncation"].max()),
+        "largest_residual": cast(float, grids["residual"].max()),
+        "least_allowed": cast(float, grids["allowed"].min()),
+        "mean_relative_change": cast(float, questions["relative_change"].mean()),
+        "mean_absolute_gain": cast(float, questions["gain"].abs().mean()),
+    }
+
+
+def _set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
+    setup = set_up(wanted, scratch)
+    model = cast(Huginn, setup.model)
+    with torch.no_grad():
+        weight = cast(torch.Tensor, model.transformer["adapter"].weight)
+        weight[:, : model.hidden_size] *= CALM
+    return setup
+
+
+def _request(task: str, setting: Setting, *, level: Level = Level.GRID, unit_size: int = 64) -> PassRequest:
+    device = str(setting.device)
+    if setting.quick or not setting.on_gpu:
+        tokenizer = str(EMBEDDED / "toy-ouro")
+        config, transition = huginn() | TINY, QUICK_TRANSITION
+        return PassRequest(
+            config, device, tokenizer, QUICK_TASKS[task], None, QUICK_QUESTIONS, level=level, transition=transition
+        )
+    assert setting.tokenizer is not None
+    return PassRequest(
+        huginn(),
+        device,
+        setting.tokenizer,
+        task,
+        setting.data_dir,
+        QUESTIONS[task],
+        unit_size=unit_size,
+        level=level,
+        transition=TRANSITION,
+    )
