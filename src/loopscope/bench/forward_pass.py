@@ -78,7 +78,7 @@ def _row(setting: Setting, row: str, name: str, model: LoopedModule, loops: int,
 
     def forward(given: Sequence[Batch]) -> None:
         for batch in given:
-            Walk.of(model, batch).to(loops)
+            Walk.of(model, batch, loops).to(loops)
 
     calls: dict[str, Call] = {
         "ours": lambda: forward(ours),
@@ -129,7 +129,7 @@ def _begun(model: LoopedModule, batch: Batch) -> Batch:
 def _difference(model: LoopedModule, batch: Sequence[Question], policy: BatchPolicy, loops: int) -> float:
     """Of the valid states after all loops, ours to those in padded rows."""
     packings = [collate(batch, how).to(model.device) for how in (policy, None)]
-    one, other = (packing.separate(Walk.of(model, packing.batch).to(loops).state) for packing in packings)
+    one, other = (packing.separate(Walk.of(model, packing.batch, loops).to(loops).state) for packing in packings)
     valid: Tensor = packings[0].sequences.attention_mask
     return float((one.double() - other.double())[valid].norm() / other.double()[valid].norm())
 

@@ -110,7 +110,7 @@ def _raced(
     bare = bare_class(model, context)
 
     def looped() -> Tensor:
-        return Walk(model, context).to(loops).state
+        return Walk(model, context, loops).to(loops).state
 
     def plain() -> Tensor:
         with implementation("reference"):
@@ -154,7 +154,7 @@ def _huginn(setting: Setting) -> list[Row]:
     last_R2 = torch.tensor([[row, width - 1] for row in range(count)])
 
     def steps() -> Tensor:
-        return Walk(model, context).to(STEPS).state
+        return Walk(model, context, STEPS).to(STEPS).state
 
     def coda_everywhere() -> Tensor:
         around = counted_surroundings(width, setting.device, model.config.rotary, torch.float32, plain=False)

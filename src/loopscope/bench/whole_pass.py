@@ -108,7 +108,7 @@ class PassSetup:
         """The forward passes alone."""
         with torch.no_grad():
             for batch in self.bare:
-                Walk.of(self.model, batch.to(self.model.device)).to(self.settings.deepest)
+                Walk.of(self.model, batch.to(self.model.device), self.settings.deepest).to(self.settings.deepest)
 
     def run_pass(self, engine: Engine | None = None) -> Path:
         """The pass into a run directory of its own."""

@@ -156,7 +156,7 @@ class Trip:
         updates: dict[int, Tables] = {}
         device = model.device
         with stage("forward", device):
-            walk = Walk.of(model, self._packing.batch)
+            walk = Walk.of(model, self._packing.batch, deepest - settings.start)
             if self._start is not None:
                 self._start.resume(walk, gate)
             self._layout = self._layout.given(self._context(walk))

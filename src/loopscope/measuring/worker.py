@@ -29,6 +29,7 @@ from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.stored_states import Midway, StoredStates, encode_states
 from loopscope.measuring.transfer import stacked
+from loopscope.models import recorded_step
 from loopscope.models.load import card_of
 from loopscope.models.protocol import LoopedModel
 from loopscope.readout.checks import is_out_of_memory
@@ -38,6 +39,7 @@ from loopscope.tasks.encoding import LoadedTask, Row
 
 def release() -> None:
     """Give back what a failed attempt left behind."""
+    recorded_step.forget()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -39,6 +39,8 @@ class LoopedModule(nn.Module):
     """Whether `embed` and `step` heed `Batch.segments` and `Batch.position_ids`; `attention.surroundings` does."""
     unpadded: bool = False
     """Whether they heed `Batch.parts` besides; `attention.surroundings` and `attention.attend` do."""
+    alike: bool = False
+    """Whether `step` does the same at every depth, asks nothing of the device, and keeps nothing outside a cache."""
     eos_ids: tuple[int, ...] = ()
     trained_clock: int | None = None
     """Steps after which a step that knows its time leaves what it was trained for; None where steps do not know it."""

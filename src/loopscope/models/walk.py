@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import BodyAndHead, Context, LoopedModel
+from loopscope.models.recorded_step import RecordedStep, can_record
 
 _ASKED: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
 
@@ -56,26 +57,30 @@ class Walk:
         carry: what the next step is given besides, where steps ask for it.
     """
 
-    def __init__(self, model: LoopedModel, context: Context) -> None:
+    def __init__(self, model: LoopedModel, context: Context, steps: int = 0) -> None:
         self.model, self.context = model, context
         self.depth, self.state, self.carry = 0, context.state, context.carry
         self._knows_depth, self._carries = asks(model.step, "depth"), asks(model.step, "carry")
+        self._recorded = (
+            RecordedStep(lambda state: model.step(state, context)) if can_record(model, context, steps) else None
+        )
 
     @classmethod
-    def of(cls, model: LoopedModel, batch: Batch) -> Walk:
-        """The batch at depth 0."""
+    def of(cls, model: LoopedModel, batch: Batch, steps: int = 0) -> Walk:
+        """The batch at depth 0; told how many steps it will take, a walk may record them."""
         context: object = model.embed(batch)
         if not isinstance(context, Context):
             made = type(context).__name__
             raise LoopscopeError(f"{model.name}'s embed gives a {made}: it must give loopscope.Context(state, batch)")
-        return cls(model, context)
+        return cls(model, context, steps)
 
     def advance(self) -> Tensor:
         """One step; returns the new state."""
         known: dict[str, Any] = {"depth": self.depth} if self._knows_depth else {}
+        recorded = self._recorded
         if self._carries:
             known["carry"] = self.carry
-        made = self.model.step(self.state, self.context, **known)
+        made = self.model.step(self.state, self.context, **known) if recorded is None else recorded(self.state)
         if self._carries:
             if not (isinstance(made, tuple) and len(made) == 2):
                 raise LoopscopeError(f"{self.model.name}'s step asks for `carry`: it must return (state, carry)")

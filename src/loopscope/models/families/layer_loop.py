@@ -102,6 +102,7 @@ class LayerLoop(LoopedModule):
     trained_depth = 1
     shares_context = True
     unpadded = True
+    alike = True
 
     def __init__(self, config: LayerLoopConfig) -> None:
         super().__init__()

@@ -146,6 +146,7 @@ class LoopUS(LoopedModule):
     name = "loopus"
     shares_context = True
     unpadded = True
+    alike = True
     boundary = "the state after the update gate, before the decoder's layers"
 
     def __init__(self, config: LoopUSConfig) -> None:

@@ -101,6 +101,7 @@ class Nanbeige(LoopedModule):
     name = "nanbeige"
     shares_context = True
     unpadded = True
+    alike = True
     boundary = "the shared stack's output after its norm, just before the language-model head"
 
     def __init__(self, config: NanbeigeConfig) -> None:

@@ -128,6 +128,7 @@ class Ouro(LoopedModule):
     name = "ouro"
     shares_context = True
     unpadded = True
+    alike = True
     boundary = "the shared stack's output after its norm, just before the language-model head"
 
     def __init__(self, config: OuroConfig) -> None:

@@ -173,6 +173,7 @@ class RecurrentDepth(LoopedModule):
     boundary = "the recurrent core's raw output, before the coda"
     shares_context = True
     unpadded = True
+    alike = True
     norm_before_coda: bool = False
     readout_parts: tuple[str, ...] = ("coda", "ln_f")
 
