@@ -150,6 +150,9 @@ def test_no_batch_runs_a_padded_token(options: int, shares: bool) -> None:
     policy = BatchPolicy.parse("auto").on("cuda", unpadded=True)
     batches = plan_batches(questions, policy)
     assert sorted(question.row for batch in batches for question in batch) == list(range(64))
+    # Whatever the lengths, batches are as large as their states in padded rows may be.
+    assert len(batches) == 1 + (padded_tokens(questions) > 65536)
+    assert all(padded_tokens(batch) <= 65536 for batch in batches)
     for batch in batches:
         ran = collate(batch, policy)
         assert ran.batch.input_ids.numel() == run_tokens(batch, policy) == sum(q.group.tokens for q in batch)

@@ -23,7 +23,9 @@ GROUPS += [Group([[1, 2, 3, 4], [1, 2, 5], [1, 2, 6, 7, 8]], 2, 9)]
 def test_nothing_is_recorded_on_a_cpu(golden_model):
     model = golden_model("ouro")
     assert not can_record(model, model.embed(Batch.from_rows(ROWS)), 5)
-    assert torch.equal(Walk.of(model, Batch.from_rows(ROWS), 5).to(5).state, model.states(Batch.from_rows(ROWS), [5])[5])
+    assert torch.equal(
+        Walk.of(model, Batch.from_rows(ROWS), 5).to(5).state, model.states(Batch.from_rows(ROWS), [5])[5]
+    )
     forget()
 
 

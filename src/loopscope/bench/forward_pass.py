@@ -70,9 +70,13 @@ def _products(modules: Iterable[Any]) -> int:
 
 def _row(setting: Setting, row: str, name: str, model: LoopedModule, loops: int, products: int) -> Row:
     questions = drawn_questions(*((QUICK_QUESTIONS, 16) if setting.quick else (QUESTIONS, 1)))
+    padding = BatchPolicy.parse("auto").on(setting.device.type)
     policy = BatchPolicy.parse("auto").on(setting.device.type, unpadded=runs_unpadded(model))
-    batches = plan_batches(questions, policy)
-    ours, padded = ([_begun(model, collate(batch, how).batch) for batch in batches] for how in (policy, None))
+    batches, in_rows = (plan_batches(questions, how) for how in (policy, padding))
+    ours, padded = (
+        [_begun(model, collate(batch, how).batch) for batch in made]
+        for made, how in ((batches, policy), (in_rows, padding))
+    )
     side = QUICK_SIDE if setting.quick else SIDE
     large = torch.randn(2, side, side, device=setting.device, dtype=torch.bfloat16)
 
@@ -97,7 +101,7 @@ def _row(setting: Setting, row: str, name: str, model: LoopedModule, loops: int,
     )
     valid = sum(question.group.tokens for question in questions)
     size = {"tokens": valid, "run_tokens": tokens, "questions": len(questions), "batches": len(batches)}
-    size |= {"padded_tokens": sum(map(padded_tokens, batches)), "loops": loops}
+    size |= {"padded_tokens": sum(map(padded_tokens, in_rows)), "loops": loops}
     figures = {
         "ms_per_1000_tokens": raced["ours"].value * 1e6 / valid,
         "tflops_of_one_large_product": 2e-12 * side**3 / raced[PRODUCTS].value,
@@ -145,9 +149,11 @@ def _padding(task: str, setting: Setting) -> Row:
     questions = QuestionEncoder(tokenizer, None, "error").questions(loaded.without_rows(), loaded.rows, 0)
     policy = BatchPolicy.parse("auto").on("cuda", unpadded=True)
     units = [questions[start : start + UNIT] for start in range(0, len(questions), UNIT)]
-    batches = [batch for unit in units for batch in plan_batches(unit, policy)]
+    batches, in_rows = (
+        [batch for unit in units for batch in plan_batches(unit, how)] for how in (policy, policy.on("cuda"))
+    )
     valid = sum(question.positions for question in questions)
-    ran, padded = sum(run_tokens(batch, policy) for batch in batches), sum(map(padded_tokens, batches))
+    ran, padded = sum(run_tokens(batch, policy) for batch in batches), sum(map(padded_tokens, in_rows))
     goal = at_most(f"at most {OVER_TOKENS} tokens run for each", OVER_TOKENS, ran / valid, judged=not setting.quick)
     return Row(
         f"padding:{loaded.name}",

@@ -82,30 +82,32 @@ def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[lis
     """The batches of one unit, in the order in which they run."""
     if policy.size is not None:
         return [list(questions[start : start + policy.size]) for start in range(0, len(questions), policy.size)]
-    assert policy.budget is not None
     # Longest first: if memory does not suffice, that shows at once and not after an hour.
-    return _least_work(sorted(questions, key=lambda q: (-q.width, q.row)), policy.budget)
+    return _least_work(sorted(questions, key=lambda q: (-q.width, q.row)), policy)
 
 
-def _least_work(ordered: Sequence[Question], budget: int) -> list[list[Question]]:
-    """Neighbours by length in batches within the budget, so that the batches' work is least.
+def _least_work(ordered: Sequence[Question], policy: BatchPolicy) -> list[list[Question]]:
+    """Neighbours by length in batches within the budget of padded tokens, so that the batches' work is least.
 
-    Work is padded tokens, but a batch of less than a tenth of the budget, or of 1024, takes as long as one of that
-    size: it leaves a device half idle, or its host busy starting operations. By dynamic programming over where the
-    last batch begins.
+    Work is the tokens that run, but a batch of less than a tenth of the budget, or of 1024, takes as long as one of
+    that size: it leaves a device half idle, or its host busy starting operations. Of batches with the same work, as
+    all may have that are not padded, the largest. By dynamic programming over where the last batch begins.
     """
+    budget, unpadded = policy.budget, policy.padding == "none"
+    assert budget is not None
     small = max(budget // 10, 1024)
-    rows_of, widths = [q.group.rows for q in ordered], [q.width for q in ordered]
+    groups = [q.group for q in ordered]
+    rows_of, widths, own = ([getattr(g, name) for g in groups] for name in ("rows", "width", "tokens"))
     least, begins = [0], [0]
     for stop in range(1, len(ordered) + 1):
-        found, begin, rows = math.inf, stop - 1, 0
+        found, begin, rows, tokens = math.inf, stop - 1, 0, 0
         for start in range(stop - 1, -1, -1):
-            rows += rows_of[start]
-            tokens = rows * widths[start]
-            if tokens > budget and start < stop - 1:
+            rows, tokens = rows + rows_of[start], tokens + own[start]
+            padded = rows * widths[start]
+            if padded > budget and start < stop - 1:
                 break
-            work = least[start] + max(tokens, small)
-            if work < found:
+            work = least[start] + max(tokens if unpadded else padded, small)
+            if work < found or (unpadded and work == found):
                 found, begin = work, start
         least.append(int(found))
         begins.append(begin)
