@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from loopscope.models.batch import Batch
+from loopscope.models.layers import varlen
 from loopscope.models.layers.attention import attend, surroundings
 from loopscope.models.layers.varlen import runs_unpadded, takes_varlen
 from loopscope.models.packing import Group, common_prefix, pack
@@ -46,6 +47,20 @@ def test_attention_is_the_plain_one_in_float64(dtype, heads, shared_heads, width
     assert takes_varlen(q)
     found, exact = attend(q, k, v, around, 0), attend(q.double(), k.double(), v.double(), around, 0)
     assert (found.double() - exact).norm() < 4e-3 * exact.norm()
+
+
+@SHARING
+@torch.no_grad()
+def test_the_operation_is_that_of_torchs_own_function(shares):
+    public = varlen._varlen_attn()
+    if public is None:
+        pytest.skip("this torch has no varlen_attn")
+    parts = pack(drawn_groups(shares), unpadded=True).to("cuda").batch.parts
+    chance = torch.Generator("cuda").manual_seed(2)
+    sizes = (int(parts.queries[-1]), 4), (int(parts.keys[-1]), 2), (int(parts.keys[-1]), 2)
+    q, k, v = (torch.randn(*size, 64, device="cuda", generator=chance).bfloat16() for size in sizes)
+    given = (q, k, v, parts.queries, parts.keys, parts.longest, parts.longest_keys, 0.125)
+    assert torch.equal(varlen._kernel()(*given), public(*given))
 
 
 @LOW

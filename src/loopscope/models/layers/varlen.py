@@ -39,6 +39,11 @@ def runs_varlen(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether there is a kernel for a model on this device, in this dtype."""
     if device.type != "cuda" or dtype not in _DTYPES or chosen() == "reference" or _kernel() is None:
         return False
+    return _is_able(device)
+
+
+@functools.cache
+def _is_able(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= _CAPABILITY
 
 
@@ -63,25 +68,33 @@ def _widened(x: Tensor) -> Tensor:
     return functional.pad(x, (0, missing)) if missing else x
 
 
+Kernel = Callable[..., Any]
+_ARGUMENTS = ["query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal"]
+
+
 @functools.cache
-def _kernel() -> Callable[..., Any] | None:
+def _kernel() -> Kernel | None:
     """Torch's own, else that of flash-attention, else none."""
+    op: Any = getattr(torch.ops.aten, "_flash_attention_forward", None)
+    if op is not None and [a.name for a in op.default._schema.arguments][: len(_ARGUMENTS)] == _ARGUMENTS:
+        # What `varlen_attn` calls; by way of that, a first call would load torch's compiler, in seconds.
+        return lambda *given: op(*given[:-1], 0.0, True, False, scale=given[-1])[0]
+    return _varlen_attn() or _flash_attn()
+
+
+def _varlen_attn() -> Kernel | None:
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
-        return _flash_attention()
+        return None
     kernel: Any = varlen_attn  # what it is called with depends on torch's version
     known = inspect.signature(kernel).parameters
     options: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
-
-    def call(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-        grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] and "enable_gqa" in known else {}
-        return kernel(q, k, v, *rest[:-1], scale=rest[-1], **options, **grouped)
-
-    return call
+    options |= {"enable_gqa": True} if "enable_gqa" in known else {}
+    return lambda *given: kernel(*given[:-1], scale=given[-1], **options)
 
 
-def _flash_attention() -> Callable[..., Any] | None:
+def _flash_attn() -> Kernel | None:
     try:
         from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
     except ImportError:
