@@ -89,7 +89,8 @@ def _row(wanted: Wanted, setting: Setting) -> Row:
         if wanted.level is not Level.QUICK:
             figures |= _interpolated(setup)
         references = (bare, earlier) if judged else (bare,)
-        what = f"A whole pass with Huginn's size, update {request.transition}→{request.transition + 1}, level {wanted.level}"
+        first = request.transition
+        what = f"A whole pass with Huginn's size, update {first}→{first + 1}, level {wanted.level}"
         return Row(wanted.name, what, setup.size, "s", ours, references, (goal,), figures)
 
 

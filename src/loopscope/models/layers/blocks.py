@@ -74,7 +74,9 @@ class WeightlessNorm(RMSNorm):
 @functools.lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def _ones(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.ones(width, dtype=dtype, device=device)
+    # Inside a function transform every result belongs to the transform; what is kept must outlive it.
+    with torch._C._DisableFuncTorch():
+        return torch.ones(width, dtype=dtype, device=device)
 
 
 def _normalise_plain(x: Tensor, eps: float) -> Tensor:

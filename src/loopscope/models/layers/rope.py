@@ -116,7 +116,9 @@ Positions = Rotary | StoredRotary
 @functools.lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def _frequencies_on(rotary: Rotary, device: torch.device) -> Tensor:
-    return rotary.frequencies().to(device)
+    # Inside a function transform every result belongs to the transform; what is kept must outlive it.
+    with torch._C._DisableFuncTorch():
+        return rotary.frequencies().to(device)
 
 
 def rotate(x_BSHP: Tensor, tables: RotaryTables) -> Tensor:
