@@ -18,7 +18,7 @@ import torch
 
 from loopscope.bench.clock import Clock, Measured
 from loopscope.bench.row import Reference, Row, Setting, at_most
-from loopscope.bench.whole_pass import BARE, PassRequest, PassSetup, pass_figures, set_up
+from loopscope.bench.whole_pass import BARE, EARLIER, PassRequest, PassSetup, pass_figures, set_up
 from loopscope.measuring.depth_pass import Trip
 from loopscope.measuring.layout import Question, padded_tokens
 from loopscope.models.families.huginn import Huginn
@@ -29,7 +29,6 @@ from loopscope.store.column_types import Level
 
 TRANSITION, QUICK_TRANSITION = 19, 2
 CALM = 0.15
-EARLIER = "the bare forward passes with padding, as they were"
 BEFORE = {"gsm8k:test": 9.2, "hellaswag": 2.35}
 QUESTIONS = {"gsm8k:test": 256, "hellaswag": 64}
 QUICK_TASKS = {"gsm8k:test": "arithmetic", "hellaswag": "arithmetic-mc"}
