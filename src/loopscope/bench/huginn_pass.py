@@ -2,9 +2,8 @@
 
 Each is held against the bare forward passes of its own batches, and the goals against those forward passes as they were
 before batches ran without padding (`BEFORE`, seconds on one H200), so that a faster forward pass does not make a ratio
-worse. Random weights do not come to rest in a loop as trained ones do: the state's half of the adapter is made smaller
-(`CALM`), after which an update changes states by some hundredths. With updates as large as the states φ
-would be evaluated at every scale.
+worse. Random weights come to rest as trained ones do (`random_weights.CALM`); the figures say how large updates are.
+With updates as large as the states φ would be evaluated at every scale.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from loopscope.store import StoredRun
 from loopscope.store.column_types import Level
 
 TRANSITION, QUICK_TRANSITION = 19, 2
-CALM = 0.15
 BEFORE = {"gsm8k:test": 9.2, "hellaswag": 2.35}
 QUESTIONS = {"gsm8k:test": 256, "hellaswag": 64}
 QUICK_TASKS = {"gsm8k:test": "arithmetic", "hellaswag": "arithmetic-mc"}
@@ -76,8 +74,8 @@ def _row(wanted: Wanted, setting: Setting) -> Row:
     with tempfile.TemporaryDirectory() as scratch:
         request = _request(wanted.task, setting, wanted.level)
         # Kernels are compiled by a short pass.
-        _set_up(dataclasses.replace(request, limit=QUICK_QUESTIONS), Path(scratch) / "short").run_pass()
-        setup = _set_up(request, Path(scratch) / "whole")
+        set_up(dataclasses.replace(request, limit=QUICK_QUESTIONS), Path(scratch) / "short").run_pass()
+        setup = set_up(request, Path(scratch) / "whole")
         raced = clock.race({"bare": setup.run_bare, "pass": setup.run_pass}, REPEATS, warm_ups=0)
         ours, bare = raced["pass"], Reference(BARE, raced["bare"], floor=True)
         earlier = Reference(EARLIER, Measured.of([BEFORE[wanted.task]]), floor=True)
@@ -97,7 +95,7 @@ def _memory(setting: Setting) -> Row:
     """Of one batch that fills the budget."""
     device = setting.device
     with tempfile.TemporaryDirectory() as scratch:
-        setup = _set_up(_request("gsm8k:test", setting), Path(scratch))
+        setup = set_up(_request("gsm8k:test", setting), Path(scratch))
         budget, full = setup.settings.batch.budget, list[Question]()
         assert budget is not None
         for question in (question for batch in setup.batches for question in batch):
@@ -130,15 +128,6 @@ def _interpolated(setup: PassSetup) -> dict[str, float]:
         "mean_relative_change": cast(float, questions["relative_change"].mean()),
         "mean_absolute_gain": cast(float, questions["gain"].abs().mean()),
     }
-
-
-def _set_up(wanted: PassRequest, scratch: Path) -> PassSetup:
-    setup = set_up(wanted, scratch)
-    model = cast(Huginn, setup.model)
-    with torch.no_grad():
-        weight = cast(torch.Tensor, model.transformer["adapter"].weight)
-        weight[:, : model.hidden_size] *= CALM
-    return setup
 
 
 def _request(task: str, setting: Setting, level: Level = Level.GRID) -> PassRequest:

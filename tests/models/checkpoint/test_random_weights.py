@@ -28,6 +28,14 @@ def test_states_and_logits_stay_finite_and_of_order_one(tiny, family, dtype):
         assert 0.05 < model.readout(state).float().std() < 20, depth
 
 
+@pytest.mark.parametrize("family", FAMILIES[1:])
+def test_a_loop_that_reads_its_input_comes_to_rest(tiny, family):
+    model = load_model(str(tiny(family)), random_weights=True, dtype="float32")
+    states = model.states(BATCH, [1, 2, 19, 20])
+    early, late = ((states[t + 1] - states[t]).norm() / states[t].norm() for t in (1, 19))
+    assert late < 0.2 * early
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_same_seed_same_weights(tiny, family):
     folder = str(tiny(family))
