@@ -118,6 +118,7 @@ class CostEstimate:
         listed = ", ".join(f"{task} {count:,}" for task, count in self.tasks.items())
         answering = f", {duration(self.answering)} of it for own answers" if self.answering else ""
         states = f", {size(self.states)} of it kept states" if self.states else ""
+        foretold = "" if np.isnan(self.error) else f"batches are foretold to ± {self.error:.0%}, "
         of_what = "parts of batches, whole ones take more" if self.shortened else "the largest batch"
         return [
             f"model      {self.model}",
@@ -125,8 +126,7 @@ class CostEstimate:
             f"tokens     {self.tokens:,} in {self.batches:,} batches; {self.padded:,} with padding"
             f" ({self.padded / self.tokens:.2f} ×)",
             f"time       {duration(self.seconds)} for the pass{answering}, after {duration(self.loading)} of loading"
-            f" and {duration(self.starting)} of starting (batches are foretold to ± {self.error:.0%},"
-            f" from {self.timed} timed ones)",
+            f" and {duration(self.starting)} of starting ({foretold}from {self.timed} timed)",
             f"memory     {size(self.memory)} at {of_what}",
             f"disk       {size(self.disk)}{states}",
         ]
