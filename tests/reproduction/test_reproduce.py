@@ -156,6 +156,9 @@ def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path
     assert "all runs (1)" in said
     assert "of the time: ouro-1.4b 100%; the longest run, ouro-1.4b-tokens, 100%" in said
     assert not (tmp_path / "runs").exists()
+    planned = json.loads((tmp_path / "plan.json").read_text())["ouro-1.4b-tokens"]
+    assert planned["tasks"] == {"gsm8k": 2}
+    assert set(planned["rates"]) == {"batch", "token", "scored", "pair"}
 
 
 def test_models_are_the_published_checkpoints() -> None:

@@ -109,7 +109,8 @@ class Fit:
         """
         terms, times = _terms(sizes), np.asarray(seconds)
         weighted = terms / times[:, None]
-        found, least = np.array([0.0, times.sum() / terms[:, 1].sum(), 0.0, 0.0]), np.inf
+        # A single timing tells a rate, and that of tokens is what other batches share with it.
+        found, least = np.array([0.0, times.sum() / terms[:, 1].sum(), 0.0, 0.0]), 0.0 if len(times) == 1 else np.inf
         for chosen in chain.from_iterable(combinations(range(4), count) for count in range(1, min(4, len(times)) + 1)):
             solved, *_ = np.linalg.lstsq(weighted[:, chosen], np.ones(len(times)), rcond=None)
             error = float(np.square(weighted[:, chosen] @ solved - 1).sum())

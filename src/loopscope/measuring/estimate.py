@@ -4,23 +4,24 @@ All questions are encoded and put into their batches, which needs no device. Som
 measured as the pass itself would measure them, a few of about a size one after the other: the host works on one while
 a GPU runs the next. A cost for a batch, for a padded token and for a pair of tokens of a row is fitted to their times
 and summed over all batches. How far such an estimate is off is measured on the way: each timed group of batches is
-predicted from the others. What the first batches take beyond their rate (kernels are compiled and loaded) comes once.
+predicted from the others. What the first batches take beyond their rate (kernels are loaded) comes once; compiling
+them, which a run finds done, is left out.
 """
 
 from __future__ import annotations
 
 import resource
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from loopscope.measuring.batch_costs import AnswerSize, BatchSize, Fit, GroupSize, Timed, left_out_error, spread
+from loopscope.measuring.compile_clock import CompileClock
 from loopscope.measuring.depth_pass import Tables
 from loopscope.measuring.layout import Question, plan_batches
 from loopscope.measuring.own_answers import OwnAnswers, own_answers
@@ -56,9 +57,10 @@ class CostEstimate:
         seconds: of the pass, without what comes before.
         error: how far off some batches were predicted from the others, relative, root mean square.
         loading: seconds that loading the model and encoding the questions took.
-        starting: seconds that the first batches took beyond their rate, while kernels are compiled and loaded; less the
-            next time, from what is kept on disk.
+        starting: seconds that the first batches took beyond their rate, while kernels are loaded.
         memory: bytes at the largest batch that was run: of the GPU, or of the process.
+        rates: seconds for a batch, for a token that runs, for a scored one, for a pair of tokens of a row.
+        compiling: seconds that kernels took to be compiled here and now; they are kept on disk for the next process.
         shortened: whether batches were too long to be timed whole, so that memory is only what a part of them takes.
         disk: bytes of the run directory.
         timed: batches that were timed.
@@ -80,6 +82,8 @@ class CostEstimate:
     timed: int
     answering: float = 0.0
     states: int = 0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    compiling: float = 0.0
     shortened: bool = False
 
     @classmethod
@@ -100,6 +104,7 @@ class CostEstimate:
             memory=max(cost.memory for cost in costs),
             disk=sum(cost.disk for cost in costs),
             timed=sum(cost.timed for cost in costs),
+            compiling=sum(cost.compiling for cost in costs),
             shortened=any(cost.shortened for cost in costs),
         )
 
@@ -119,6 +124,7 @@ class CostEstimate:
         answering = f", {duration(self.answering)} of it for own answers" if self.answering else ""
         states = f", {size(self.states)} of it kept states" if self.states else ""
         foretold = "" if np.isnan(self.error) else f"batches are foretold to ± {self.error:.0%}, "
+        compiled = f", {duration(self.compiling)} of compiling done already" if self.compiling > 0.1 else ""
         of_what = "parts of batches, whole ones take more" if self.shortened else "the largest batch"
         return [
             f"model      {self.model}",
@@ -126,7 +132,7 @@ class CostEstimate:
             f"tokens     {self.tokens:,} in {self.batches:,} batches; {self.padded:,} with padding"
             f" ({self.padded / self.tokens:.2f} ×)",
             f"time       {duration(self.seconds)} for the pass{answering}, after {duration(self.loading)} of loading"
-            f" and {duration(self.starting)} of starting ({foretold}from {self.timed} timed)",
+            f" and {duration(self.starting)} of starting{compiled} ({foretold}from {self.timed} timed)",
             f"memory     {size(self.memory)} at {of_what}",
             f"disk       {size(self.disk)}{states}",
         ]
@@ -137,9 +143,14 @@ class CostEstimate:
 
 def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
     """Load the model, time some batches of the pass, and say what the whole will take; nothing is written."""
+    with CompileClock() as clock:
+        return _estimate(request, seconds, clock)
+
+
+def _estimate(request: Request, seconds: float, clock: CompileClock) -> CostEstimate:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
+    began = clock.now()
     request = replace(request, encodings=request.encodings or Encodings())  # encoded once, as the run's first look does
     as_chat = request.data.prompting.apply_chat_template
     if not as_chat:
@@ -157,14 +168,12 @@ def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
         stored = None if engine.stored is None else engine.stored(unit)
         cut = plan_batches(questions, settings.batch) if stored is None else stored.batches(questions)
         batches += [_Planned.of(unit, batch, settings.batch) for batch in cut]
-    loading = time.perf_counter() - began
+    loading = clock.now() - began
     answers = own_answers(engine.model, engine.tokenizer, settings)
-    worker = Worker(engine.model, settings, stored=engine.stored)
-    trial = _Trial()
-    if engine.stored is None:
-        trial = _longest_timed(worker, answers, batches, settings.batch, seconds)
+    timer = _Timer(Worker(engine.model, settings, stored=engine.stored), answers, settings.batch, clock, seconds)
+    trial = _longest_timed(timer, batches) if engine.stored is None else _Trial()
     tried = _shortened(batches, settings.batch, trial.most)
-    timings = _timed(worker, answers, tried, settings.batch, seconds)
+    timings = _timed(timer, tried)
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
     fits = [Fit.of(*part) for part in parts]
     totals = _totals(fits, batches)
@@ -182,6 +191,8 @@ def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
         loading=loading,
         starting=trial.starting + max(0.0, timings.starting - sum(_totals(fits, timings.first))),
         memory=timings.memory,
+        rates=asdict(fits[0]),
+        compiling=clock.compiling,
         shortened=tried != batches,
         disk=len(prepared.manifest.units()) * timings.per_unit + int(timings.per_question * len(everyone)) + states,
         timed=sum(len(group.sizes) for group in timings.passed.sizes if isinstance(group, GroupSize)),
@@ -231,33 +242,57 @@ class _Timings(NamedTuple):
     states_per_token: float
 
 
-def _timed(
-    worker: Worker, answers: OwnAnswers | None, batches: Sequence[_Planned], policy: BatchPolicy, budget: float
-) -> _Timings:
+class _Timer(NamedTuple):
+    """What runs batches, and by which clock for how long."""
+
+    worker: Worker
+    answers: OwnAnswers | None
+    policy: BatchPolicy
+    clock: CompileClock
+    budget: float
+
+    def answered(self, batch: Sequence[Question]) -> Sequence[Question]:
+        """Against the model's own answers, where these are asked for."""
+        return batch if self.answers is None else self.answers(batch)
+
+    def measured(self, batches: Sequence[tuple[WorkUnit, Sequence[Question]]]) -> list[Measured[WorkUnit]]:
+        """As a pass runs them: the next one is launched before the last one is finished."""
+        found = [step for step in self.worker.run(batches) if isinstance(step, Measured)]
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return found
+
+    def once(self, batch: _Planned) -> float:
+        """Seconds of a batch by itself."""
+        began = self.clock.now()
+        self.measured([(batch.unit, self.answered(batch.questions))])
+        return self.clock.now() - began
+
+
+def _timed(timer: _Timer, batches: Sequence[_Planned]) -> _Timings:
     """Groups of batches in an order in which any beginning has all sizes, after one batch of each task and size."""
+    clock = timer.clock
     ordered = sorted(batches, key=lambda batch: -batch.size.tokens)
-    groups = [ordered[start : start + IN_A_ROW] for start in range(0, len(ordered), IN_A_ROW)]
+    in_a_row = min(IN_A_ROW, -(-len(ordered) // LEAST_TIMED))
+    groups = [ordered[start : start + in_a_row] for start in range(0, len(ordered), in_a_row)]
     places = list(spread(len(groups)))
     largest = {batch.unit.task: batch for batch in reversed(ordered)}
     early = {id(batch): batch for batch in (*largest.values(), *(groups[place][0] for place in places[:LEAST_TIMED]))}
     first = sorted(early.values(), key=lambda batch: -batch.size.tokens)
-    began = time.perf_counter()
-    for batch in first:
-        _measured(worker, [(batch.unit, _answered(answers, batch.questions))])
-    starting, memory = time.perf_counter() - began, _memory()
+    starting, memory = sum(timer.once(batch) for batch in first), _memory()
     alike: dict[tuple[str, ...], list[Tables]] = defaultdict(list)
     passed, answered = Timed([], []), Timed([], [])
     questions = tokens = states = 0
-    began = time.perf_counter()
+    began = clock.now()
     for place in places:
-        if len(passed.seconds) >= LEAST_TIMED and time.perf_counter() - began > budget:
+        if len(passed.seconds) >= LEAST_TIMED and clock.now() - began > timer.budget:
             break
-        start = time.perf_counter()
-        asked = [(batch.unit, _answered(answers, batch.questions)) for batch in groups[place]]
-        between = time.perf_counter()
-        found = _measured(worker, asked)
-        passed.seconds.append(time.perf_counter() - between)
-        sizes = [BatchSize.of(batch, policy) for _, batch in asked]
+        start = clock.now()
+        asked = [(batch.unit, timer.answered(batch.questions)) for batch in groups[place]]
+        between = clock.now()
+        found = timer.measured(asked)
+        passed.seconds.append(clock.now() - between)
+        sizes = [BatchSize.of(batch, timer.policy) for _, batch in asked]
         passed.sizes.append(GroupSize(sizes))
         answered.seconds.append(between - start)
         answered.sizes.append(GroupSize([AnswerSize.of(batch.questions) for batch in groups[place]]))
@@ -272,17 +307,12 @@ def _timed(
     return _Timings(passed, answered, first, starting, memory, stored[0].shards, per_question, states / tokens)
 
 
-def _longest_timed(
-    worker: Worker, answers: OwnAnswers | None, batches: list[_Planned], policy: BatchPolicy, budget: float
-) -> _Trial:
+def _longest_timed(timer: _Timer, batches: list[_Planned]) -> _Trial:
     """From one question: the tokens of a batch that does not take too long to be timed."""
     longest = max(batches, key=lambda batch: batch.size.tokens)
-    trial, took = _Planned.of(longest.unit, longest.questions[:1], policy), []
-    for _ in range(2):  # kernels are compiled and loaded the first time
-        began = time.perf_counter()
-        _measured(worker, [(trial.unit, _answered(answers, trial.questions))])
-        took.append(time.perf_counter() - began)
-    return _Trial(max(LONGEST_TIMED, budget / 5) / took[1] * trial.size.tokens, max(0.0, took[0] - took[1]))
+    trial = _Planned.of(longest.unit, longest.questions[:1], timer.policy)
+    first, again = timer.once(trial), timer.once(trial)  # kernels are loaded the first time
+    return _Trial(max(LONGEST_TIMED, timer.budget / 5) / again * trial.size.tokens, max(0.0, first - again))
 
 
 def _shortened(batches: list[_Planned], policy: BatchPolicy, most: float) -> list[_Planned]:
@@ -293,18 +323,6 @@ def _shortened(batches: list[_Planned], policy: BatchPolicy, most: float) -> lis
         while len(kept) > 1 and BatchSize.of(kept, policy).tokens > most:
             kept = kept[: len(kept) // 2]
         found.append(batch if len(kept) == len(batch.questions) else _Planned.of(batch.unit, kept, policy))
-    return found
-
-
-def _answered(answers: OwnAnswers | None, batch: Sequence[Question]) -> Sequence[Question]:
-    return batch if answers is None else answers(batch)
-
-
-def _measured(worker: Worker, batches: Sequence[tuple[WorkUnit, Sequence[Question]]]) -> list[Measured[WorkUnit]]:
-    """As a pass runs them: the next one is launched before the last one is finished."""
-    found = [step for step in worker.run(batches) if isinstance(step, Measured)]
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,31 +73,33 @@ class Reproduction:
             began = time.perf_counter()
             found.append(api.measure(*arguments, output=self.directory(run), **options, notify=self.notify))
             self._note(run, time.perf_counter() - began)
-            self.notify(f"{run.name} took {_beside_estimate([self._times()[run.name]])}")
+            self.notify(f"{run.name} took {_beside_estimate([self._read('times.json')[run.name]])}")
         if len(self.runs) > 1:
-            times = self._times()
+            times = self._read("times.json")
             self.notify(f"all runs took {_beside_estimate([times[run.name] for run in self.runs])}")
         return found
 
     def note_estimate(self, run: PaperRun, cost: CostEstimate) -> None:
-        """Keep an estimate beside the time that the run will have taken; the last one counts."""
-        known = self._times()
+        """Keep an estimate beside the time that the run will have taken, and all of it; the last one counts."""
+        known = self._read("times.json")
         known.setdefault(run.name, {})["estimated_seconds"] = round(cost.whole, 3)
-        self._keep(known)
+        self._keep("times.json", known)
+        plain = {name: None if value != value else value for name, value in asdict(cost).items()}  # JSON has no NaN
+        self._keep("plan.json", self._read("plan.json") | {run.name: plain})
 
     def _note(self, run: PaperRun, seconds: float) -> None:
-        known = self._times()
+        known = self._read("times.json")
         # A finished run that is opened again took what it took the first time.
         known.setdefault(run.name, {}).setdefault("seconds", round(seconds, 3))
-        self._keep(known)
+        self._keep("times.json", known)
 
-    def _keep(self, known: dict[str, dict[str, float]]) -> None:
+    def _keep(self, name: str, known: dict[str, dict[str, Any]]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "times.json", json.dumps(known, indent=1).encode())
+        write_atomically(self.folder / name, json.dumps(known, indent=1).encode())
 
-    def _times(self) -> dict[str, dict[str, float]]:
-        path = self.folder / "times.json"
-        found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    def _read(self, name: str) -> dict[str, dict[str, Any]]:
+        path = self.folder / name
+        found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return found
 
     def write(self, runs: Sequence[Run]) -> list[Path]:
