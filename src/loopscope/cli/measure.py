@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
+from contextlib import suppress
 from typing import Annotated
 
 from loopscope.cli.flags import ConfigFlag, Device, ModelArgs, flag
@@ -94,6 +96,8 @@ def measure(
 ) -> None:
     """Measure tasks with a looped model, into a run directory."""
     given = {name: value for name, value in locals().items() if name not in ("config", "progress", "plan")}
+    if engine == "local" and not plan:
+        wake(device)
     from loopscope.api import measure as run_measure
     from loopscope.api import plan as estimate
     from loopscope.run_series import RunSeries
@@ -111,6 +115,20 @@ def measure(
     if isinstance(run, RunSeries):
         print(f"{run.summary()} Next: {run.next_commands()}")
     elif run.manifest.transitions:
-        print(f"{run.records.height} updates in {where}. Next: loopscope tables {where} | loopscope report {where}")
+        count = run.stored_rows("questions")
+        print(f"{count} updates in {where}. Next: loopscope tables {where} | loopscope report {where}")
     else:
-        print(f"{run.depths.height} utilities in {where}. Next: loopscope figures {where} --name depth-curves")
+        count = run.stored_rows("depths")
+        print(f"{count} utilities in {where}. Next: loopscope figures {where} --name depth-curves")
+
+
+def wake(device: str) -> None:
+    """Starts a GPU in a thread: that takes as long as half of the imports, which go on meanwhile."""
+    import torch
+
+    def start() -> None:
+        with suppress(Exception):  # whatever is wrong is said when the model is loaded
+            torch.zeros(1, device=device.replace("auto", "cuda"))
+
+    if device != "cpu" and torch.cuda.is_available():
+        threading.Thread(target=start, name="loopscope-wake", daemon=True).start()

@@ -1,13 +1,16 @@
 """Triton as the kernels see it, with the types that it does not declare; launches; a probe of whether it works here.
 
-The kernels' modules can be imported without Triton; only a launch needs it.
+The kernels' modules can be imported without Triton; only a launch needs it. Within `compile_only` a launch on a GPU
+compiles in a thread and runs nothing; a later launch of the same kernel waits for that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,9 +71,40 @@ def launch(
     """
     if triton is None:
         raise LoopscopeError("the kernels need Triton, which is not installed: pip install triton")
+    options = {"num_warps": warps, "enable_fp_fusion": fusion, **constants}
+    pool = _compiling.get()
+    if pool is not None and on.is_cuda:
+        _pending.setdefault(kernel, []).append(pool.submit(_compile, kernel, grid, on, arguments, options))
+        return
+    for compiled in _pending.pop(kernel, ()):
+        compiled.exception()  # waits; what went wrong shows when it is compiled again
     elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
     with torch.cuda.device(on.device) if elsewhere else contextlib.nullcontext():
-        kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **constants)
+        kernel[grid](*arguments, **options)
+
+
+_compiling: ContextVar[ThreadPoolExecutor | None] = ContextVar("compiling", default=None)
+_pending: dict[Any, list[Future[None]]] = {}
+_COMPILERS = 8
+
+
+@contextlib.contextmanager
+def compile_only() -> Iterator[None]:
+    """Launches on a GPU compile in threads and run nothing, so that what they would write is never to be read."""
+    pool = ThreadPoolExecutor(_COMPILERS, "loopscope-compiling")
+    token = _compiling.set(pool)
+    try:
+        yield
+    finally:
+        _compiling.reset(token)
+        pool.shutdown(wait=False)
+
+
+def _compile(
+    kernel: Any, grid: tuple[int, ...], on: Tensor, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    with torch.cuda.device(on.device):
+        kernel.warmup(*arguments, grid=grid, **options)
 
 
 def descriptor(matrix: Tensor, block: list[int]) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.compile_ahead import compile_ahead
 from loopscope.measuring.continued import StateSource
 from loopscope.measuring.depth_pass import PendingTrip, Tables, Trip
 from loopscope.measuring.layout import Question, example_columns, padded_tokens, plan_batches, shrunk
@@ -230,6 +231,7 @@ class LocalEngine:
         self.model = request.model.load()
         self._facts = facts_of(self.model)
         settings = request.settings_for(self._facts)
+        compile_ahead(self.model, settings)
         if card_of(self.model).is_own:
             checked(self.model).require()
         self.tokenizer = request.model.load_tokenizer(self.model)

@@ -87,6 +87,11 @@ class StoredRun:
             raise self._damaged(f"{self.layout.complete.name} does not match the records")
         return True
 
+    def stored_rows(self, table: str) -> int:
+        """How many rows of a table are stored, by the records of the units alone."""
+        shards = (shard for record in self.unit_records.values() for shard in record.shards)
+        return sum(shard.rows for shard in shards if shard.table == table)
+
     def completion(self) -> Completion:
         """What the seal of the run says, or would say, of the units that count."""
         present = [self.unit_records[unit.index] for unit in self.units if unit.index in self.unit_records]

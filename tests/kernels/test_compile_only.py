@@ -1,0 +1,69 @@
+"""Compiling ahead: a launch within the block runs nothing, and a later one of the same kernel waits for its compiler."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from loopscope.kernels import language
+from loopscope.kernels.language import compile_only, launch
+
+ON_GPU = SimpleNamespace(is_cuda=True, device=SimpleNamespace(index=0))
+
+
+class Kernel:
+    """What Triton makes of a kernel, as `launch` uses it."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        self.events: list[object] = []
+        self.may_end, self.breaks = threading.Event(), breaks
+
+    def warmup(self, *arguments, grid, **options):
+        self.may_end.wait()
+        if self.breaks:
+            raise ValueError("no compiler")
+        self.events.append(("compiled", arguments, grid, options["num_warps"]))
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **options: self.events.append(("run", arguments, grid, options["num_warps"]))
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+    monkeypatch.setattr(language, "triton", object())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+
+
+def test_a_launch_waits_for_its_own_kernels_compiler():
+    kernel, other = Kernel(), Kernel()
+    with compile_only():
+        launch(kernel, (2,), ON_GPU, 1, warps=8)
+        launch(kernel, (3,), ON_GPU, 2)
+    launch(other, (1,), ON_GPU)
+    assert (kernel.events, other.events) == ([], [("run", (), (1,), 4)])
+    threading.Timer(0.01, kernel.may_end.set).start()
+    launch(kernel, (2,), ON_GPU, 1, warps=8)
+    compiled, run = kernel.events[:2], kernel.events[2:]
+    assert sorted(compiled, key=repr) == [("compiled", (1,), (2,), 8), ("compiled", (2,), (3,), 4)]
+    assert run == [("run", (1,), (2,), 8)]
+
+
+def test_a_compiler_that_fails_is_not_the_end():
+    kernel = Kernel(breaks=True)
+    kernel.may_end.set()
+    with compile_only():
+        launch(kernel, (1,), ON_GPU)
+    launch(kernel, (1,), ON_GPU)
+    assert kernel.events == [("run", (), (1,), 4)]
+
+
+def test_elsewhere_nothing_is_compiled_ahead():
+    kernel = Kernel()
+    with compile_only():
+        launch(kernel, (1,), torch.zeros(1))
+    assert kernel.events == [("run", (), (1,), 4)]
