@@ -1,4 +1,4 @@
-"""Compiling ahead: a launch within the block runs nothing, and a later one of the same kernel waits for its compiler."""
+"""Compiling ahead: a launch within the block runs nothing; a later one of the same kernel waits for its compiler."""
 
 from __future__ import annotations
 
