@@ -153,8 +153,8 @@ def rows(setting: Setting) -> list[Row]:
         at_most("no RMS error above that with FP32 products", 1.0, worst, judged=sizes.judged),
     )
     if not setting.on_gpu:
-        share = ours.value / raced[HVP].value
-        goals += (at_most(f"at most {SHARE:g} of the Hessian–vector product's time", SHARE, share, judged=sizes.judged),)
+        text, share = f"at most {SHARE:g} of the Hessian–vector product's time", ours.value / raced[HVP].value
+        goals += (at_most(text, SHARE, share, judged=sizes.judged),)
     size = {"tokens": update.tokens} | sizes.huginn.as_size()
     what = "A, Q and φ''' through Huginn's coda and head in FP32"
     found = [Row("huginn", what, size, "s", ours, references, goals, _differences(update), errors)]
