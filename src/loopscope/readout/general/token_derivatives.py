@@ -45,27 +45,24 @@ def log_softmax_derivatives(scores_M: Tensor, derivatives_M: Sequence[Tensor], t
     w_M = torch.exp(scores_M - scores_M.gather(-1, d_1))
     p_M = w_M / w_M.sum(-1, keepdim=True)
     centred = []
-    for s_M in derivatives_M:
+    for s_M in derivatives_M[:-1]:  # the highest enters by its mean alone
         c_M = s_M - s_M.gather(-1, d_1)
         centred.append(c_M - (p_M * c_M).sum(-1, keepdim=True))
-
-    def expect(*factors: Tensor) -> Tensor:
-        product = p_M
-        for factor in factors:
-            product = product * factor
-        return product.sum(-1)
-
-    out = [-expect(s_M - s_M.gather(-1, target_1)) for s_M in derivatives_M]
+    out = [-(p_M * (s_M - s_M.gather(-1, target_1))).sum(-1) for s_M in derivatives_M]
     if len(out) >= 2:
         c1 = centred[0]
-        variance = expect(c1, c1)
+        p1_M = p_M * c1
+        p11_M = p1_M * c1
+        variance = p11_M.sum(-1)
         out[1] = out[1] - variance
     if len(out) >= 3:
         c2 = centred[1]
-        out[2] = out[2] - 3.0 * expect(c1, c2) - expect(c1, c1, c1)
+        p111_M = p11_M * c1
+        out[2] = out[2] - 3.0 * (p1_M * c2).sum(-1) - p111_M.sum(-1)
     if len(out) >= 4:
-        fourth = expect(c1, c1, c1, c1) - 3.0 * variance**2
-        out[3] = out[3] - 4.0 * expect(c1, centred[2]) - 3.0 * expect(c2, c2) - 6.0 * expect(c1, c1, c2) - fourth
+        fourth = (p111_M * c1).sum(-1) - 3.0 * variance**2
+        mixed = 3.0 * (p_M * c2 * c2).sum(-1), 6.0 * (p11_M * c2).sum(-1)
+        out[3] = out[3] - 4.0 * (p1_M * centred[2]).sum(-1) - mixed[0] - mixed[1] - fourth
     return out
 
 
@@ -119,7 +116,7 @@ def logit_chunks(readout: Callable[..., Any], state: Any, positions: Any, stream
         yield TokenChunk(rows, headed.head(hidden[rows]))
 
 
-_COEFFICIENT_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 23}  # of one coefficient's logits at once, in float64
+_COEFFICIENT_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 23}  # of a coefficient in float64: some such stay in a cache
 _KERNEL_ORDER = 3
 
 
@@ -138,7 +135,8 @@ def token_derivatives(c_ntV: Tensor, targets_t: Tensor, impl: Implementation | N
     size = _COEFFICIENT_ELEMENTS.get(c_ntV.device.type, _COEFFICIENT_ELEMENTS["cpu"])
     found = []
     for rows in blocks(c_ntV.shape[1], max(1, size // c_ntV.shape[2])):
-        z = [c_ntV[k, rows].double() * math.factorial(k) for k in range(c_ntV.shape[0])]
+        z = [c_ntV[k, rows].double() for k in range(c_ntV.shape[0])]
+        z[2:] = [z_tV * math.factorial(k) for k, z_tV in enumerate(z[2:], 2)]
         value = log_probability_at_start(z[0], targets_t[rows])
         found.append(torch.stack([value, *log_softmax_derivatives(z[0], z[1:], targets_t[rows].unsqueeze(1))]))
     return torch.cat(found, 1)
