@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from loopscope.measuring.fp64 import ConcavePath
 from loopscope.readout import affine_path
 from loopscope.readout.affine import reference
 from loopscope.readout.affine.own_scale_kernels import derivatives_at_own
@@ -68,3 +70,18 @@ def test_logits_with_gaps_between_rows(interpreted):
     wide = torch.cat([z0, v], 1)
     found = derivatives_at_own(wide[:, :20], wide[:, 20:], y, SCALES, 1)
     assert torch.equal(found, derivatives_at_own(z0, v, y, SCALES, 1))
+
+
+def test_a_search_for_roots_finds_the_same_through_the_kernels(interpreted):
+    z0, v = (x[2:] for x in _random(20, 3.0)[:2])
+    y = (z0 + 0.2 * v).argmax(1)  # likeliest on the way: optima inside, and a gain that ends before the full step
+    examples = [0, 1, 1]
+    found, plain = (
+        ConcavePath(affine_path(z0, v, y, examples=examples, impl=impl)).columns() for impl in ("auto", "even")
+    )
+    kinds = found.pop("optimum_kind")
+    assert kinds == plain.pop("optimum_kind")
+    assert kinds == ["interior"] * 2
+    assert found["gain"].min() < 0.0 < found["gain"].max()
+    for name in set(found) - {"evaluations"}:
+        np.testing.assert_allclose(found[name], plain[name], rtol=1e-9, atol=1e-10, err_msg=name)
