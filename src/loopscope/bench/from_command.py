@@ -19,7 +19,7 @@ from loopscope.bench.whole_pass import TRANSITION, PassRequest, model_folder, re
 
 SECONDS = 14.0
 WARM = "the same with compiled kernels at hand"
-_START = "from loopscope.cli.app import run; run()"
+_START = "from loopscope.cli import main; main()"
 
 
 def rows(setting: Setting) -> list[Row]:

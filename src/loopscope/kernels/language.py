@@ -74,9 +74,11 @@ def launch(
     options = {"num_warps": warps, "enable_fp_fusion": fusion, **constants}
     pool = _compiling.get()
     if pool is not None and on.is_cuda:
-        _pending.setdefault(kernel, []).append(pool.submit(_compile, kernel, grid, on, arguments, options))
+        waited = _pending.setdefault(kernel, {})
+        if (same := repr(sorted(options.items()))) not in waited:
+            waited[same] = pool.submit(_compile, kernel, grid, on, arguments, options)
         return
-    for compiled in _pending.pop(kernel, ()):
+    for compiled in _pending.pop(kernel, {}).values():
         compiled.exception()  # waits; what went wrong shows when it is compiled again
     elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
     with torch.cuda.device(on.device) if elsewhere else contextlib.nullcontext():
@@ -84,7 +86,8 @@ def launch(
 
 
 _compiling: ContextVar[ThreadPoolExecutor | None] = ContextVar("compiling", default=None)
-_pending: dict[Any, list[Future[None]]] = {}
+_pending: dict[Any, dict[str, Future[None]]] = {}
+"""What is being compiled, by kernel and by the constants that it is compiled for."""
 _COMPILERS = 8
 
 
