@@ -81,7 +81,7 @@ def _row(wanted: Wanted, setting: Setting) -> Row:
         earlier = Reference(EARLIER, Measured.of([BEFORE[wanted.task]]), floor=True)
         judged = setting.sizes.judged and setting.on_gpu
         text = f"at most {wanted.goal} times {EARLIER}"
-        goal = at_most(text, wanted.goal, earlier.ratio(ours), judged=judged, against=EARLIER)
+        goal = at_most(text, wanted.goal, earlier.ratio(ours), judged=judged, against=EARLIER if judged else "")
         figures = pass_figures(setup, clock)
         if wanted.level is not Level.QUICK:
             figures |= _interpolated(setup)
