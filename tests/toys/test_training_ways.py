@@ -63,6 +63,8 @@ def test_the_weights_of_all_depths_are_those_of_a_sum(make_step) -> None:
 def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+
     def run(folder: str, *more: str) -> str:
         flags = ["--size", "tiny", "--questions", "2", "--keep", str(tmp_path / folder), *more]
         monkeypatch.setattr(sys, "argv", [str(SCRIPT), *flags])
@@ -70,7 +72,7 @@ def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
         return capsys.readouterr().out
 
     both = ["--ways", "last depth", "geometry", "--seeds"]
-    first, second, third = run("a", *both, "0"), run("a", *both, "0", "1"), run("a", *both, "0", "1")
+    first, second, third = run("a", *both, "0"), run("a", *both, "0", "1", "--jobs", "2"), run("a", *both, "0", "1")
     assert "seed 0: utility" in first
     assert "seed 1: utility" not in first
     assert "seed 0: utility" not in second
@@ -82,8 +84,8 @@ def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
     assert set(results) == {"last depth 0", "last depth 1", "geometry 0", "geometry 1"}
     assert all(len(entry["utility"]) == 16 and len(entry["updates"]) == 5 for entry in results.values())
 
-    run("b", "--ways", "geometry", "--seeds", "0", "--watch", "2")
+    run("b", "--ways", "geometry", "--seeds", "1", "--watch", "2")
     watched = json.loads((tmp_path / "b" / "results.json").read_text())
-    assert watched["geometry 0"]["utility"] == results["geometry 0"]["utility"]
+    assert watched["geometry 1"]["utility"] == results["geometry 1"]["utility"]  # another process, unwatched
     (log,) = (tmp_path / "b").glob("*.jsonl")
     assert {json.loads(line).get("step") for line in log.read_text().splitlines()[1:]} == {2}
