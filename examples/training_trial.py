@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ UPDATES = (DEPTH, DEPTH + 1, 7, 11, DEEPEST - 1)
 """Updates whose outcomes and shorter steps are measured; utilities are, at every depth."""
 WATCHED = 16
 """Validation documents that a training is followed on."""
+SEEDS_APART = 1_000_000
+"""Documents from the first of one seed to the first of the next."""
 PIECE = 16
 """Steps whose text is made together."""
 
@@ -109,11 +111,9 @@ class Text:
         """The file of a piece, its documents in order of length; made if it is not there yet."""
         path = self.folder / f"{number}.bin"
         if not path.exists():
-            first, count = (
-                (self.seed * self.size.steps + number * PIECE) * self.size.documents,
-                PIECE * self.size.documents,
-            )
-            made = [context + rest for context, rest in encoded("train", count, self.size.stories, first)]
+            count = PIECE * self.size.documents
+            pairs = encoded("train", count, self.size.stories, self.seed * SEEDS_APART + number * count)
+            made = [context + rest for context, rest in pairs]
             flat = [value for ids in sorted(made, key=len) for value in (len(ids), *ids)]
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, np.array(flat, "<i2").tobytes())
@@ -180,13 +180,13 @@ class Trial:
     @property
     def name(self) -> str:
         """Of its result."""
-        chosen = "" if self.split == "test" or self.setting is None else f" {shown(self.setting)}"
-        return f"{self.way}{chosen} {self.seed}"
+        chosen = "" if self.setting is None else f" {shown(self.setting)}"
+        return f"{self.way}{chosen}, seed {self.seed}"
 
     @property
     def text(self) -> Text:
         """What it is trained on."""
-        return Text(self.size, self.seed, self.keep / "text" / f"{self.size.documents}x{self.size.steps}-{self.seed}")
+        return Text(self.size, self.seed, self.keep / "text" / f"{self.size.documents}-{self.seed}")
 
     @property
     def folder(self) -> Path:
@@ -199,7 +199,8 @@ class Trial:
         started = time.monotonic()
         found = self._measured(model)
         measuring = round(time.monotonic() - started, 1)
-        return {"way": self.way, "setting": self.setting, "seed": self.seed, **cost, "measuring": measuring, **found}
+        said = {"way": self.way, "setting": self.setting, "seed": self.seed, "size": asdict(self.size)}
+        return {**said, **cost, "measuring": measuring, **found}
 
     def train(self) -> tuple[Ouro, dict[str, Any]]:
         """A model trained from nothing, and what it cost. Weights and text follow from the seed, whatever the way."""
@@ -234,7 +235,7 @@ class Trial:
         curve.append([size.steps, round(loss.item(), 4)])
         torch.set_float32_matmul_precision(precision)
         cost = {"seconds": round(time.monotonic() - started, 1), "core_seconds": round(time.process_time() - worked, 1)}
-        return model, {**cost, "steps": size.steps, "tokens": tokens, "loss": curve}
+        return model, {**cost, "tokens": tokens, "loss": curve}
 
     def _monitor(self, model: Ouro) -> ls.Monitor:
         task, log = held_out("validation", self.size, WATCHED), self.folder.with_suffix(".jsonl")

@@ -20,9 +20,13 @@ from loopscope.toys.objective import Supervised, draw_recurrence, expected_loss
 from loopscope.training_losses import fixed_point_loss, geometry_loss, jacobian_penalty, update_geometry
 
 REACH = 4
-"""Updates up to so many times the trained depth are drawn."""
-BEGINS, FULL = 0.1, 0.9
-"""The shares of the training at which the geometry loss comes in and has its whole weight."""
+"""Loop counts up to so many times the trained depth are drawn."""
+DRAWN, LOOPS = 5, 4
+"""The geometry loss draws depths up to so many times the trained one; gradients go through so many loops there."""
+FULL = 0.7
+"""The share of the training at which the geometry loss has its whole weight."""
+ENTROPY = 0.05
+"""β of the gate's objective below the geometry loss."""
 SPREAD = 0.5
 """σ of the log-normal rate of drawn loop counts, as Huginn's."""
 
@@ -77,9 +81,9 @@ def all_depths(step: Step, weights: tuple[float, ...]) -> Tensor:
     return total
 
 
-def gate(step: Step, entropy_weight: float) -> Tensor:
+def gate(step: Step, entropy_weight: float, walk: Walk | None = None) -> Tensor:
     """Ouro's objective: the expected loss over the gate's exits, less β times their entropy."""
-    walk, losses, gates = step.walk(), [], []
+    walk, losses, gates = walk or step.walk(), list[Tensor](), list[Tensor]()
     for depth in range(1, step.depth + 1):
         gates.append(step.model.gate_logits(walk.to(depth).state).float())
         losses.append(step.losses(walk))
@@ -113,23 +117,24 @@ def jacobian(step: Step, weight: float) -> Tensor:
     return loss + weight * jacobian_penalty(loop, walk.state, step.asked.batch.attention_mask, step.generator)
 
 
-def geometry(step: Step, weight: float) -> Tensor:
-    """The last depth's loss and `geometry_loss` of the way from there to a drawn depth beyond it.
+def geometry(step: Step, setting: tuple[float, float]) -> Tensor:
+    """Ouro's objective, and so much of `geometry_loss` of the way from the trained depth to a drawn one beyond it.
 
     The straight way from H_T to H_t, all loops between in one, is asked to gain: so a state that has drifted is drawn
-    back to where it was trained, which does not follow from asking it of one update after the other. All loops but
-    the last run without gradients, so that four times the trained depth costs little. The weight grows over the
-    training: before the model has learnt something to keep, the loss is in the way.
+    back to where it was trained, which does not follow from asking it of one update after the other. Gradients go
+    through the last `LOOPS` loops alone, so that far depths cost little. The weight is 0 up to a share of the training,
+    the setting's second number: before the model has learnt something to keep, the loss is in the way.
     """
-    walk = step.walk().to(step.depth)
-    loss = step.mean(step.losses(walk))
-    weight *= min(1.0, max(0.0, (step.progress - BEGINS) / (FULL - BEGINS)))
+    weight, begins = setting
+    walk = step.walk()
+    loss = gate(step, ENTROPY, walk)
+    weight *= min(1.0, max(0.0, (step.progress - begins) / (FULL - begins)))
     if not weight:
         return loss
     anchor = walk.state.detach()
-    beyond = walk.changed(anchor)
+    beyond, drawn = walk.changed(anchor), int(step.rng.integers(step.depth + 1, DRAWN * step.depth + 1))
     with torch.no_grad():
-        beyond.to(int(step.rng.integers(step.depth, REACH * step.depth)))
-    after = beyond.advance()
-    found = update_geometry(step.model.readout, anchor, after, step.asked.targets, step.asked.weights)
+        beyond.to(drawn - LOOPS)
+    beyond.to(drawn)
+    found = update_geometry(step.model.readout, anchor, beyond.state, step.asked.targets, step.asked.weights)
     return loss + weight * geometry_loss(found)
