@@ -21,7 +21,7 @@ from loopscope.training_losses import fixed_point_loss, geometry_loss, jacobian_
 
 REACH = 4
 """Loop counts up to so many times the trained depth are drawn."""
-DRAWN, LOOPS = 5, 4
+DRAWN, LOOPS = 6, 4
 """The geometry loss draws depths up to so many times the trained one; gradients go through so many loops there."""
 FULL = 0.7
 """The share of the training at which the geometry loss has its whole weight."""
