@@ -53,7 +53,7 @@ WAYS = {
     "random loops": Way(losses.random_loops, ((1, 4.0), (4, 6.0), (3, 6.0))),
     "fixed point": Way(losses.fixed_point, (0.05, 0.5, 5.0)),
     "Jacobian": Way(losses.jacobian, (0.1, 1.0, 10.0)),
-    "geometry": Way(losses.geometry, ((3.0, 0.5), (10.0, 0.5), (10.0, 0.3))),
+    "geometry": Way(losses.geometry, (3.0, 6.0, 12.0)),
 }
 
 
@@ -184,10 +184,15 @@ def lowest(entry: dict[str, Any]) -> float:
     return min(entry["utility"][DEPTH - 1 :])
 
 
+def worth(entry: dict[str, Any]) -> tuple[bool, float]:
+    """What settings are compared by: whether they lose nothing beyond the trained depth; then, the lowest utility."""
+    return lowest(entry) >= entry["utility"][DEPTH - 1], lowest(entry)
+
+
 def chosen(name: str, tuned: Results) -> Any:
-    """A way's setting: that of the highest `lowest` among those that were tuned, otherwise the first."""
+    """A way's setting: the best of those that were tuned, otherwise the first."""
     entries = [entry for entry in tuned.held.values() if entry["way"] == name]
-    return max(entries, key=lowest)["setting"] if entries else WAYS[name].settings[0]
+    return max(entries, key=worth)["setting"] if entries else WAYS[name].settings[0]
 
 
 def time_steps(options: argparse.Namespace) -> None:

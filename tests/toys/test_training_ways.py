@@ -37,7 +37,7 @@ SETTINGS = {
     ways.random_loops: (2, 5.0),
     ways.fixed_point: 0.1,
     ways.jacobian: 0.1,
-    ways.geometry: (1.0, 0.5),
+    ways.geometry: 1.0,
 }
 
 
@@ -60,15 +60,15 @@ def test_the_weights_of_all_depths_are_those_of_a_sum(make_step) -> None:
     torch.testing.assert_close(ways.last_depth(make_step(), None), alone[-1])
 
 
-def test_the_geometry_loss_comes_in_late_and_leaves_the_trained_depth_alone(make_step) -> None:
+def test_the_geometry_loss_comes_in_later_and_leaves_the_trained_depth_alone(make_step) -> None:
     early, late = make_step(), make_step()
-    early.progress = 0.4
+    early.progress = 0.1
     expected = ways.gate(make_step(), ways.ENTROPY)
-    torch.testing.assert_close(ways.geometry(early, (3.0, 0.5)), expected, rtol=0.0, atol=0.0)
-    added = ways.geometry(late, (3.0, 0.5)) - expected
+    torch.testing.assert_close(ways.geometry(early, 3.0), expected, rtol=0.0, atol=0.0)
+    added = ways.geometry(late, 3.0) - expected
     assert added.item() > 0
     embedding = late.model.model.embed_tokens.weight  # read by the loops up to the trained depth, and by none beyond
-    (gradient,) = torch.autograd.grad(ways.geometry(make_step(), (3.0, 0.5)), embedding)
+    (gradient,) = torch.autograd.grad(ways.geometry(make_step(), 3.0), embedding)
     (alone,) = torch.autograd.grad(ways.gate(make_step(), ways.ENTROPY), embedding)
     torch.testing.assert_close(gradient, alone)
 
@@ -78,10 +78,14 @@ def test_what_was_tuned_is_what_is_trained(tmp_path: Path, monkeypatch: pytest.M
     script = runpy.run_path(str(SCRIPT), run_name="training_experiment")
     path = tmp_path / "tuning.json"
     assert script["chosen"]("gate", script["Results"](path)) == 0.05
-    utilities = {0.05: [-9.0] * 3 + [-1.0] * 12 + [-3.0], 0.1: [-9.0] * 3 + [-2.0] * 13}  # the first declines
+    falls, rests, slides = ([-9.0] * 3 + rest for rest in ([-1.0] * 12 + [-3.0], [-2.5] * 13, [-1.5] * 12 + [-2.0]))
+    utilities = {0.05: falls, 0.1: rests, 0.2: slides}
     entries = {str(beta): {"way": "gate", "setting": beta, "utility": made} for beta, made in utilities.items()}
     path.write_text(json.dumps({**entries, "other": {"way": "fixed point", "setting": 7.0, "utility": [0.0] * 16}}))
-    assert script["chosen"]("gate", script["Results"](path)) == 0.1
+    assert script["chosen"]("gate", script["Results"](path)) == 0.1  # loses nothing beyond depth 4
+    del entries["0.1"]
+    path.write_text(json.dumps(entries))
+    assert script["chosen"]("gate", script["Results"](path)) == 0.2  # loses least from there on
 
 
 def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
@@ -105,13 +109,13 @@ def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
     for row in ("| last depth | — |", "| geometry | 4→5 |", "| geometry | 15→16 |", "the goal: "):
         assert row in third
     results = json.loads((tmp_path / "a" / "results.json").read_text())
-    assert set(results) == {f"{way}, seed {seed}" for way in ("last depth", "geometry 3, 0.5") for seed in (0, 1)}
+    assert set(results) == {f"{way}, seed {seed}" for way in ("last depth", "geometry 3") for seed in (0, 1)}
     assert all(len(entry["utility"]) == 16 and len(entry["updates"]) == 5 for entry in results.values())
 
     run("b", "--ways", "geometry", "--seeds", "1", "--watch", "2")
     watched = json.loads((tmp_path / "b" / "results.json").read_text())
     assert (
-        watched["geometry 3, 0.5, seed 1"]["utility"] == results["geometry 3, 0.5, seed 1"]["utility"]
+        watched["geometry 3, seed 1"]["utility"] == results["geometry 3, seed 1"]["utility"]
     )  # another process, unwatched
     (log,) = (tmp_path / "b").glob("*.jsonl")
     assert {json.loads(line).get("step") for line in log.read_text().splitlines()[1:]} == {2}

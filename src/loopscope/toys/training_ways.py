@@ -23,8 +23,8 @@ REACH = 4
 """Loop counts up to so many times the trained depth are drawn."""
 DRAWN, LOOPS = 6, 4
 """The geometry loss draws depths up to so many times the trained one; gradients go through so many loops there."""
-FULL = 0.7
-"""The share of the training at which the geometry loss has its whole weight."""
+BEGINS, FULL = 0.1, 0.9
+"""The shares of the training at which the geometry loss comes in and has its whole weight."""
 ENTROPY = 0.05
 """β of the gate's objective below the geometry loss."""
 SPREAD = 0.5
@@ -117,18 +117,17 @@ def jacobian(step: Step, weight: float) -> Tensor:
     return loss + weight * jacobian_penalty(loop, walk.state, step.asked.batch.attention_mask, step.generator)
 
 
-def geometry(step: Step, setting: tuple[float, float]) -> Tensor:
+def geometry(step: Step, weight: float) -> Tensor:
     """Ouro's objective, and so much of `geometry_loss` of the way from the trained depth to a drawn one beyond it.
 
     The straight way from H_T to H_t, all loops between in one, is asked to gain: so a state that has drifted is drawn
     back to where it was trained, which does not follow from asking it of one update after the other. Gradients go
-    through the last `LOOPS` loops alone, so that far depths cost little. The weight is 0 up to a share of the training,
-    the setting's second number: before the model has learnt something to keep, the loss is in the way.
+    through the last `LOOPS` loops alone, so that far depths cost little. The weight grows over the training: before the
+    model has learnt something to keep, the loss is in the way.
     """
-    weight, begins = setting
     walk = step.walk()
     loss = gate(step, ENTROPY, walk)
-    weight *= min(1.0, max(0.0, (step.progress - begins) / (FULL - begins)))
+    weight *= min(1.0, max(0.0, (step.progress - BEGINS) / (FULL - BEGINS)))
     if not weight:
         return loss
     anchor = walk.state.detach()
