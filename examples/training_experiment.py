@@ -6,9 +6,9 @@ trains one small model (Ouro's layout, trained depth 4, generated stories) in se
 each with `loopscope.measure` on held-out stories, to four times the trained depth. Every result is kept as soon as it
 is there, and the same command goes on where it stopped. `--tune` trains every setting of every way, from another seed,
 measures on validation stories, and the same folder then uses the best of each. `--jobs 8` trains eight models at a
-time, also on one GPU, which models this small leave mostly idle: `--size large --device cuda --jobs 8`. `--watch 40`
-follows every training with `loopscope.Monitor`, on validation stories, into a file beside its run. `--time` times steps
-of every way alone. One training is in training_trial.py, beside this.
+time, also on one GPU, and `--graphs` replays steps there: `--size large --device cuda --jobs 8 --graphs`. `--watch 40`
+follows every training with `loopscope.Monitor`, on validation stories, into a file beside its run. One training is in
+training_trial.py, beside this.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from loopscope.store.atomic import write_atomically
 from loopscope.toys import training_ways as losses
 
 TUNING_SEED = 100
-TIMED = 60
-"""Steps that `--time` times."""
 
 
 # --- ways
@@ -44,25 +42,24 @@ class Way:
 
     loss: Callable[[losses.Step, Any], Tensor]
     settings: tuple[Any, ...]
+    draw: Callable[[np.random.Generator, Any, int, float], int] | None = None
 
 
 WAYS = {
     "last depth": Way(losses.last_depth, (None,)),
     "all depths": Way(losses.all_depths, ((0.25, 0.25, 0.25, 0.25), (0.1, 0.1, 0.1, 0.7), (0.1, 0.2, 0.3, 0.4))),
     "gate": Way(losses.gate, (0.05, 0.1, 0.02)),
-    "random loops": Way(losses.random_loops, ((1, 4.0), (4, 6.0), (3, 6.0))),
+    "random loops": Way(losses.random_loops, ((1, 4.0), (4, 6.0), (3, 6.0)), losses.draw_loops),
     "fixed point": Way(losses.fixed_point, (0.05, 0.5, 5.0)),
     "Jacobian": Way(losses.jacobian, (0.1, 1.0, 10.0)),
-    "geometry": Way(losses.geometry, (3.0, 6.0, 12.0)),
+    "geometry": Way(losses.geometry, (3.0, 6.0, 12.0), losses.draw_depth),
 }
 
 
 def trial(name: str, setting: Any, seed: int, split: str, options: argparse.Namespace) -> Trial:
     """As the flags ask for it."""
-    size, folder = options.size, Path(options.keep)
-    return Trial(
-        name, WAYS[name].loss, setting, seed, split, size, options.device, options.questions, options.watch, folder
-    )
+    way, watched = WAYS[name], (options.questions, options.watch, options.graphs, Path(options.keep))
+    return Trial(name, way.loss, way.draw, setting, seed, split, options.size, options.device, *watched)
 
 
 # --- results
@@ -134,16 +131,16 @@ def show(results: dict[str, list[dict[str, Any]]]) -> None:
     best = max(found, key=lambda name: found[name][:, DEPTH - 1].mean())
     top = found[best][:, DEPTH - 1]
     print(f"\n| way | setting | utility at {DEPTH} | behind the best (%) | worst beyond − at {DEPTH} "
-          f"| at {2 * DEPTH} | at {DEEPEST} | core seconds |")  # fmt: skip
-    print("| :--- | :--- |" + " ---: |" * 6)
+          f"| at {2 * DEPTH} | at {DEEPEST} | seconds | of a core |")  # fmt: skip
+    print("| :--- | :--- |" + " ---: |" * 7)
     for name, entries in results.items():
         utility = found[name]
         behind = 100 * (top - utility[:, DEPTH - 1]) / np.abs(top)
-        seconds = float(np.mean([entry["core_seconds"] for entry in entries]))
+        seconds = [np.mean([entry[key] for entry in entries]) for key in ("seconds", "core_seconds")]
         cells = [
             over_seeds(list(utility[:, DEPTH - 1])), over_seeds(list(behind), 1),
             over_seeds(list(worst_beyond(utility)), 4, "+"), f"{utility[:, 2 * DEPTH - 1].mean():.3f}",
-            f"{utility[:, DEEPEST - 1].mean():.3f}", f"{seconds:.0f}",
+            f"{utility[:, DEEPEST - 1].mean():.3f}", *(f"{mean:.0f}" for mean in seconds),
         ]  # fmt: skip
         print(f"| {name} | {shown(entries[0]['setting'])} | " + " | ".join(cells) + " |")
     print("\n| way | update | mean gain | quarter step | quadratic step | harmful | finite-step "
@@ -195,16 +192,6 @@ def chosen(name: str, tuned: Results) -> Any:
     return max(entries, key=worth)["setting"] if entries else WAYS[name].settings[0]
 
 
-def time_steps(options: argparse.Namespace) -> None:
-    """What a step of every way takes, alone: a short training of each after one that warms up."""
-    size = options.size
-    for name in options.ways:
-        for steps in (TIMED // 4, TIMED):
-            options.size = replace(size, steps=steps)
-            _, cost = trial(name, WAYS[name].settings[0], TUNING_SEED, "timing", options).train()
-        print(f"{name}: {1000 * cost['seconds'] / TIMED:.1f} ms a step", flush=True)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Parse the flags, train what is missing, print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -217,9 +204,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--jobs", type=int, default=1, help="models that are trained at a time, each in its own process"
     )
+    parser.add_argument("--graphs", action="store_true", help="record steps as CUDA graphs and replay them")
     parser.add_argument("--watch", type=int, default=0, help="follow each training every so many steps")
     parser.add_argument("--tune", action="store_true", help="try every setting on validation stories instead")
-    parser.add_argument("--time", action="store_true", help="time steps of every way instead")
     parser.add_argument("--keep", default="training-experiment", help="folder of texts, results and runs")
     options = parser.parse_args(arguments)
     options.size = SIZES[options.size]
@@ -228,8 +215,8 @@ def main(arguments: list[str] | None = None) -> None:
     folder = Path(options.keep)
     folder.mkdir(parents=True, exist_ok=True)
     tuned = Results(folder / "tuning.json")
-    if options.time or options.tune:
-        time_steps(options) if options.time else tune(tuned, options)
+    if options.tune:
+        tune(tuned, options)
         return
     settings = {name: chosen(name, tuned) for name in options.ways}
     trials = [trial(name, settings[name], seed, "test", options) for seed in options.seeds for name in options.ways]

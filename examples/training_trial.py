@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
+from training_graphs import WIDTHS, Gradients, placed  # beside this file
 
 import loopscope as ls
 from loopscope.models.families.ouro import Ouro
@@ -136,12 +137,16 @@ class Text:
                 yield documents[place * count : (place + 1) * count]
 
 
-def asked_of(documents: list[Tensor], vocabulary: int, device: torch.device) -> Supervised:
-    """A batch in which every token but the first of a document is to be foretold."""
-    tokens = torch.nn.utils.rnn.pad_sequence(documents, batch_first=True)
+def asked_of(documents: list[Tensor], vocabulary: int, multiple: int = 1) -> Supervised:
+    """A batch in which every token but the first of a document is to be foretold; its width is such a multiple."""
     lengths = torch.tensor([len(ids) for ids in documents])
-    placed = (part.to(device) for part in (tokens, torch.ones_like(lengths), lengths, torch.full_like(lengths, STORY)))
-    return supervise(*placed, prompt_weight=1.0, direct_weight=1.0, vocabulary=vocabulary)
+    tokens = torch.zeros(len(documents), -(-int(lengths.max()) // multiple) * multiple, dtype=torch.int64)
+    for row, ids in enumerate(documents):
+        tokens[row, : len(ids)] = ids
+    form = torch.full_like(lengths, STORY)
+    return supervise(
+        tokens, torch.ones_like(lengths), lengths, form, prompt_weight=1.0, direct_weight=1.0, vocabulary=vocabulary
+    )
 
 
 def held_out(split: str, size: Size, questions: int) -> ls.Task:
@@ -160,14 +165,17 @@ class Trial:
     Attributes:
         way: its name.
         loss: of one step, by its setting.
+        draw: the depth of a step, by random numbers, setting, trained depth and progress; None where none is drawn.
         split: of the documents that it is measured on: test, or validation, where utilities alone are.
         questions: how many of them.
         watch: follow it every so many steps; 0 does not.
+        graphs: replay its steps as CUDA graphs.
         keep: folder of texts and runs.
     """
 
     way: str
     loss: Callable[[losses.Step, Any], Tensor]
+    draw: Callable[[np.random.Generator, Any, int, float], int] | None
     setting: Any
     seed: int
     split: str
@@ -175,6 +183,7 @@ class Trial:
     device: str
     questions: int
     watch: int
+    graphs: bool
     keep: Path
 
     @property
@@ -212,21 +221,34 @@ class Trial:
         muon, adam = optimisers(model, recipe)
         monitor = self._monitor(model) if self.watch else None
         rng, generator = np.random.default_rng(self.seed), torch.Generator(device).manual_seed(self.seed)
+        share, weights = torch.zeros((), device=device), list(model.parameters())
+
+        def step_loss(asked: Supervised, drawn: int) -> Tensor:
+            return self.loss(losses.Step(model, asked, generator, drawn, share), self.setting)
+
+        graphs = Gradients(step_loss, weights, generator) if self.graphs else None
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")  # TF32 on a GPU: models are small, autocast would only add launches
         started, worked = time.monotonic(), time.process_time()
         curve, loss, tokens = [], torch.zeros(()), 0
         for number, documents in zip(range(size.steps), self.text.batches(), strict=False):
             progress = number / size.steps
-            asked = asked_of(documents, model.vocabulary_size, device)
-            loss = self.loss(losses.Step(model, asked, rng, generator, progress), self.setting)
-            loss.backward()
+            drawn = 0 if self.draw is None else self.draw(rng, self.setting, DEPTH, progress)
+            share.fill_(losses.share_of_weight(progress))
+            asked = asked_of(documents, model.vocabulary_size, WIDTHS if graphs else 1)
+            if graphs:
+                graphs.fill(asked, drawn)
+                loss = graphs.loss
+            else:
+                loss = step_loss(placed(asked, device), drawn)
+                loss.backward()
             torch.nn.utils.clip_grad_norm_(adam.param_groups[0]["params"], 1.0)
             factor = size.rate * rate_factor(number, progress, warmup_steps=20, decay_from=0.4)
             for optimiser, full in ((muon, recipe.matrix_rate), (adam, recipe.vector_rate)):
                 optimiser.param_groups[0]["lr"] = full * factor
                 optimiser.step()
-            model.zero_grad(set_to_none=True)
+            if not graphs:
+                model.zero_grad(set_to_none=True)
             if monitor is not None:
                 monitor.step(number + 1)
             tokens += sum(len(ids) for ids in documents)

@@ -13,6 +13,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
 from loopscope.models.tokenizer import load_tokenizer
+from loopscope.models.walk import Walk
 from loopscope.toys.budget import Budget, rate_factor
 from loopscope.toys.build import compile_blocks, new_model
 from loopscope.toys.recipe import RECIPES, Stretch, get_recipe
@@ -235,6 +236,11 @@ def test_compiled_blocks_give_the_same_states(recipes, family):
     assert list(plain.state_dict()) == list(wired.state_dict())
     batch = Batch.from_rows([[5, 6, 7, 8], [9, 10]])
     torch.testing.assert_close(wired.states(batch, [3])[3], plain.states(batch, [3])[3])
+    # A readout in float64, as the monitor asks for it, is that of a float64 copy of its blocks; nothing is compiled.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        walk = Walk.of(wired, batch).to(3)
+        expected = Walk.of(plain, batch).changed(walk.state).read(dtype=torch.float64)
+        torch.testing.assert_close(walk.read(dtype=torch.float64), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_accuracy_of_an_untrained_model_is_nothing(recipes, tokenizer):

@@ -7,7 +7,6 @@ import runpy
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -28,7 +27,9 @@ def make_step():
         tokens, torch.ones_like(ends), ends, torch.full_like(ends, 2),
         prompt_weight=1.0, direct_weight=1.0, vocabulary=model.vocabulary_size,
     )  # fmt: skip
-    return lambda: ways.Step(model, asked, np.random.default_rng(0), torch.Generator().manual_seed(0), 1.0)
+    return lambda drawn=9, share=1.0: ways.Step(
+        model, asked, torch.Generator().manual_seed(0), drawn, torch.tensor(share)
+    )
 
 
 SETTINGS = {
@@ -61,8 +62,8 @@ def test_the_weights_of_all_depths_are_those_of_a_sum(make_step) -> None:
 
 
 def test_the_geometry_loss_comes_in_later_and_leaves_the_trained_depth_alone(make_step) -> None:
-    early, late = make_step(), make_step()
-    early.progress = 0.1
+    assert [ways.share_of_weight(progress) for progress in (0.0, 0.1, 0.5, 0.9, 1.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
+    early, late = make_step(drawn=0), make_step()
     expected = ways.gate(make_step(), ways.ENTROPY)
     torch.testing.assert_close(ways.geometry(early, 3.0), expected, rtol=0.0, atol=0.0)
     added = ways.geometry(late, 3.0) - expected

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from types import MethodType
 from typing import Any
 
 import torch
@@ -166,14 +167,14 @@ def compile_blocks(model: Toy, backend: str = "inductor") -> None:
     for block in blocks(model):
         if compiled is None:
             compiled = torch.compile(type(block).forward, dynamic=False, backend=backend)
-        block.forward = _without_slot(compiled, block)
+        block.forward = MethodType(_without_slot(compiled), block)  # of the block: a copy's forward is the copy's own
 
 
-def _without_slot(compiled: Any, block: nn.Module) -> Any:
-    def forward(stream: Stream, around: Any, slot: int, next_norm: Any, queries: Any) -> Stream:
+def _without_slot(compiled: Any) -> Any:
+    def forward(block: nn.Module, stream: Stream, around: Any, slot: int, next_norm: Any, queries: Any) -> Stream:
         # Under autocast some blocks would get BF16 and some float32, and each be compiled for: one dtype is enough.
-        wide = Stream(stream.state.float(), stream.normed.float())
-        result: Stream = compiled(block, wide, around, 0, next_norm, queries)
+        wide = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in stream)
+        result: Stream = compiled(block, Stream(*wide), around, 0, next_norm, queries)
         return result
 
     return forward
