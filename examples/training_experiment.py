@@ -188,8 +188,9 @@ def worth(entry: dict[str, Any]) -> tuple[bool, float]:
 
 def chosen(name: str, tuned: Results) -> Any:
     """A way's setting: the best of those that were tuned, otherwise the first."""
-    entries = [entry for entry in tuned.held.values() if entry["way"] == name]
-    return max(entries, key=worth)["setting"] if entries else WAYS[name].settings[0]
+    found = {shown(entry["setting"]): entry for entry in tuned.held.values() if entry["way"] == name}
+    tried = [setting for setting in WAYS[name].settings if shown(setting) in found]
+    return max(tried, key=lambda setting: worth(found[shown(setting)]), default=WAYS[name].settings[0])
 
 
 def main(arguments: list[str] | None = None) -> None:

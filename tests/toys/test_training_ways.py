@@ -80,13 +80,13 @@ def test_what_was_tuned_is_what_is_trained(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "tuning.json"
     assert script["chosen"]("gate", script["Results"](path)) == 0.05
     falls, rests, slides = ([-9.0] * 3 + rest for rest in ([-1.0] * 12 + [-3.0], [-2.5] * 13, [-1.5] * 12 + [-2.0]))
-    utilities = {0.05: falls, 0.1: rests, 0.2: slides}
+    utilities = {0.05: falls, 0.1: rests, 0.02: slides}
     entries = {str(beta): {"way": "gate", "setting": beta, "utility": made} for beta, made in utilities.items()}
     path.write_text(json.dumps({**entries, "other": {"way": "fixed point", "setting": 7.0, "utility": [0.0] * 16}}))
     assert script["chosen"]("gate", script["Results"](path)) == 0.1  # loses nothing beyond depth 4
     del entries["0.1"]
     path.write_text(json.dumps(entries))
-    assert script["chosen"]("gate", script["Results"](path)) == 0.2  # loses least from there on
+    assert script["chosen"]("gate", script["Results"](path)) == 0.02  # loses least from there on
 
 
 def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
