@@ -111,10 +111,11 @@ class Fit:
         weighted = terms / times[:, None]
         # A single timing tells a rate, and that of tokens is what other batches share with it.
         found, least = np.array([0.0, times.sum() / terms[:, 1].sum(), 0.0, 0.0]), 0.0 if len(times) == 1 else np.inf
-        for chosen in chain.from_iterable(combinations(range(4), count) for count in range(1, min(4, len(times)) + 1)):
+        most = min(4, max(1, len(times) - 1))  # as many terms as timings fit whatever was timed
+        for chosen in chain.from_iterable(combinations(range(4), count) for count in range(1, most + 1)):
             solved, *_ = np.linalg.lstsq(weighted[:, chosen], np.ones(len(times)), rcond=None)
             error = float(np.square(weighted[:, chosen] @ solved - 1).sum())
-            # A term must earn its place: three timings fit three terms whatever they are.
+            # A term must earn its place.
             if (solved > 0).all() and error < 0.8 * least - 1e-12:
                 found, least = np.zeros(4), error
                 found[list(chosen)] = solved
