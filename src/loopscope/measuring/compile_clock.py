@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from importlib import import_module
 from types import TracebackType
@@ -11,12 +12,15 @@ from typing import Any, Self
 class CompileClock:
     """Seconds without those of compiling, while it is open; without Triton an ordinary clock.
 
+    What another thread compiles does not hold up the one that reads the clock.
+
     Attributes:
-        compiling: seconds that kernels took to compile so far.
+        compiling: seconds that kernels took to compile so far, in the thread that made the clock.
     """
 
     def __init__(self) -> None:
         self.compiling = 0.0
+        self._thread = threading.get_ident()
         self._knobs = _compilation_knobs()
 
     def now(self) -> float:
@@ -35,7 +39,7 @@ class CompileClock:
             self._knobs.listener = self._before
 
     def _compiled(self, *, times: Any, cache_hit: bool, **more: Any) -> None:
-        if not cache_hit:
+        if not cache_hit and threading.get_ident() == self._thread:
             self.compiling += times.total / 1e6
         if self._before is not None:
             self._before(times=times, cache_hit=cache_hit, **more)
