@@ -14,6 +14,7 @@ from torch import Tensor
 
 from loopscope.measuring import plan
 from loopscope.measuring.layout import Question, collate, padded_tokens, plan_batches, run_tokens
+from loopscope.measuring.movement import layout_movement
 from loopscope.measuring.replay import replay
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.models.families.ouro import Ouro
@@ -102,6 +103,19 @@ def test_what_runs_are_the_tokens_alone_and_a_replay_runs_them_again(
     seen.clear()
     assert verify(run.path, replay).findings == ()
     assert {rows for rows, _ in seen} == {1}
+
+
+def test_another_layout_of_a_run_without_padding_is_padded_rows(
+    options: str, measured: Callable[..., StoredRun], unpadded: Callable[[bool], None]
+) -> None:
+    unpadded(True)
+    run = measured("ouro", options, transitions=[1], level="quick", dtype="float64", readout_dtype="float64")
+    found = {movement.layout: movement for movement in layout_movement(run) if movement.table == "questions"}
+    assert "padded rows" in found
+    assert max(float(movement.moved["U"].max()) for movement in found.values()) < 1e-12
+    unpadded(False)
+    padded = measured("ouro", options, transitions=[1], level="quick")
+    assert "padded rows" not in {movement.layout for movement in layout_movement(padded)}
 
 
 def test_states_are_kept_and_gone_on_from_as_they_ran(

@@ -147,11 +147,13 @@ def _choices(given: Settings, questions: int, *, shares: bool) -> Iterator[Layou
     yield own
     for size, name in ((1, "one question at a time"), (2, "two questions, source order")):
         if batch.size != size:
-            yield own._replace(name=name, batch=BatchPolicy("questions", size))
+            yield own._replace(name=name, batch=BatchPolicy("questions", size, padding=batch.padding))
     if batch.size is None:
         yield own._replace(name=f"units of {UNIT} questions", unit=UNIT)
     if questions > 1:
         yield own._replace(name="the first half of the questions", questions=(questions + 1) // 2)
+    if batch.padding == "none":
+        yield own._replace(name="padded rows", batch=dataclasses.replace(batch, padding="right"))
     if shares and batch.name != "paper":
         yield own._replace(name="each option its own context" if shared else "shared context", share=not shared)
 
