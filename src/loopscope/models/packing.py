@@ -143,14 +143,14 @@ def _one_row(groups: Sequence[Group], sequences: Batch) -> Packing:
     rows = [row for group in groups for row in _rows(group)]
     widths = [len(row.ids) for row in rows]
     begins = (np.cumsum(widths) - widths).tolist()
-    longest = sequences.input_ids.shape[1]
+    counted = np.arange(sequences.input_ids.shape[1])
     asked, seen, place_RS = [], [], []
     for begin, row in zip(begins, rows, strict=True):
         shared = row.segments.count(0)
         own = [place for place in row.places if len(place) > shared]
         asked += [shared, *(len(place) - shared for place in own)]
         seen += [begin + np.asarray(place) for place in (range(shared), *own)]
-        place_RS += [np.pad(begin + np.asarray(place), (0, longest - len(place)), mode="edge") for place in row.places]
+        place_RS += [begin + np.asarray(place)[np.minimum(counted, len(place) - 1)] for place in row.places]
     known = [len(places) for places in seen]
     parts = Parts(
         torch.tensor([0, *np.cumsum(asked)], dtype=torch.int32),
