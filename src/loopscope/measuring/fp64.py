@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from loopscope.measuring.groups import LOGITS
+from loopscope.measuring.progress import stage
 from loopscope.measuring.transfer import Columns, array, stacked
 from loopscope.measuring.update import Update
 from loopscope.path import (
@@ -71,9 +72,12 @@ def analyse(update: Update, paper_bracket: float | None = None) -> Analysis:
 
 
 def _analyse_group(update: Update, paper_bracket: float | None) -> Analysis:
-    path = update.readout.fp64_path(update)
-    known = ConcavePath(path) if isinstance(path, AffinePath) else SearchedPath(path)
-    found, nodes = known.columns(), known.nodes()
+    device = update.before_RSD.device
+    with stage("fp64 nodes", device):
+        path = update.readout.fp64_path(update)
+        known = ConcavePath(path) if isinstance(path, AffinePath) else SearchedPath(path)
+    with stage("fp64 roots", device):
+        found, nodes = known.columns(), known.nodes()
     found["state_gap"] = state_gap(update, torch.float64)
     quarter = int(CONTRACTION * (PATH_NODES - 1))
     found["quarter_gain"] = nodes["gain"][:, quarter]
