@@ -13,7 +13,7 @@ from torch import Tensor
 
 from loopscope.toys.objective import Supervised
 
-WIDTHS = 64
+WIDTHS = 72
 """Widths are rounded up to a multiple of this."""
 
 
