@@ -99,7 +99,10 @@ def _all_of(trials: list[Trial], jobs: int) -> Iterator[tuple[Trial, dict[str, A
             list(pool.map(text.make, range(text.pieces)))
         made = {pool.submit(one.run): one for one in trials}
         for done in as_completed(made):
-            yield made[done], done.result()
+            if done.exception() is None:
+                yield made[done], done.result()
+        for done in made:
+            done.result()  # raises what went wrong, now that the others are kept
 
 
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
