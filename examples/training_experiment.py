@@ -52,7 +52,7 @@ WAYS = {
     "random loops": Way(losses.random_loops, ((1, 4.0), (4, 6.0), (3, 6.0)), losses.draw_loops),
     "fixed point": Way(losses.fixed_point, (0.05, 0.5, 5.0)),
     "Jacobian": Way(losses.jacobian, (0.1, 1.0, 10.0)),
-    "geometry": Way(losses.geometry, (6.0, 3.0, 12.0), losses.draw_depth),
+    "geometry": Way(losses.geometry, (3.0, 6.0, 12.0), losses.draw_depth),
 }
 
 
@@ -213,6 +213,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tune", action="store_true", help="try every setting on validation stories instead")
     parser.add_argument("--keep", default="training-experiment", help="folder of texts, results and runs")
     options = parser.parse_args(arguments)
+    if options.graphs and not options.device.startswith("cuda"):
+        parser.error("--graphs needs a GPU: --device cuda")
     options.size = SIZES[options.size]
     if options.steps:
         options.size = replace(options.size, steps=options.steps)

@@ -110,13 +110,13 @@ def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
     for row in ("| last depth | — |", "| geometry | 4→5 |", "| geometry | 15→16 |", "the goal: "):
         assert row in third
     results = json.loads((tmp_path / "a" / "results.json").read_text())
-    assert set(results) == {f"{way}, seed {seed}" for way in ("last depth", "geometry 6") for seed in (0, 1)}
+    assert set(results) == {f"{way}, seed {seed}" for way in ("last depth", "geometry 3") for seed in (0, 1)}
     assert all(len(entry["utility"]) == 16 and len(entry["updates"]) == 5 for entry in results.values())
 
     run("b", "--ways", "geometry", "--seeds", "1", "--watch", "2")
     watched = json.loads((tmp_path / "b" / "results.json").read_text())
     assert (
-        watched["geometry 6, seed 1"]["utility"] == results["geometry 6, seed 1"]["utility"]
+        watched["geometry 3, seed 1"]["utility"] == results["geometry 3, seed 1"]["utility"]
     )  # another process, unwatched
     (log,) = (tmp_path / "b").glob("*.jsonl")
     assert {json.loads(line).get("step") for line in log.read_text().splitlines()[1:]} == {2}

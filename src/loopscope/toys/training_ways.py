@@ -25,6 +25,8 @@ DRAWN, LOOPS = 6, 4
 """The geometry loss draws depths up to so many times the trained one; gradients go through so many loops there."""
 BEGINS, FULL = 0.1, 0.9
 """The shares of the training at which the geometry loss comes in and has its whole weight."""
+LEAST = 0.01
+"""The gain in nats that the geometry loss asks for on the way."""
 ENTROPY = 0.1
 """β of the gate's objective below the geometry loss."""
 SPREAD = 0.5
@@ -149,4 +151,4 @@ def geometry(step: Step, weight: float) -> Tensor:
         beyond.to(step.drawn - LOOPS)
     beyond.to(step.drawn)
     found = update_geometry(step.model.readout, anchor, beyond.state, step.asked.targets, step.asked.weights)
-    return loss + weight * step.share * geometry_loss(found)
+    return loss + weight * step.share * geometry_loss(found, least=LEAST)
