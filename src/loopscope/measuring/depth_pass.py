@@ -63,9 +63,10 @@ def scalar_quadratics(update: Update) -> Tensor:
         scores_R = mean_RN @ torch.log_softmax(z_NV, -1).gather(1, targets_N1)[:, 0]
         return scores_R if layout.options is None else grouped_option_utility(scores_R, layout.options)
 
-    state = update.before_RSD.to(dtype)
-    valid = layout.batch.attention_mask.unsqueeze(-1)
-    displacement = torch.where(valid, update.after_RSD.to(dtype) - state, torch.zeros_like(state))
+    width = update.readout.width(layout, max(layout.lengths))
+    state = update.before_RSD[:, :width].to(dtype)
+    valid = layout.batch.attention_mask[:, :width].unsqueeze(-1)
+    displacement = torch.where(valid, update.after_RSD[:, :width].to(dtype) - state, torch.zeros_like(state))
     try:
         with full_precision_products():
             return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))

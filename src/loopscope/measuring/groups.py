@@ -77,22 +77,25 @@ class GroupedReadout:
 
     def groups(self, layout: Layout, most: int | None = None) -> Iterator[Group]:
         """Whole sequences at a time: as many as fit, or with at most `most` reference tokens."""
-        first = 0
-        lengths, padded = layout.lengths, int(layout.batch.input_ids.shape[1])
+        first, lengths = 0, layout.lengths
         for rows in self._fitting(layout, most):
             last = first + sum(layout.counts[rows.start : rows.stop])
             tokens = slice(first, last)
             row_n, place_n = layout.positions_N2[tokens].unbind(1)
-            longest = max(lengths[rows.start : rows.stop])
             yield Group(
                 slice(rows.start, rows.stop),
                 tokens,
                 torch.stack([row_n - rows.start, place_n], 1),
                 layout.sequence_N[tokens] - rows.start,
                 layout.targets_N[tokens],
-                min(-(-longest // _COLUMNS) * _COLUMNS, padded) if self._is_headed else padded,
+                self.width(layout, max(lengths[rows.start : rows.stop])),
             )
             first = last
+
+    def width(self, layout: Layout, longest: int) -> int:
+        """How many positions of the batch's rows are read where no sequence has more than `longest`."""
+        padded = int(layout.batch.input_ids.shape[1])
+        return min(-(-longest // _COLUMNS) * _COLUMNS, padded) if self._is_headed else padded
 
     def _fitting(self, layout: Layout, most: int | None) -> Iterator[range]:
         if most is None and self._is_headed:
