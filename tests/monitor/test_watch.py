@@ -77,7 +77,8 @@ def test_its_numbers_are_those_of_measure_for_the_saved_checkpoint(tmp_path, sma
     for row in record.updates:
         expected = means_of(run, row["transition"])
         assert row["questions"] == 12
-        assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+        # Between the scales of its derivatives a run interpolates φ of a nonlinear readout, which rounds otherwise.
+        assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9 if affine else 1e-6)
         assert row["gain_se"] == pytest.approx(
             StoredRun(run.path).read("questions").filter(transition=row["transition"])["gain"].std() / 12**0.5, rel=1e-6
         )

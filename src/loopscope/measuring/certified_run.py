@@ -28,6 +28,7 @@ _CHOSEN = (
     *("level", "tokens", "paths", "depths", "batch"),
     *("settings.certify", "settings.trace", "settings.lens", "settings.scalar_checks"),
     *("settings.scales_to", "settings.renormalise", "settings.trajectories", "settings.keep_states"),
+    "settings.interpolate",
     *("settings.continue_from", "settings.protocol"),
 )
 """What the certificates' own run chooses for itself; its batches are those of the device that it runs on."""
