@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from loopscope.path import Outcome
 from loopscope.stats import Bootstrap
 from loopscope.store import sha256_file
 from loopscope.studies.figures.concept import lower_median_failure
+from loopscope.studies.figures.depth_curves import Band, _first_shown
 from loopscope.studies.figures.style import (
     GREEN,
     OUTCOME_COLOURS,
@@ -364,6 +366,16 @@ def test_a_first_depth_that_would_flatten_the_others_is_named_instead(records, s
     assert axes.get_ylim()[0] > -3
     assert [text.get_text() for text in axes.texts] == ["below: −9.10 at 1"]
     assert "below a panel's range" in result.caption
+
+
+def test_a_model_that_goes_deeper_does_not_push_the_others_out():
+    """Beyond depth 8 there is one model alone, whose utilities are all alike."""
+    shallow, deep = SimpleNamespace(depths=(1, 2, 4, 8)), SimpleNamespace(depths=(2, 4, 8, 16, 32, 64))
+    low, flat = np.array([-7.4, -7.3, -7.6, -7.5]), np.full(6, -7.06)
+    bands = {id(shallow): Band(low, low - 0.1, low + 0.1), id(deep): Band(flat, flat - 1e-4, flat + 1e-4)}
+    assert _first_shown([shallow, deep], bands) is None
+    bands[id(shallow)] = Band(early := np.array([-30.0, -7.3, -7.6, -7.5]), early - 0.1, early + 0.1)
+    assert _first_shown([shallow, deep], bands) == 2
 
 
 def test_the_mark_of_a_decline_lies_on_its_point(records, synthetic):

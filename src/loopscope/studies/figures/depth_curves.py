@@ -97,14 +97,19 @@ def _caption(
 
 
 def _first_shown(sweeps: list[DepthSweep], bands: Bands) -> int | None:
-    """The first depth whose range a panel shows, where the ones before it would flatten all others; None: all."""
+    """The first depth whose range a panel shows, where the ones before it would flatten all others; None: all.
+
+    Every sweep has at least three depths from there on: a range of one model alone would push the others out.
+    """
 
     def span(first: int) -> float:
         low, high = _range(sweeps, bands, first)
         return high - low
 
     depths = sorted({depth for sweep in sweeps for depth in sweep.depths})
-    return next((depth for depth in depths[1:-2] if span(depth) < SMALL * span(depths[0])), None)
+    last = min(max(sorted(sweep.depths)[:-2], default=0) for sweep in sweeps)
+    later = [depth for depth in depths[1:] if depth <= last]
+    return next((depth for depth in later if span(depth) < SMALL * span(depths[0])), None)
 
 
 def _range(sweeps: list[DepthSweep], bands: Bands, first: int) -> tuple[float, float]:
