@@ -16,6 +16,9 @@ from torch import Tensor
 
 from loopscope.readout.checks import require_finite, require_matrix, require_same_shape
 
+SUMMED = 256
+"""Products of float32 numbers that are added up in float32 on a CPU, before their sum is added up in float64."""
+
 
 class TargetLogits(NamedTuple):
     """The reference label's own logit and displacement, float64 [t, 1] each."""
@@ -128,6 +131,10 @@ class HeadLogits(LogitSource):
         torch.sub(self._h_plus_TD.to(self._dtype), both[:, 0], out=both[:, 1])
         return both
 
+    @property
+    def _in_parts(self) -> bool:
+        return self._dtype == torch.float32 and self.device.type == "cpu" and self._h_TD.shape[1] > SUMMED
+
     def some(self, tokens_t: Tensor) -> HeadLogits:
         """Some of the tokens."""
         h_tD, h_plus_tD = self._h_TD[tokens_t], self._h_plus_TD[tokens_t]
@@ -136,17 +143,17 @@ class HeadLogits(LogitSource):
     def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
         """One row of the head for each token."""
         weight_tD = self._weight_VD[targets_t].to(self._dtype)
-        z0_t = (self._hd_T2D[rows, 0] * weight_tD).sum(1).double()
+        precise = torch.float64 if self._in_parts else self._dtype
+        z0_t = (self._hd_T2D[rows, 0] * weight_tD).sum(1, dtype=precise).double()
         if self._bias_V is not None:
             z0_t = z0_t + self._bias_V[targets_t].double()
-        v_t = (self._hd_T2D[rows, 1] * weight_tD).sum(1).double()
+        v_t = (self._hd_T2D[rows, 1] * weight_tD).sum(1, dtype=precise).double()
         return TargetLogits(z0_t.unsqueeze(1), v_t.unsqueeze(1))
 
     def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
         """Two products with one block of the head."""
-        weight_Db = self._weight_VD[columns].to(self._dtype).T
-        with full_precision_products():
-            products_t2b = (self._hd_T2D[rows].flatten(0, 1) @ weight_Db).view(-1, 2, weight_Db.shape[1])
+        weight_bD = self._weight_VD[columns].to(self._dtype)
+        products_t2b = self._products(self._hd_T2D[rows].flatten(0, 1), weight_bD).view(-1, 2, weight_bD.shape[0])
         if not products_t2b.is_cuda:  # there the look would wait for the device; results are looked at in any case
             require_finite("the logits", products_t2b)
         z0_tb, v_tb = (products_t2b[:, i].double() for i in range(2))
@@ -162,6 +169,16 @@ class HeadLogits(LogitSource):
         for block_tb, own_t1 in ((z0_tb, target.z0), (v_tb, target.v)):
             block_tb.scatter_(1, place_t1, torch.where(held_t1, own_t1, block_tb.gather(1, place_t1)))
         return LogitBlock(z0_tb, v_tb)
+
+    def _products(self, states_nD: Tensor, weight_bD: Tensor) -> Tensor:
+        """States times a block of the head, [n, b]."""
+        with full_precision_products():
+            if not self._in_parts:
+                return states_nD @ weight_bD.T
+            total_nb = torch.zeros(states_nD.shape[0], weight_bD.shape[0], dtype=torch.float64)
+            for part in blocks(states_nD.shape[1], SUMMED):
+                total_nb += states_nD[:, part] @ weight_bD[:, part].T
+            return total_nb
 
     def states(self, rows: slice) -> StateView:
         """The states, read out by the whole head."""
