@@ -12,14 +12,15 @@ from typing import Any, Self
 class CompileClock:
     """Seconds without those of compiling, while it is open; without Triton an ordinary clock.
 
-    What another thread compiles does not hold up the one that reads the clock.
+    What another thread compiles holds up the one that reads the clock only where it waits for it.
 
     Attributes:
         compiling: seconds that kernels took to compile so far, in the thread that made the clock.
+        elsewhere: the same of all other threads.
     """
 
     def __init__(self) -> None:
-        self.compiling = 0.0
+        self.compiling = self.elsewhere = 0.0
         self._thread = threading.get_ident()
         self._knobs = _compilation_knobs()
 
@@ -39,8 +40,11 @@ class CompileClock:
             self._knobs.listener = self._before
 
     def _compiled(self, *, times: Any, cache_hit: bool, **more: Any) -> None:
-        if not cache_hit and threading.get_ident() == self._thread:
-            self.compiling += times.total / 1e6
+        seconds = 0.0 if cache_hit else times.total / 1e6
+        if threading.get_ident() == self._thread:
+            self.compiling += seconds
+        else:
+            self.elsewhere += seconds
         if self._before is not None:
             self._before(times=times, cache_hit=cache_hit, **more)
 

@@ -308,11 +308,18 @@ def _timed(timer: _Timer, batches: Sequence[_Planned]) -> _Timings:
 
 
 def _longest_timed(timer: _Timer, batches: list[_Planned]) -> _Trial:
-    """From one question: the tokens of a batch that does not take too long to be timed."""
-    longest = max(batches, key=lambda batch: batch.size.tokens)
-    trial = _Planned.of(longest.unit, longest.questions[:1], timer.policy)
-    first, again = timer.once(trial), timer.once(trial)  # kernels are loaded the first time
-    return _Trial(max(LONGEST_TIMED, timer.budget / 5) / again * trial.size.tokens, max(0.0, first - again))
+    """The tokens of a batch that does not take too long to be timed: the largest one is tried in ever longer parts."""
+    longest, allowed = max(batches, key=lambda batch: batch.size.tokens), max(LONGEST_TIMED, timer.budget / 5)
+    trial, elsewhere = _Planned.of(longest.unit, longest.questions[:1], timer.policy), timer.clock.elsewhere
+    first, took = timer.once(trial), timer.once(trial)
+    # Kernels are loaded the first time; for those that another thread compiles, the first time waits.
+    starting = max(0.0, first - took - (timer.clock.elsewhere - elsewhere))
+    # A few tokens do not fill a device, so what one question takes says little of many.
+    while len(trial.questions) < len(longest.questions) and 2 * took < allowed:
+        trial = _Planned.of(longest.unit, longest.questions[: 2 * len(trial.questions)], timer.policy)
+        took = timer.once(trial)
+    whole = len(trial.questions) == len(longest.questions)
+    return _Trial(float("inf") if whole else max(1.0, allowed / took) * trial.size.tokens, starting)
 
 
 def _shortened(batches: list[_Planned], policy: BatchPolicy, most: float) -> list[_Planned]:
