@@ -6,7 +6,6 @@ never looked at.
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +15,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.kernels.language import compile_only
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import Scales
-from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.models.protocol import LoopedModel
 from loopscope.path.grids import PATH_NODES
 from loopscope.readout.affine.even import EvenScales
 from loopscope.readout.affine.make import affine_path
@@ -25,15 +24,12 @@ from loopscope.store.column_types import Level
 _TOKENS = 2
 
 
-def compile_ahead(model: LoopedModel, settings: Settings) -> None:
-    """Begins to compile, and returns at once; without a GPU or an affine head there is nothing to do."""
-    head = model.head
-    if head is not None and model.device.type == "cuda" and settings.readout_dtype == "float32":
-        threading.Thread(target=_begin, args=(head, settings), name="loopscope-compile-ahead", daemon=True).start()
-
-
 @torch.no_grad()
-def _begin(head: AffineHead, settings: Settings) -> None:
+def compile_ahead(model: LoopedModel, settings: Settings) -> None:
+    """Begins to compile; without a GPU or an affine head there is nothing to do."""
+    head = model.head
+    if head is None or model.device.type != "cuda" or settings.readout_dtype != "float32":
+        return
     from loopscope.readout.affine.fused.logits import growth_of
     from loopscope.readout.affine.fused.path import ENDS, fused_path
 
