@@ -30,7 +30,6 @@ CIRCUMSTANCES = (
 _READ_FROM_STATES = (
     *("transitions", "depths", "level", "tokens", "paths", "dtypes.readout", "settings.scalar_checks"),
     *("settings.exit_threshold", "settings.certify", "settings.scales_to", "settings.renormalise"),
-    "settings.interpolate",
     *("settings.keep_states", "settings.continue_from", "settings.trace", "settings.lens", "settings.trajectories"),
     "settings.interpolate",
 )
