@@ -23,7 +23,8 @@ SURFACE = {
     "--transitions --unit-size --workers",
     "models": "--json",
     "reproduce": "--address --checkpoints --config --data-dir --device --engine --limit --models --only --output "
-    "--plan --plan-seconds --progress --protocol --random-weights --tasks --tokenizer --workers",
+    "--plan --plan-seconds --progress --protocol --random-weights --stand-ins --tasks --tokenizer --updates-only "
+    "--workers",
     "report": "--lens-questions --output runs",
     "studies": "",
     "tables": "--format --name --protocol runs",
