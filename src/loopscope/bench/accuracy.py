@@ -22,6 +22,8 @@ from loopscope.bench.sizes import FLAT, PEAKED, SMALL_STEP, STEP, TYPICAL, Updat
 from loopscope.readout import Survey, affine_path_from_states
 from loopscope.readout.affine.sources import full_precision_products
 
+_ROWS = 128  # tokens that the reference takes at a time on a GPU, which would wait for launches otherwise
+
 
 class Case(NamedTuple):
     """One kind of update."""
@@ -137,5 +139,6 @@ def _reference(update: Update) -> Survey:
         update.targets_T,
         dtype=torch.float64,
         impl="reference",
+        block_tokens=_ROWS if update.h_TD.is_cuda else None,
     )
     return path.per_token().survey(SCALES, CURVATURE_AT, order=2)

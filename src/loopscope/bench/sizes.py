@@ -181,6 +181,13 @@ def random_update(
     return Update(h_TD, h_plus_TD, weight_VD, targets_T)
 
 
+def following(update: Update, seed: int) -> Update:
+    """An update of the same tokens that starts where this one ends."""
+    h_TD = update.h_plus_TD
+    noise_TD = torch.randn(h_TD.shape, device=h_TD.device, generator=torch.Generator(h_TD.device).manual_seed(seed))
+    return replace(update, h_TD=h_TD, h_plus_TD=_unit(h_TD.float() + STEP * noise_TD).to(h_TD.dtype))
+
+
 def with_likely_targets(update: Update) -> Update:
     """Every second label becomes the one that H⁺ makes likeliest: references that are nearly certain, and others."""
     best_T = torch.full_like(update.targets_T, 0)

@@ -15,6 +15,7 @@ Shapes: R sequences, S positions, D hidden width, B questions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, ga
 from loopscope.measuring.trace import Trace
 from loopscope.measuring.trajectories import Trajectories
 from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned, stacked
-from loopscope.measuring.update import Update, update_columns
+from loopscope.measuring.update import Update, UpdatePaths, update_columns
 from loopscope.models.packing import Packing
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, read, readout_asks_context
@@ -149,13 +150,9 @@ class Trip:
             raise
 
     def _launch(self) -> PendingTrip:
-        settings, model = self._settings, self._model
-        gate = self._gate()
-        deepest = settings.deepest
-        if settings.tokens and gate is not None:
-            deepest = max(deepest, gate.gate.budget)
-        updates: dict[int, Tables] = {}
-        device = model.device
+        settings, model, gate = self._settings, self._model, self._gate()
+        deepest = max(settings.deepest, gate.gate.budget if settings.tokens and gate is not None else 0)
+        updates, device = dict[int, Tables](), model.device
         with stage("forward", device):
             walk = Walk.of(model, self._packing.batch, deepest - settings.start)
             if self._start is not None:
@@ -165,7 +162,7 @@ class Trip:
         self._trace = trace = Trace(self._readout, self._layout, settings) if settings.trace else None
         followed = self._trajectories()
         state = before = kept = None
-        first = walk.depth
+        held, first = list[Tensor](), walk.depth
         for depth in range(first, deepest + 1):
             packed = walk.state
             with stage("forward", device):
@@ -179,7 +176,9 @@ class Trip:
                     self._finite[depth] = self._finite_sequences(state)
             if depth - 1 in settings.transitions:
                 assert before is not None, "a transition starts at depth 0 or later"
-                updates[depth - 1] = self._update(depth - 1, before, state)
+                held = [*(held or [before]), state]
+                if depth not in settings.transitions or len(held) > self._readout.in_a_row(state):
+                    updates, held = updates | self._updates(depth - len(held) + 1, held), []
             if trace is not None and depth <= settings.deepest:
                 with stage("trace", device):
                     trace.see(depth, state)
@@ -202,8 +201,7 @@ class Trip:
         if trace is not None:
             with stage("trace", device):
                 rows += [{"trace": columns} for columns in trace.settle()]
-        if followed is not None:
-            rows += [{"trajectories": columns} for columns in followed.found]
+        rows += [{"trajectories": columns} for columns in (followed.found if followed is not None else [])]
         finite = Later(self._require_finite, *self._finite.values())
         again = None if self._careful else self._carefully
         return PendingTrip(finite, depths, rows, self.ways_taken, self.notes, again, kept)
@@ -270,10 +268,14 @@ class Trip:
                     f" at depth {depth}: try {setting('dtype', 'float32')}, fewer loops, or leave the question out"
                 )
 
-    def _update(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> Tables:
-        settings, layout, found = self._settings, self._layout, self._readings.found
-        update = Update(self._readout, layout, h_RSD, h_plus_RSD)
-        paths = self._readout.paths(update, settings, found.get(transition))
+    def _updates(self, first: int, states: Sequence[Tensor]) -> dict[int, Tables]:
+        """The tables of updates that follow one another, by transition."""
+        updates = [Update(self._readout, self._layout, h, h_plus) for h, h_plus in pairwise(states)]
+        paths = self._readout.paths_in_a_row(updates, self._settings, self._readings.found.get(first))
+        return {t: self._update(t, *both) for t, both in enumerate(zip(updates, paths, strict=True), first)}
+
+    def _update(self, transition: int, update: Update, paths: UpdatePaths) -> Tables:
+        settings, layout, found, device = self._settings, self._layout, self._readings.found, self._model.device
         found[transition] = paths.before
         if paths.after is not None:
             found[transition + 1] = paths.after
@@ -292,10 +294,10 @@ class Trip:
             self._trace.gained(transition + 1, paths.tokens)
         if settings.level is not Level.QUICK:
             checked = [question.row < settings.scalar_checks for question in layout.questions]
-            with stage("scalar checks", h_RSD.device):
+            with stage("scalar checks", device):
                 questions.update(scalar_check_columns(update, checked))
         if settings.tokens:
-            with stage("tokens", h_RSD.device):
+            with stage("tokens", device):
                 tables["tokens"] = token_columns(paths.tokens, layout, settings)
         if settings.certify:
             tables["certificates"] = {**identity, **certificate_columns(update)}
@@ -306,7 +308,7 @@ class Trip:
             tables["renormalised"] = {**identity, **renormalised_columns(update, paths)}
         bracket = settings.paper_bracket
         if bracket is not None:
-            with stage("as in the paper", h_RSD.device):
+            with stage("as in the paper", device):
                 ends = questions["utility_before"], questions["utility_after"]
                 tables["as_in_paper"] = {**identity, **paper_columns(update, *ends)}
         if settings.level is Level.FULL:
