@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
-from training_graphs import WIDTHS, Gradients, placed  # beside this file
 
 import loopscope as ls
 from loopscope.models.families.ouro import Ouro
@@ -36,8 +35,6 @@ UPDATES = (DEPTH, DEPTH + 1, 7, 11, DEEPEST - 1)
 """Updates whose outcomes and shorter steps are measured; utilities are, at every depth."""
 WATCHED = 16
 """Validation documents that a training is followed on."""
-SEEDS_APART = 1_000_000
-"""Documents from the first of one seed to the first of the next."""
 PIECE = 16
 """Steps whose text is made together."""
 
@@ -49,6 +46,7 @@ class Size:
     Attributes:
         stories: of a document; one is split after its first sentence, of several the first is the context.
         documents: of one step.
+        apart: documents from the first of one seed to the first of the next.
         rate: what the learning rates of the embedded models are multiplied by.
     """
 
@@ -59,13 +57,14 @@ class Size:
     stories: int
     documents: int
     steps: int
+    apart: int
     rate: float = 1.0
 
 
 SIZES = {
-    "tiny": Size(16, 32, 1, 1, stories=1, documents=2, steps=3),
-    "small": Size(64, 192, 2, 2, stories=1, documents=8, steps=240),
-    "large": Size(128, 384, 2, 4, stories=1, documents=64, steps=2000),
+    "tiny": Size(16, 32, 1, 1, stories=1, documents=2, steps=3, apart=100),
+    "small": Size(64, 192, 2, 2, stories=1, documents=8, steps=240, apart=1920),
+    "large": Size(128, 384, 2, 4, stories=1, documents=64, steps=500, apart=1_000_000),
 }
 
 
@@ -113,7 +112,7 @@ class Text:
         path = self.folder / f"{number}.bin"
         if not path.exists():
             count = PIECE * self.size.documents
-            pairs = encoded("train", count, self.size.stories, self.seed * SEEDS_APART + number * count)
+            pairs = encoded("train", count, self.size.stories, self.seed * self.size.apart + number * count)
             made = [context + rest for context, rest in pairs]
             flat = [value for ids in sorted(made, key=len) for value in (len(ids), *ids)]
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -137,16 +136,12 @@ class Text:
                 yield documents[place * count : (place + 1) * count]
 
 
-def asked_of(documents: list[Tensor], vocabulary: int, multiple: int = 1) -> Supervised:
-    """A batch in which every token but the first of a document is to be foretold; its width is such a multiple."""
+def asked_of(documents: list[Tensor], vocabulary: int, device: torch.device) -> Supervised:
+    """A batch in which every token but the first of a document is to be foretold."""
+    tokens = torch.nn.utils.rnn.pad_sequence(documents, batch_first=True)
     lengths = torch.tensor([len(ids) for ids in documents])
-    tokens = torch.zeros(len(documents), -(-int(lengths.max()) // multiple) * multiple, dtype=torch.int64)
-    for row, ids in enumerate(documents):
-        tokens[row, : len(ids)] = ids
-    form = torch.full_like(lengths, STORY)
-    return supervise(
-        tokens, torch.ones_like(lengths), lengths, form, prompt_weight=1.0, direct_weight=1.0, vocabulary=vocabulary
-    )
+    placed = (part.to(device) for part in (tokens, torch.ones_like(lengths), lengths, torch.full_like(lengths, STORY)))
+    return supervise(*placed, prompt_weight=1.0, direct_weight=1.0, vocabulary=vocabulary)
 
 
 def held_out(split: str, size: Size, questions: int) -> ls.Task:
@@ -165,17 +160,14 @@ class Trial:
     Attributes:
         way: its name.
         loss: of one step, by its setting.
-        draw: the depth of a step, by random numbers, setting, trained depth and progress; None where none is drawn.
         split: of the documents that it is measured on: test, or validation, where utilities alone are.
         questions: how many of them.
         watch: follow it every so many steps; 0 does not.
-        graphs: replay its steps as CUDA graphs.
         keep: folder of texts and runs.
     """
 
     way: str
     loss: Callable[[losses.Step, Any], Tensor]
-    draw: Callable[[np.random.Generator, Any, int, float], int] | None
     setting: Any
     seed: int
     split: str
@@ -183,7 +175,6 @@ class Trial:
     device: str
     questions: int
     watch: int
-    graphs: bool
     keep: Path
 
     @property
@@ -221,34 +212,21 @@ class Trial:
         muon, adam = optimisers(model, recipe)
         monitor = self._monitor(model) if self.watch else None
         rng, generator = np.random.default_rng(self.seed), torch.Generator(device).manual_seed(self.seed)
-        share, weights = torch.zeros((), device=device), list(model.parameters())
-
-        def step_loss(asked: Supervised, drawn: int) -> Tensor:
-            return self.loss(losses.Step(model, asked, generator, drawn, share), self.setting)
-
-        graphs = Gradients(step_loss, weights, generator) if self.graphs else None
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")  # TF32 on a GPU: models are small, autocast would only add launches
         started, worked = time.monotonic(), time.process_time()
         curve, loss, tokens = [], torch.zeros(()), 0
         for number, documents in zip(range(size.steps), self.text.batches(), strict=False):
             progress = number / size.steps
-            drawn = 0 if self.draw is None else self.draw(rng, self.setting, DEPTH, progress)
-            share.fill_(losses.share_of_weight(progress))
-            asked = asked_of(documents, model.vocabulary_size, WIDTHS if graphs else 1)
-            if graphs:
-                graphs.fill(asked, drawn)
-                loss = graphs.loss
-            else:
-                loss = step_loss(placed(asked, device), drawn)
-                loss.backward()
+            asked = asked_of(documents, model.vocabulary_size, device)
+            loss = self.loss(losses.Step(model, asked, rng, generator, progress), self.setting)
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(adam.param_groups[0]["params"], 1.0)
             factor = size.rate * rate_factor(number, progress, warmup_steps=20, decay_from=0.4)
             for optimiser, full in ((muon, recipe.matrix_rate), (adam, recipe.vector_rate)):
                 optimiser.param_groups[0]["lr"] = full * factor
                 optimiser.step()
-            if not graphs:
-                model.zero_grad(set_to_none=True)
+            model.zero_grad(set_to_none=True)
             if monitor is not None:
                 monitor.step(number + 1)
             tokens += sum(len(ids) for ids in documents)

@@ -15,7 +15,7 @@ nothing of the references. A step k times as long has about kA and k²C, so
 else a push towards a shorter step (through C) in a better direction (through A). The logarithm keeps updates that are
 far gone, of several nats, from drowning everything else. H gets no gradient, since a worse state before the update
 would make its gain larger. With a margin of 2 an update of the right direction is asked to stop at its best step,
-which leaves room for questions that were not seen. A least gain, in nats, asks for more than nothing lost.
+which leaves room for questions that were not seen.
 
 Shapes: B questions (rows), S positions, D hidden width, V vocabulary.
 """
@@ -90,13 +90,13 @@ def update_geometry(
     return Geometry(slope, slope - (utility(next_state_BSD) - before.detach()))
 
 
-def geometry_loss(geometry: Geometry, margin: float = MARGIN, least: float = 0.0) -> Tensor:
-    """The mean over questions of log(1 + max(0, margin · C − A + least)); `least` is the gain that is asked for.
+def geometry_loss(geometry: Geometry, margin: float = MARGIN) -> Tensor:
+    """The mean over questions of log(1 + max(0, margin · C − A)).
 
     >>> round(geometry_loss(Geometry(torch.tensor([0.3, 0.3]), torch.tensor([0.1, 0.2]))).item(), 4)  # log(1.1) / 2
     0.0477
     """
-    return (margin * geometry.curvature_B - geometry.slope_B + least).clamp_min(0.0).log1p().mean()
+    return (margin * geometry.curvature_B - geometry.slope_B).clamp_min(0.0).log1p().mean()
 
 
 def fixed_point_loss(state_BSD: Tensor, next_state_BSD: Tensor, weights_BS: Tensor) -> Tensor:

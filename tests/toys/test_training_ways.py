@@ -7,6 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -27,8 +28,8 @@ def make_step():
         tokens, torch.ones_like(ends), ends, torch.full_like(ends, 2),
         prompt_weight=1.0, direct_weight=1.0, vocabulary=model.vocabulary_size,
     )  # fmt: skip
-    return lambda drawn=9, share=1.0: ways.Step(
-        model, asked, torch.Generator().manual_seed(0), drawn, torch.tensor(share)
+    return lambda progress=1.0: ways.Step(
+        model, asked, np.random.default_rng(0), torch.Generator().manual_seed(0), progress
     )
 
 
@@ -38,7 +39,7 @@ SETTINGS = {
     ways.random_loops: (2, 5.0),
     ways.fixed_point: 0.1,
     ways.jacobian: 0.1,
-    ways.geometry: 1.0,
+    ways.geometry: (1.0, 0.1, 0.9),
 }
 
 
@@ -62,14 +63,14 @@ def test_the_weights_of_all_depths_are_those_of_a_sum(make_step) -> None:
 
 
 def test_the_geometry_loss_comes_in_later_and_leaves_the_trained_depth_alone(make_step) -> None:
-    assert [ways.share_of_weight(progress) for progress in (0.0, 0.1, 0.5, 0.9, 1.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
-    early, late = make_step(drawn=0), make_step()
+    growing = (3.0, 0.1, 0.9)
+    early, late = make_step(progress=0.1), make_step()
     expected = ways.gate(make_step(), ways.ENTROPY)
-    torch.testing.assert_close(ways.geometry(early, 3.0), expected, rtol=0.0, atol=0.0)
-    added = ways.geometry(late, 3.0) - expected
+    torch.testing.assert_close(ways.geometry(early, growing), expected, rtol=0.0, atol=0.0)
+    added = ways.geometry(late, growing) - expected
     assert added.item() > 0
     embedding = late.model.model.embed_tokens.weight  # read by the loops up to the trained depth, and by none beyond
-    (gradient,) = torch.autograd.grad(ways.geometry(make_step(), 3.0), embedding)
+    (gradient,) = torch.autograd.grad(ways.geometry(make_step(), growing), embedding)
     (alone,) = torch.autograd.grad(ways.gate(make_step(), ways.ENTROPY), embedding)
     torch.testing.assert_close(gradient, alone)
 
@@ -110,13 +111,13 @@ def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
     for row in ("| last depth | — |", "| geometry | 4→5 |", "| geometry | 15→16 |", "the goal: "):
         assert row in third
     results = json.loads((tmp_path / "a" / "results.json").read_text())
-    assert set(results) == {f"{way}, seed {seed}" for way in ("last depth", "geometry 3") for seed in (0, 1)}
+    assert set(results) == {f"{way}, seed {seed}" for way in ("last depth", "geometry 6, 0.1, 0.9") for seed in (0, 1)}
     assert all(len(entry["utility"]) == 16 and len(entry["updates"]) == 5 for entry in results.values())
 
     run("b", "--ways", "geometry", "--seeds", "1", "--watch", "2")
     watched = json.loads((tmp_path / "b" / "results.json").read_text())
     assert (
-        watched["geometry 3, seed 1"]["utility"] == results["geometry 3, seed 1"]["utility"]
+        watched["geometry 6, 0.1, 0.9, seed 1"]["utility"] == results["geometry 6, 0.1, 0.9, seed 1"]["utility"]
     )  # another process, unwatched
     (log,) = (tmp_path / "b").glob("*.jsonl")
     assert {json.loads(line).get("step") for line in log.read_text().splitlines()[1:]} == {2}

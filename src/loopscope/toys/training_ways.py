@@ -23,11 +23,7 @@ REACH = 4
 """Loop counts up to so many times the trained depth are drawn."""
 DRAWN, LOOPS = 6, 4
 """The geometry loss draws depths up to so many times the trained one; gradients go through so many loops there."""
-BEGINS, FULL = 0.1, 0.9
-"""The shares of the training at which the geometry loss comes in and has its whole weight."""
-LEAST = 0.01
-"""The gain in nats that the geometry loss asks for on the way."""
-ENTROPY = 0.1
+ENTROPY = 0.05
 """β of the gate's objective below the geometry loss."""
 SPREAD = 0.5
 """σ of the log-normal rate of drawn loop counts, as Huginn's."""
@@ -40,16 +36,16 @@ class Step:
     Attributes:
         model: its weights.
         asked: the batch.
+        rng: what loop counts and depths are drawn from.
         generator: what directions are drawn from, on the model's device.
-        drawn: the depth that was drawn for it, by `draw_loops` or `draw_depth`; 0 where none was.
-        share: how much of its weight a loss that grows over the training has, a tensor of no dimension.
+        progress: the share of the training behind it.
     """
 
     model: Ouro
     asked: Supervised
+    rng: np.random.Generator
     generator: torch.Generator
-    drawn: int
-    share: Tensor
+    progress: float
 
     @property
     def depth(self) -> int:
@@ -93,15 +89,11 @@ def gate(step: Step, entropy_weight: float, walk: Walk | None = None) -> Tensor:
     return step.mean(expected_loss(torch.stack(losses), exits_TBS, entropy_weight))
 
 
-def draw_loops(rng: np.random.Generator, drawn: tuple[int, float], depth: int, _: float) -> int:
-    """How many loops `random_loops` goes: log-normal Poisson of a mean, at least so many."""
+def random_loops(step: Step, drawn: tuple[int, float]) -> Tensor:
+    """The loss after a drawn number of loops: log-normal Poisson of a mean, at least so many; gradients through all."""
     fewest, mean = drawn
-    return min(max(fewest, draw_recurrence(rng, mean - 1, SPREAD)), REACH * depth)
-
-
-def random_loops(step: Step, _: tuple[int, float]) -> Tensor:
-    """The loss after a drawn number of loops, gradients through all."""
-    return step.mean(step.losses(step.walk().to(step.drawn)))
+    loops = max(fewest, draw_recurrence(step.rng, mean - 1, SPREAD))
+    return step.mean(step.losses(step.walk().to(min(loops, REACH * step.depth))))
 
 
 def fixed_point(step: Step, weight: float) -> Tensor:
@@ -123,32 +115,28 @@ def jacobian(step: Step, weight: float) -> Tensor:
     return loss + weight * jacobian_penalty(loop, walk.state, step.asked.batch.attention_mask, step.generator)
 
 
-def draw_depth(rng: np.random.Generator, _: float, depth: int, progress: float) -> int:
-    """Where the way of `geometry` ends, beyond the trained depth; 0 before the loss comes in."""
-    return int(rng.integers(depth + 1, DRAWN * depth + 1)) if share_of_weight(progress) else 0
-
-
-def share_of_weight(progress: float) -> float:
-    """How much of its weight the geometry loss has, so much of the training being over."""
-    return min(1.0, max(0.0, (progress - BEGINS) / (FULL - BEGINS)))
-
-
-def geometry(step: Step, weight: float) -> Tensor:
+def geometry(step: Step, setting: tuple[float, float, float]) -> Tensor:
     """Ouro's objective, and so much of `geometry_loss` of the way from the trained depth to a drawn one beyond it.
 
     The straight way from H_T to H_t, all loops between in one, is asked to gain: so a state that has drifted is drawn
     back to where it was trained, which does not follow from asking it of one update after the other. Gradients go
-    through the last `LOOPS` loops alone, so that far depths cost little. The weight grows over the training: before the
-    model has learnt something to keep, the loss is in the way.
+    through the last `LOOPS` loops alone, so that far depths cost little. The weight grows between two shares of the
+    training: before the model has learnt something to keep, the loss is in the way.
+
+    Args:
+        step: the step.
+        setting: the weight, and the shares of the training at which it begins to grow and is whole.
     """
+    weight, begins, full = setting
     walk = step.walk()
     loss = gate(step, ENTROPY, walk)
-    if not step.drawn:
+    weight *= min(1.0, max(0.0, (step.progress - begins) / (full - begins)))
+    if not weight:
         return loss
     anchor = walk.state.detach()
-    beyond = walk.changed(anchor)
+    beyond, drawn = walk.changed(anchor), int(step.rng.integers(step.depth + 1, DRAWN * step.depth + 1))
     with torch.no_grad():
-        beyond.to(step.drawn - LOOPS)
-    beyond.to(step.drawn)
+        beyond.to(drawn - LOOPS)
+    beyond.to(drawn)
     found = update_geometry(step.model.readout, anchor, beyond.state, step.asked.targets, step.asked.weights)
-    return loss + weight * step.share * geometry_loss(found, least=LEAST)
+    return loss + weight * geometry_loss(found)
