@@ -1,8 +1,8 @@
-"""The figure of docs/training-experiment.md: `python docs/figures/training_experiment.py` writes its picture.
+"""The figures of docs/training-experiment.md: `python docs/figures/training_experiment.py` writes the pictures.
 
 Left: utility by depth, a line for each seed and a thick one for their mean. Right: what each way loses beyond the
-trained depth over what it costs there, a point for each seed. Both from training_experiment.json beside this file,
-which is `results.json` of examples/training_experiment.py.
+trained depth over what it costs there, a point for each seed. From training_experiment.json (a CPU, small) and
+training_experiment_h200.json (large) beside this file, each `results.json` of examples/training_experiment.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 FOLDER = Path(__file__).resolve().parent
-PICTURE = FOLDER.parent / "images" / "training-experiment.png"
+IMAGES = FOLDER.parent / "images"
+PICTURES = {"training_experiment": "training-experiment", "training_experiment_h200": "training-experiment-h200"}
 DEPTH = 4
 COLOURS = {
     "last depth": "#000000",
@@ -31,8 +32,14 @@ COLOURS = {
 
 
 def main() -> None:
-    """Draw both panels."""
-    entries = json.loads((FOLDER / "training_experiment.json").read_text()).values()
+    """Draw every picture."""
+    for results, picture in PICTURES.items():
+        draw(FOLDER / f"{results}.json", IMAGES / f"{picture}.png")
+
+
+def draw(results: Path, picture: Path) -> None:
+    """Both panels."""
+    entries = json.loads(results.read_text()).values()
     found = {name: np.array([e["utility"] for e in entries if e["way"] == name]) for name in COLOURS}
     top = max(utility[:, DEPTH - 1].mean() for utility in found.values())
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.9), layout="constrained")
@@ -58,8 +65,9 @@ def main() -> None:
     right.set_title("the goal: left of 1%, on the bottom", fontsize=10)
     for place in (left, right):
         place.grid(alpha=0.25)
-    right.legend(fontsize=8, frameon=False, loc="lower right")
-    figure.savefig(PICTURE, dpi=130, metadata={"Software": None})
+    right.legend(fontsize=8, framealpha=0.9, loc="center")
+    figure.savefig(picture, dpi=130, metadata={"Software": None})
+    plt.close(figure)
 
 
 if __name__ == "__main__":
