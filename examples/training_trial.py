@@ -213,7 +213,8 @@ class Trial:
         monitor = self._monitor(model) if self.watch else None
         rng, generator = np.random.default_rng(self.seed), torch.Generator(device).manual_seed(self.seed)
         precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")  # TF32 on a GPU: models are small, autocast would only add launches
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # TF32: models are small, autocast would only add launches
         started, worked = time.monotonic(), time.process_time()
         curve, loss, tokens = [], torch.zeros(()), 0
         for number, documents in zip(range(size.steps), self.text.batches(), strict=False):

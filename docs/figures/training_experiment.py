@@ -42,7 +42,7 @@ def draw(results: Path, picture: Path) -> None:
     entries = json.loads(results.read_text()).values()
     found = {name: np.array([e["utility"] for e in entries if e["way"] == name]) for name in COLOURS}
     top = max(utility[:, DEPTH - 1].mean() for utility in found.values())
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.9), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.1), layout="constrained")
     depths = np.arange(1, 4 * DEPTH + 1)
     for name, utility in found.items():
         colour = COLOURS[name]
@@ -65,7 +65,7 @@ def draw(results: Path, picture: Path) -> None:
     right.set_title("the goal: left of 1%, on the bottom", fontsize=10)
     for place in (left, right):
         place.grid(alpha=0.25)
-    right.legend(fontsize=8, framealpha=0.9, loc="center")
+    figure.legend(fontsize=8, frameon=False, loc="outside lower center", ncol=len(found))
     figure.savefig(picture, dpi=130, metadata={"Software": None})
     plt.close(figure)
 
