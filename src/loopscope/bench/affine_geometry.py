@@ -17,8 +17,7 @@ from torch import Tensor
 from loopscope.bench.clock import Call
 from loopscope.bench.row import Reference, Row, Setting, at_least, at_most
 from loopscope.bench.sizes import PEAKED, TYPICAL, Update, following, random_update, with_likely_targets
-from loopscope.readout import AffinePath, Survey, affine_path_from_states
-from loopscope.readout.affine.path import surveys
+from loopscope.readout import Survey, affine_path_from_states
 from loopscope.readout.affine.sources import blocks, full_precision_products
 
 SCALES = 21
@@ -30,14 +29,10 @@ PAPER = "Hessian–vector product, endpoint utilities and grid"
 
 def survey(update: Update, curvature_at: tuple[float, ...] = CURVATURE_AT, *, check: bool = True) -> Survey:
     """The geometry of every token by itself; unchecked, as a pass asks for it, nothing waits for the device."""
-    return _path(update, check=check).survey(SCALES, curvature_at, order=2)
-
-
-def _path(update: Update, *, check: bool) -> AffinePath:
     path = affine_path_from_states(
         update.h_TD, update.h_plus_TD, update.weight_VD, None, update.targets_T, dtype=torch.float32, check=check
     )
-    return path.per_token()
+    return path.per_token().survey(SCALES, curvature_at, order=2)
 
 
 def rows(setting: Setting) -> list[Row]:
@@ -90,14 +85,14 @@ def _row(
 
 
 def _in_a_row(setting: Setting, update: Update) -> Row:
-    """Updates that follow one another, as a pass over several transitions asks for them: a product for each state."""
+    """Updates that follow one another, as a pass over several transitions asks for them; the floor: each state once."""
     sizes = setting.sizes
     updates = [update]
     for seed in range(1, CONSECUTIVE):
         updates.append(following(updates[-1], seed))
     products = _BareProducts(*updates, on_gpu=setting.on_gpu)
     calls: dict[str, Call] = {
-        "ours": lambda: surveys([_path(each, check=False) for each in updates], SCALES, CURVATURE_AT, 2),
+        "ours": lambda: [survey(each, check=False) for each in updates],
         "products": products,
     }
     raced = setting.clock.race(calls, sizes.repeats, in_a_row=2 if setting.on_gpu else 1)

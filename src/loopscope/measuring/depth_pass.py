@@ -15,7 +15,6 @@ Shapes: R sequences, S positions, D hidden width, B questions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, ga
 from loopscope.measuring.trace import Trace
 from loopscope.measuring.trajectories import Trajectories
 from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned, stacked
-from loopscope.measuring.update import Update, UpdatePaths, update_columns
+from loopscope.measuring.update import Update, update_columns
 from loopscope.models.packing import Packing
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, read, readout_asks_context
@@ -150,9 +149,13 @@ class Trip:
             raise
 
     def _launch(self) -> PendingTrip:
-        settings, model, gate = self._settings, self._model, self._gate()
-        deepest = max(settings.deepest, gate.gate.budget if settings.tokens and gate is not None else 0)
-        updates, device = dict[int, Tables](), model.device
+        settings, model = self._settings, self._model
+        gate = self._gate()
+        deepest = settings.deepest
+        if settings.tokens and gate is not None:
+            deepest = max(deepest, gate.gate.budget)
+        updates: dict[int, Tables] = {}
+        device = model.device
         with stage("forward", device):
             walk = Walk.of(model, self._packing.batch, deepest - settings.start)
             if self._start is not None:
@@ -162,7 +165,7 @@ class Trip:
         self._trace = trace = Trace(self._readout, self._layout, settings) if settings.trace else None
         followed = self._trajectories()
         state = before = kept = None
-        held, first = list[Tensor](), walk.depth
+        first = walk.depth
         for depth in range(first, deepest + 1):
             packed = walk.state
             with stage("forward", device):
@@ -176,9 +179,7 @@ class Trip:
                     self._finite[depth] = self._finite_sequences(state)
             if depth - 1 in settings.transitions:
                 assert before is not None, "a transition starts at depth 0 or later"
-                held = [*(held or [before]), state]
-                if depth not in settings.transitions or len(held) > self._readout.in_a_row(state):
-                    updates, held = updates | self._updates(depth - len(held) + 1, held), []
+                updates[depth - 1] = self._update(depth - 1, before, state)
             if trace is not None and depth <= settings.deepest:
                 with stage("trace", device):
                     trace.see(depth, state)
@@ -201,7 +202,8 @@ class Trip:
         if trace is not None:
             with stage("trace", device):
                 rows += [{"trace": columns} for columns in trace.settle()]
-        rows += [{"trajectories": columns} for columns in (followed.found if followed is not None else [])]
+        if followed is not None:
+            rows += [{"trajectories": columns} for columns in followed.found]
         finite = Later(self._require_finite, *self._finite.values())
         again = None if self._careful else self._carefully
         return PendingTrip(finite, depths, rows, self.ways_taken, self.notes, again, kept)
@@ -268,14 +270,10 @@ class Trip:
                     f" at depth {depth}: try {setting('dtype', 'float32')}, fewer loops, or leave the question out"
                 )
 
-    def _updates(self, first: int, states: Sequence[Tensor]) -> dict[int, Tables]:
-        """The tables of updates that follow one another, by transition."""
-        updates = [Update(self._readout, self._layout, h, h_plus) for h, h_plus in pairwise(states)]
-        paths = self._readout.paths_in_a_row(updates, self._settings, self._readings.found.get(first))
-        return {t: self._update(t, *both) for t, both in enumerate(zip(updates, paths, strict=True), first)}
-
-    def _update(self, transition: int, update: Update, paths: UpdatePaths) -> Tables:
-        settings, layout, found, device = self._settings, self._layout, self._readings.found, self._model.device
+    def _update(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> Tables:
+        settings, layout, found = self._settings, self._layout, self._readings.found
+        update = Update(self._readout, layout, h_RSD, h_plus_RSD)
+        paths = self._readout.paths(update, settings, found.get(transition))
         found[transition] = paths.before
         if paths.after is not None:
             found[transition + 1] = paths.after
@@ -294,10 +292,10 @@ class Trip:
             self._trace.gained(transition + 1, paths.tokens)
         if settings.level is not Level.QUICK:
             checked = [question.row < settings.scalar_checks for question in layout.questions]
-            with stage("scalar checks", device):
+            with stage("scalar checks", h_RSD.device):
                 questions.update(scalar_check_columns(update, checked))
         if settings.tokens:
-            with stage("tokens", device):
+            with stage("tokens", h_RSD.device):
                 tables["tokens"] = token_columns(paths.tokens, layout, settings)
         if settings.certify:
             tables["certificates"] = {**identity, **certificate_columns(update)}
@@ -308,7 +306,7 @@ class Trip:
             tables["renormalised"] = {**identity, **renormalised_columns(update, paths)}
         bracket = settings.paper_bracket
         if bracket is not None:
-            with stage("as in the paper", device):
+            with stage("as in the paper", h_RSD.device):
                 ends = questions["utility_before"], questions["utility_after"]
                 tables["as_in_paper"] = {**identity, **paper_columns(update, *ends)}
         if settings.level is Level.FULL:

@@ -13,9 +13,7 @@ Shapes: N reference tokens, R sequences, B questions, S positions, D hidden widt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -30,9 +28,8 @@ from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import OutputChange, Scales, Update, UpdatePaths, interpolated, predicting
 from loopscope.models.protocol import AffineHead, LoopedModel
-from loopscope.readout.affine.even import Survey
 from loopscope.readout.affine.make import affine_path, affine_path_from_states
-from loopscope.readout.affine.path import AffinePath, surveys
+from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.composed import JoinedPath, MeanPath, RememberedPath
 from loopscope.readout.general.derivation import Derivation
@@ -43,8 +40,6 @@ from loopscope.store.column_types import Level
 
 _GPU_BLOCK = 1 << 24
 """Logits of a block on a GPU: 128 MiB in float64."""
-HELD = 1 << 31
-"""Bytes of states that wait for one another, so that updates that follow one another are surveyed together."""
 GENERAL = "general"
 """What `ways_taken` calls Taylor mode through a readout that is not affine; nested forward mode is "nested" there."""
 _DERIVATIONS: WeakKeyDictionary[Any, Derivation] = WeakKeyDictionary()
@@ -122,16 +117,6 @@ class GeneralReadout(GroupedReadout):
     def readings(self, layout: Layout) -> Readings:
         """A place for the readings of a trip."""
         return Readings(self, layout)
-
-    def in_a_row(self, state_RSD: Tensor) -> int:
-        """How many updates that follow one another are read best at a time, of states of this size."""
-        return 1
-
-    def paths_in_a_row(
-        self, updates: Sequence[Update], settings: Settings, before: Reading | None
-    ) -> list[UpdatePaths]:
-        """The paths of `in_a_row` updates that follow one another; `before` is the reading of the first H."""
-        return [self.paths(update, settings, before) for update in updates]
 
     def paths(self, update: Update, settings: Settings, before: Reading | None) -> UpdatePaths:
         """φ of every reference token and question; `before` is the reading of H where there is one."""
@@ -250,27 +235,12 @@ class AffineReadout(GeneralReadout):
         found = self._tokens(first_ND, second_ND, layout).survey(2, [], 0)
         return Reading.of(found.initial, layout), Reading.of(found.initial + found.gains[:, -1], layout)
 
-    def in_a_row(self, state_RSD: Tensor) -> int:
-        """On a GPU as many as memory for their states allows: the logits of every state are then computed once."""
-        on_gpu = state_RSD.device.type != "cpu" and not self._careful
-        return max(1, HELD // state_RSD.nbytes - 1) if on_gpu else 1
-
-    def paths_in_a_row(
-        self, updates: Sequence[Update], settings: Settings, before: Reading | None
-    ) -> list[UpdatePaths]:
-        """One survey for everything but scales of the questions' own."""
-        layout, scales = updates[0].layout, Scales.of(settings.level, tokens=settings.tokens)
-        with stage("survey", updates[0].before_RSD.device):
-            states = [updates[0].before_RSD, *(update.after_RSD for update in updates)]
-            paths = [self._tokens(*ends, layout) for ends in pairwise([predicting(state, layout) for state in states])]
-            found = surveys(paths, scales.points, scales.with_derivatives, 2)
-        return [self._surveyed(path, survey, scales, layout) for path, survey in zip(paths, found, strict=True)]
-
     def paths(self, update: Update, settings: Settings, before: Reading | None) -> UpdatePaths:
-        """The same of one update."""
-        return self.paths_in_a_row([update], settings, before)[0]
-
-    def _surveyed(self, path: AffinePath, found: Survey, scales: Scales, layout: Layout) -> UpdatePaths:
+        """One survey for everything but scales of the questions' own."""
+        layout, scales = update.layout, Scales.of(settings.level, tokens=settings.tokens)
+        with stage("survey", update.before_RSD.device):
+            path = self._tokens(*update.predicting(), layout)
+            found = path.survey(scales.points, scales.with_derivatives, 2)
         tokens = RememberedPath(path, found.initial)
         tokens.know([index / (scales.points - 1) for index in range(scales.points)], found.gains.unsqueeze(0))
         tokens.know(scales.with_derivatives, found.derivatives)

@@ -17,7 +17,7 @@ from loopscope.readout.affine.choose import EVEN_WAYS, WAYS, WHOLE_ROWS, Asked, 
 from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
 from loopscope.readout.affine.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
 from loopscope.readout.affine.even import EvenBlocks, EvenScales, EvenSurvey, Survey, even_survey, scales_on
-from loopscope.readout.affine.fused.path import FusedPath, TokenSurvey, surveys_in_a_row
+from loopscope.readout.affine.fused.path import FusedPath
 from loopscope.readout.affine.moments import Swept, sweep
 from loopscope.readout.affine.sources import LogitBlock, LogitSource, ScaledDisplacement, blocks
 from loopscope.readout.checks import (
@@ -286,7 +286,16 @@ class AffinePath(UtilityPath):
         if way == "fused":
             assert self._fused is not None
             again = lambda lost: self._some(lost).survey(count, moments_at, order, spread=spread)  # noqa: E731
-            return self._of_tokens(even, self._fused.survey(even, order, again, spread=spread), spread=spread)
+            found = self._fused.survey(even, order, again, spread=spread)
+            segments = self._segments
+            return self._surveyed(
+                even,
+                segment_mean(segments, found.gains_TK),
+                segment_mean(segments, found.derivatives.transpose(0, 1)).transpose(0, 1),
+                segment_mean(segments, found.initial_T),
+                EndpointDistributions(*(segment_mean(segments, field) for field in found.distributions.fields())),
+                found.spread_T if spread else None,
+            )
         gains, derivatives, initial, distributions = (SegmentMean(self._segments) for _ in range(4))
         spread_T = torch.empty(self.tokens, dtype=torch.float64, device=self._source.device)
         for rows in self._rows(way):
@@ -304,17 +313,6 @@ class AffinePath(UtilityPath):
             initial.result(),
             EndpointDistributions(*distributions.result().T),
             spread_T if spread else None,
-        )
-
-    def _of_tokens(self, even: EvenScales, found: TokenSurvey, *, spread: bool) -> Survey:
-        segments = self._segments
-        return self._surveyed(
-            even,
-            segment_mean(segments, found.gains_TK),
-            segment_mean(segments, found.derivatives.transpose(0, 1)).transpose(0, 1),
-            segment_mean(segments, found.initial_T),
-            EndpointDistributions(*(segment_mean(segments, field) for field in found.distributions.fields())),
-            found.spread_T if spread else None,
         )
 
     def _survey_rows(self, way: str, rows: slice, even: EvenScales, order: int) -> EvenSurvey:
@@ -373,21 +371,3 @@ class AffinePath(UtilityPath):
         self._know_start(nodes, derivatives.stack)
         cell_means = CellBounds(*(m.result() for m in bounds))
         return envelope_from_bounds(derivatives, cell_means, ranges.result(), single=self.single)
-
-
-def surveys(
-    paths: Sequence[AffinePath], count: int = 21, moments_at: Sequence[float] = (0.0,), order: int = 2
-) -> list[Survey]:
-    """The survey of each path (`AffinePath.survey`).
-
-    Where each update starts in the very tensor in which the one before it ends, and the fused kernels answer without
-    looking at results, the logits of every state are computed once for all of them.
-    """
-    even = EvenScales.of(count, moments_at)
-    fused = [path._fused for path in paths if path._fused is not None and path._fused.takes(even)]
-    found = surveys_in_a_row(fused, even, order) if 1 < len(paths) == len(fused) else None
-    if found is None:
-        return [path.survey(count, moments_at, order) for path in paths]
-    for path in paths:
-        path.ways_taken.add("fused")
-    return [path._of_tokens(even, tokens, spread=False) for path, tokens in zip(paths, found, strict=True)]

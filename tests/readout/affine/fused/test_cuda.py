@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from loopscope.readout import affine_path_from_states
-from loopscope.readout.affine.even import EvenScales
-from loopscope.readout.affine.fused.path import DEFAULT, fused_surveys
 
 pytestmark = [
     pytest.mark.gpu,
@@ -53,20 +51,3 @@ def test_repeated_bit_for_bit(states):
     assert torch.equal(one.gains, other.gains)
     assert torch.equal(one.derivatives, other.derivatives)
     assert torch.equal(one.distributions.stacked(), other.distributions.stacked())
-
-
-@pytest.mark.parametrize(("tokens", "vocabulary", "bias"), [(300, VOCABULARY, False), (77, 5001, True)])
-def test_a_chain_of_states(states, tokens, vocabulary, bias):
-    """The specialised sweep, all updates at once, against the one for all GPUs; both round the same products."""
-    h, h_plus, weight, shift, targets = states(tokens, vocabulary, WIDTH, scale=3.0, step=0.5, bias=bias, device="cuda")
-    chain = [h, h_plus, h, (0.9 * h_plus.float()).to(h.dtype)]
-    even = EvenScales.of(21, AT)
-    found = fused_surveys(chain, weight, shift, targets, even, 2, extremes=True)
-    plain = fused_surveys(chain, weight, shift, targets, even, 2, extremes=True, tiles=DEFAULT)
-    for one, other in zip(found, plain, strict=True):
-        torch.testing.assert_close(one.gains_TK, other.gains_TK, rtol=0, atol=2e-5)
-        torch.testing.assert_close(one.initial_T, other.initial_T, rtol=0, atol=2e-5)
-        torch.testing.assert_close(one.spread_T, other.spread_T, rtol=1e-6, atol=0)
-        for x, y in zip(one.derivatives, other.derivatives, strict=True):
-            torch.testing.assert_close(x, y, rtol=0, atol=2e-5 * max(1.0, float(y.abs().max())))
-        torch.testing.assert_close(one.distributions.stacked(), other.distributions.stacked(), rtol=0, atol=5e-5)

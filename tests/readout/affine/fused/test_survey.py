@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
 
 from loopscope.readout import affine_path_from_states
 from loopscope.readout.affine.even import EvenScales
-from loopscope.readout.affine.fused.path import FusedHead, Tiles, fused_survey, fused_surveys
+from loopscope.readout.affine.fused.path import FusedHead, Tiles, fused_survey
 
 AT = (0.0, 0.25, 0.5, 0.75, 1.0)
 SHAPES = {
@@ -19,14 +17,14 @@ SHAPES = {
     "many-tiles": (17, 200, 16),
 }
 TILES = {
-    "narrow": Tiles(16, 16, 16, 4, 1),
-    "wide": Tiles(16, 32, 16, 4, 1),
+    "whole": Tiles(16, 32, 16, 4, 1, halves=False),
+    "halves": Tiles(16, 32, 16, 4, 1, halves=True),
 }
 
 
 def run(made, count=21, at=AT, order=2, **options):
     h, h_plus, weight, bias, targets = made
-    options = {"tiles": TILES["wide"], "splits": 3} | options
+    options = {"tiles": TILES["halves"], "splits": 3} | options
     return fused_survey(
         FusedHead(h, h_plus, weight, bias), targets, EvenScales.of(count, at), order, extremes=True, **options
     )
@@ -147,15 +145,3 @@ def test_values_alone(states):
     found = run(made, 2, (), 0, ends=False)
     assert found.derivatives.shape == (1, 7, 0)
     torch.testing.assert_close(found.gains_TK, exact(made, 2, (), 0).gains, rtol=0, atol=2e-6)
-
-
-def test_updates_that_follow_one_another_are_each_by_itself(states):
-    """A chain of four states: every number of every update, to the bit, whatever its neighbours are."""
-    h, h_plus, weight, bias, targets = states(20, 150, 32, step=0.5, bias=True)
-    chain = [h, h_plus, -h, (0.5 * h_plus.float()).to(h.dtype)]
-    even, options = EvenScales.of(21, AT), {"tiles": TILES["wide"], "splits": 3, "extremes": True}
-    together = fused_surveys(chain, weight, bias, targets, even, 2, **options)
-    assert len(together) == 3
-    for ends, found in zip(pairwise(chain), together, strict=True):
-        alone = fused_survey(FusedHead(*ends, weight, bias), targets, even, 2, **options)
-        assert all(torch.equal(x, y) for x, y in zip(fields(alone).values(), fields(found).values(), strict=True))

@@ -30,22 +30,26 @@ from loopscope.kernels.language import Value, constexpr, descriptor, jit, launch
 _BLOCK = 2048
 
 
-def target_logits(states_SpD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_T: Tensor) -> Tensor:
-    """z_y of every token at every state, float32 [S, T]; the states may have further rows, which are not read."""
-    (states, _, width), tokens = states_SpD.shape, targets_T.shape[0]
-    out = torch.empty(states, tokens, dtype=torch.float32, device=states_SpD.device)
+def target_logits(
+    h_TD: Tensor, h_plus_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_T: Tensor
+) -> Tensor:
+    """z_y(0) and z_y(1) of every token, float32 [2, T]."""
+    tokens, width = h_TD.shape
+    out = torch.empty(2, tokens, dtype=torch.float32, device=h_TD.device)
     launch(
         _target_logits,
-        (tokens, states),
-        out,
-        states_SpD,
+        (tokens,),
+        h_TD,
+        h_TD,
+        h_plus_TD,
         weight_VD,
         weight_VD if bias_V is None else bias_V,
         targets_T,
         out,
         tokens,
         width,
-        states_SpD.stride(0),
+        h_TD.stride(0),
+        h_plus_TD.stride(0),
         weight_VD.stride(0),
         HAS_BIAS=bias_V is not None,
         BLOCK=min(_BLOCK, power_of_two(width)),
@@ -55,32 +59,40 @@ def target_logits(states_SpD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, 
 
 @jit
 def _target_logits(
-    states: Value,
+    h: Value,
+    h_plus: Value,
     weight: Value,
     bias: Value,
     targets: Value,
     out: Value,
     tokens: Value,
     width: Value,
-    state_stride: Value,
+    h_stride: Value,
+    h_plus_stride: Value,
     weight_stride: Value,
     HAS_BIAS: constexpr,
     BLOCK: constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
-    state = tl.program_id(1).to(tl.int64)
     target = tl.load(targets + token)
-    total = tl.zeros([BLOCK], dtype=tl.float64)
+    sum0 = tl.zeros([BLOCK], dtype=tl.float64)
+    sum1 = tl.zeros([BLOCK], dtype=tl.float64)
     for start in range(0, width, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         inside = columns < width
         entry = tl.load(weight + target * weight_stride + columns, mask=inside, other=0.0).to(tl.float32)
-        here = tl.load(states + state * state_stride + token * width + columns, mask=inside, other=0.0).to(tl.float32)
-        total += (here * entry).to(tl.float64)
-    z = tl.sum(total, 0)
+        sum0 += (tl.load(h + token * h_stride + columns, mask=inside, other=0.0).to(tl.float32) * entry).to(tl.float64)
+        sum1 += (tl.load(h_plus + token * h_plus_stride + columns, mask=inside, other=0.0).to(tl.float32) * entry).to(
+            tl.float64
+        )
+    z0 = tl.sum(sum0, 0)
+    z1 = tl.sum(sum1, 0)
     if HAS_BIAS:
-        z += tl.load(bias + target).to(tl.float64)
-    tl.store(out + state * tokens + token, z.to(tl.float32))
+        shift = tl.load(bias + target).to(tl.float64)
+        z0 += shift
+        z1 += shift
+    tl.store(out + token, z0.to(tl.float32))
+    tl.store(out + tokens + token, z1.to(tl.float32))
 
 
 _ROWS = 512

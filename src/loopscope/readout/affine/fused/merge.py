@@ -87,7 +87,6 @@ def merge_kernel(
     PLACES: constexpr,
     SLOTS: constexpr,
     EXTRA: constexpr,
-    RESULTS: constexpr,
     ORDER: constexpr,
     KEPT: constexpr,
     HAS_OWN: constexpr,
@@ -96,11 +95,7 @@ def merge_kernel(
     BLOCK_T: constexpr,
     BLOCK_K: constexpr,
 ) -> None:
-    """A few tokens of an update: all their splits, in order."""
-    update = tl.program_id(1).to(tl.int64)
-    sums += update * splits * SLOTS * tokens
-    target_logits += update * tokens
-    out += update * RESULTS * tokens
+    """A few tokens: all their splits, in order."""
     rows = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     live = rows < tokens
     scale = tl.arange(0, BLOCK_K)
@@ -206,15 +201,6 @@ def _sum(at: Value, slot: Value, tokens: Value, live: Value) -> Value:
 
 
 @jit
-def _mass(at: Value, tokens: Value, live: Value, FIRST: constexpr, K: constexpr, ORDER: constexpr) -> Value:
-    """The mass at scale K with what it lost to rounding, where that was kept."""
-    mass = _sum(at, HEADER + K, tokens, live)
-    if ORDER >= 2:
-        mass += _sum(at, FIRST + ORDER + 1, tokens, live)
-    return mass
-
-
-@jit
 def _moments(
     sums: Value,
     out: Value,
@@ -241,7 +227,7 @@ def _moments(
         drop0 = _sum(at, TOP0, tokens, live) * grow - top0
         drop1 = _sum(at, TOP1, tokens, live) * grow - top1
         keep = tl.exp(drop0 + alpha * (drop1 - drop0))
-        here = keep * _mass(at, tokens, live, FIRST, K, ORDER)
+        here = keep * _sum(at, HEADER + K, tokens, live)
         mass += here
         total += here * _sum(at, FIRST + MEAN, tokens, live)
     mass = tl.where(live, mass, 1.0)
@@ -256,7 +242,7 @@ def _moments(
             drop0 = _sum(at, TOP0, tokens, live) * grow - top0
             drop1 = _sum(at, TOP1, tokens, live) * grow - top1
             keep = tl.exp(drop0 + alpha * (drop1 - drop0))
-            here = keep * _mass(at, tokens, live, FIRST, K, ORDER)
+            here = keep * _sum(at, HEADER + K, tokens, live)
             off = _sum(at, FIRST + MEAN, tokens, live) - mean
             lost = _sum(at, FIRST + ORDER, tokens, live)
             m2 = keep * (_sum(at, FIRST + SECOND, tokens, live) + lost)

@@ -10,8 +10,7 @@ Shapes: T tokens, t of them in a chunk, V vocabulary entries, D hidden width, K 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,10 +21,9 @@ from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import descriptor, launch, power_of_two
 from loopscope.readout.affine.endpoint import EndpointDistributions
 from loopscope.readout.affine.even import EvenScales, Survey
-from loopscope.readout.affine.fused.launch import has_chain, try_chain
 from loopscope.readout.affine.fused.logits import growth_of, target_logits
 from loopscope.readout.affine.fused.merge import Extra, Results, merge_kernel
-from loopscope.readout.affine.fused.sweep import LANES, kept, slots, sweep_kernel
+from loopscope.readout.affine.fused.sweep import kept, slots, sweep_kernel
 
 MOST_SCALES = 33
 """A weight is at most half as many multiplications away from an exponential."""
@@ -38,22 +36,19 @@ class Tiles(NamedTuple):
     """The shape of a program's work."""
 
     tokens: int = 128
-    vocabulary: int = 64
+    vocabulary: int = 128
     width: int = 64
     warps: int = 8
     stages: int = 3
+    halves: bool = True
 
 
 DEFAULT = Tiles()
-CHAIN = Tiles(128, 128, 64, 8, 3)
-"""Of the specialised sweep, whose tiles fill the shared memory of a Hopper multiprocessor."""
-RESIDENT = 1 << 25
-"""Bytes of all states of the tokens worked on at a time: every tile of the head reads them again, from the cache."""
 
 
 @dataclass(frozen=True)
 class FusedHead:
-    """Two states and a head that the kernels can take; BF16 or FP16, one dtype."""
+    """Two states and a head that the kernels can take; BF16 or FP16, one dtype, rows contiguous."""
 
     h_TD: Tensor
     h_plus_TD: Tensor
@@ -87,35 +82,17 @@ def fused_survey(
     targets_T: Tensor,
     even: EvenScales,
     order: int,
-    **options: Any,
-) -> TokenSurvey:
-    """One update; see `fused_surveys`."""
-    states = (head.h_TD, head.h_plus_TD)
-    return fused_surveys(states, head.weight_VD, head.bias_V, targets_T, even, order, **options)[0]
-
-
-def fused_surveys(
-    states_TD: Sequence[Tensor],
-    weight_VD: Tensor,
-    bias_V: Tensor | None,
-    targets_T: Tensor,
-    even: EvenScales,
-    order: int,
     *,
     own_T: Tensor | None = None,
     ends: bool = True,
     extremes: bool = False,
     tiles: Tiles | None = None,
     splits: int | None = None,
-) -> list[TokenSurvey]:
-    """φ at even scales, its derivatives at some of them, endpoint distributions of consecutive updates.
-
-    One product for each state and one sweep.
+) -> TokenSurvey:
+    """φ at even scales, its derivatives at some of them, endpoint distributions: two products a token and one sweep.
 
     Args:
-        states_TD: states of the same tokens, one after the other; each with the next is an update.
-        weight_VD: the head.
-        bias_V: its bias, or None.
+        head: states and head.
         targets_T: reference label of each token.
         even: the scales.
         order: highest derivative.
@@ -125,24 +102,21 @@ def fused_surveys(
         tiles: the shape of a program's work; None lets the shapes decide.
         splits: how many splits of the vocabulary; None lets the shapes decide.
     """
-    tokens, width = states_TD[0].shape
+    tokens = head.h_TD.shape[0]
     in_order = sorted(set(even.places)) if order else []
     results = Results(even.count, len(in_order), order)
-    out = torch.empty(len(states_TD) - 1, results.total, tokens, dtype=torch.float64, device=weight_VD.device)
-    most = min(CHUNK, max(DEFAULT.tokens, RESIDENT // (len(states_TD) * width * weight_VD.element_size())))
-    for start in range(0, tokens, most):
-        rows = slice(start, min(start + most, tokens))
-        asked = _Asked(
-            targets_T[rows], even, order, None if own_T is None else own_T[rows], ends, extremes, tiles, splits
-        )
-        out[:, :, rows] = _chunk([state[rows] for state in states_TD], weight_VD, bias_V, asked)
-    return [_found(found, even, order, in_order) for found in out]
-
-
-def _found(out: Tensor, even: EvenScales, order: int, in_order: list[int]) -> TokenSurvey:
-    results = Results(even.count, len(in_order), order)
+    out = torch.empty(results.total, tokens, dtype=torch.float64, device=head.h_TD.device)
+    for start in range(0, tokens, CHUNK):
+        rows = slice(start, min(start + CHUNK, tokens))
+        here = FusedHead(head.h_TD[rows], head.h_plus_TD[rows], head.weight_VD, head.bias_V)
+        own_t = None if own_T is None else own_T[rows]
+        found = _chunk(here, targets_T[rows], even, order, own_t, ends, extremes, tiles or DEFAULT, splits)
+        if tokens <= CHUNK:
+            out = found
+        else:
+            out[:, rows] = found
     gains_KT = out[: even.count]
-    slopes = out[even.count : results.extra].reshape(len(in_order), order + 1, out.shape[1])
+    slopes = out[even.count : results.extra].reshape(len(in_order), order + 1, tokens)
     if list(even.places) != in_order:
         known = gains_KT.unsqueeze(1) if order == 0 else slopes
         slopes = torch.stack([known[place if order == 0 else in_order.index(place)] for place in even.places])
@@ -163,89 +137,74 @@ def _found(out: Tensor, even: EvenScales, order: int, in_order: list[int]) -> To
     )
 
 
-class _Asked(NamedTuple):
-    targets_t: Tensor
-    even: EvenScales
-    order: int
-    own_t: Tensor | None
-    ends: bool
-    extremes: bool
-    tiles: Tiles | None
-    splits: int | None
-
-
-def _chunk(states_tD: Sequence[Tensor], weight_VD: Tensor, bias_V: Tensor | None, asked: _Asked) -> Tensor:
-    """Everything about some tokens, float64 [updates, results, t]."""
-    (tokens, width), (vocabulary, _), device = states_tD[0].shape, weight_VD.shape, weight_VD.device
-    even, order, updates = asked.even, asked.order, len(states_tD) - 1
-    specialised = asked.tiles is None and width % CHAIN.width == 0 and has_chain(device)
-    tiles = asked.tiles or (CHAIN if specialised else DEFAULT)
-    token_blocks, tile_count = -(-tokens // tiles.tokens), -(-vocabulary // tiles.vocabulary)
-    per_split = -(-tile_count // min(asked.splits or _splits(token_blocks, tile_count, device), tile_count))
-    splits = -(-tile_count // per_split)
-    padded = token_blocks * tiles.tokens
-    states_SpD = torch.empty(updates + 1, padded, width, dtype=weight_VD.dtype, device=device)
-    for state_pD, state_tD in zip(states_SpD, states_tD, strict=True):
-        state_pD[:tokens] = state_tD.detach()
-    labels = target_logits(states_SpD, weight_VD, bias_V, asked.targets_t)
+def _chunk(
+    head: FusedHead,
+    targets_T: Tensor,
+    even: EvenScales,
+    order: int,
+    own_T: Tensor | None,
+    ends: bool,
+    extremes: bool,
+    tiles: Tiles,
+    splits: int | None,
+) -> Tensor:
+    (tokens, width), vocabulary = head.h_TD.shape, head.weight_VD.shape[0]
+    device = head.h_TD.device
+    labels = target_logits(head.h_TD, head.h_plus_TD, head.weight_VD, head.bias_V, targets_T)
     places = sum(1 << place for place in set(even.places)) if order else 0
     placed = places.bit_count()
+    block_width = next(size for size in (tiles.width, 64, 32, 16) if width % size == 0)
+    token_blocks, tile_count = -(-tokens // tiles.tokens), -(-vocabulary // tiles.vocabulary)
+    per_split = -(-tile_count // min(splits or _splits(token_blocks, tile_count, device), tile_count))
+    splits = -(-tile_count // per_split)
     total = slots(even.count, placed, order)
-    growth = growth_of(weight_VD)
-    own = labels if asked.own_t is None else asked.own_t.to(torch.float32)
-    lanes = 1 if specialised else int(LANES)
-    sums = torch.empty(updates, splits * lanes, total, tokens, dtype=torch.float32, device=device)
+    sums = torch.empty(splits, total, tokens, dtype=torch.float32, device=device)
+    growth = growth_of(head.weight_VD)
+    own = labels if own_T is None else own_T.to(torch.float32)
     constants: dict[str, Any] = {
         "COUNT": even.count,
         "PLACES": places,
         "SLOTS": total,
         "ORDER": order,
         "KEPT": kept(order),
-        "HAS_OWN": asked.own_t is not None,
-        "ENDS": asked.ends,
-        "EXTREMES": asked.extremes,
+        "HAS_OWN": own_T is not None,
+        "ENDS": ends,
+        "EXTREMES": extremes,
     }
-    if specialised:
-        head = states_SpD, weight_VD, bias_V, asked.targets_t
-        if not try_chain(sums, *head, labels, growth, own, per_split, tiles, constants):
-            return _chunk(states_tD, weight_VD, bias_V, asked)
-    else:
-        block_width = next(size for size in (tiles.width, 64, 32, 16) if width % size == 0)
-        for update in range(updates):
-            launch(
-                sweep_kernel,
-                (token_blocks, splits),
-                sums,
-                descriptor(states_SpD[update, :tokens], [tiles.tokens, block_width]),
-                descriptor(states_SpD[update + 1, :tokens], [tiles.tokens, block_width]),
-                descriptor(weight_VD, [tiles.vocabulary, block_width]),
-                labels if bias_V is None else bias_V,
-                asked.targets_t,
-                labels[update:],
-                growth,
-                own,
-                sums[update],
-                tokens,
-                vocabulary,
-                width,
-                per_split,
-                warps=tiles.warps,
-                fusion=True,
-                num_stages=tiles.stages,
-                HAS_BIAS=bias_V is not None,
-                RAGGED=vocabulary % tiles.vocabulary != 0,
-                LANES=lanes,
-                BLOCK_T=tiles.tokens,
-                BLOCK_V=tiles.vocabulary,
-                BLOCK_D=block_width,
-                **constants,
-            )
+    launch(
+        sweep_kernel,
+        (token_blocks, splits),
+        sums,
+        descriptor(head.h_TD, [tiles.tokens, block_width]),
+        descriptor(head.h_plus_TD, [tiles.tokens, block_width]),
+        descriptor(head.weight_VD, [tiles.vocabulary, block_width]),
+        labels if head.bias_V is None else head.bias_V,
+        targets_T,
+        labels,
+        growth,
+        own,
+        sums,
+        tokens,
+        vocabulary,
+        width,
+        per_split,
+        warps=tiles.warps,
+        fusion=True,
+        num_stages=tiles.stages,
+        HALVES=tiles.halves,
+        HAS_BIAS=head.bias_V is not None,
+        RAGGED=vocabulary % tiles.vocabulary != 0,
+        BLOCK_T=tiles.tokens,
+        BLOCK_V=tiles.vocabulary,
+        BLOCK_D=block_width,
+        **constants,
+    )
     results = Results(even.count, placed, order)
-    out = torch.empty(updates, results.total, tokens, dtype=torch.float64, device=device)
+    out = torch.empty(results.total, tokens, dtype=torch.float64, device=device)
     block = 16
     launch(
         merge_kernel,
-        (-(-tokens // block), updates),
+        (-(-tokens // block),),
         sums,
         sums,
         labels,
@@ -253,9 +212,8 @@ def _chunk(states_tD: Sequence[Tensor], weight_VD: Tensor, bias_V: Tensor | None
         own,
         out,
         tokens,
-        splits * lanes,
+        splits,
         EXTRA=results.extra,
-        RESULTS=results.total,
         BLOCK_T=block,
         BLOCK_K=power_of_two(even.count),
         **constants,
@@ -326,16 +284,6 @@ class FusedPath:
         return lost if lost.numel() else None
 
 
-def surveys_in_a_row(paths: Sequence[FusedPath], even: EvenScales, order: int) -> list[TokenSurvey] | None:
-    """Everything about every token of consecutive updates, or None where they are not, or results are looked at."""
-    heads = [path.head for path in paths]
-    in_a_row = all(one.h_plus_TD is other.h_TD for one, other in itertools.pairwise(heads))
-    if any(path.check for path in paths) or not in_a_row:
-        return None
-    states = [heads[0].h_TD, *(head.h_plus_TD for head in heads)]
-    return fused_surveys(states, heads[0].weight_VD, heads[0].bias_V, paths[0].targets_T, even, order)
-
-
 def fused_path(
     h_TD: Tensor,
     h_plus_TD: Tensor,
@@ -346,7 +294,8 @@ def fused_path(
     check: bool,
 ) -> FusedPath | None:
     """The kernels for these states and this head, or None where they cannot be had."""
+    h_TD, h_plus_TD = h_TD.detach(), h_plus_TD.detach()
     with torch.no_grad():
-        if not takes_kernel(h_TD.detach()) or not FusedHead.fits(h_TD, h_plus_TD, weight_VD):
+        if not takes_kernel(h_TD) or not FusedHead.fits(h_TD, h_plus_TD, weight_VD):
             return None
-    return FusedPath(FusedHead(h_TD, h_plus_TD, weight_VD, bias_V), targets_T, check)
+    return FusedPath(FusedHead(h_TD.contiguous(), h_plus_TD.contiguous(), weight_VD, bias_V), targets_T, check)
