@@ -221,7 +221,7 @@ def test_prose_names_commands_and_flags_that_exist() -> None:
     group: Any = typer.main.get_command(app)
     params = [param for command in group.commands.values() for param in command.params]
     known = {option for param in params for option in (*param.opts, *param.secondary_opts)}
-    scripts = ROOT.glob("docs/figures/*.py")
+    scripts = [*ROOT.glob("docs/figures/*.py"), *ROOT.glob("examples/*.py")]
     known |= {flag for script in scripts for flag in re.findall(r'"(--[a-z-]+)"', script.read_text(encoding="utf-8"))}
     for document in DOCUMENTS:
         # Without fenced blocks: they are run or read above.

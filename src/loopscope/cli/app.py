@@ -6,7 +6,6 @@ Ctrl-C, SIGTERM and SIGHUP end a command in the same way, with the codes 130, 14
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import signal
@@ -15,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -123,19 +122,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # An output that cannot hold "→" gets its escape.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    code = exit_code(normalise_flags(given) or ["--help"])
-    if "torch" in sys.modules:
-        _leave(code)
-    sys.exit(code)
-
-
-def _leave(code: int) -> NoReturn:
-    """Ends the process as it is: to take apart what torch and others loaded would take a second or two."""
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    sys.exit(exit_code(normalise_flags(given) or ["--help"]))
 
 
 def exit_code(arguments: list[str]) -> int:
