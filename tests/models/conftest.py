@@ -17,6 +17,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -347,6 +349,33 @@ TINY_CONFIGS = {
     "retrofit-olmo": _RETROFIT,
     "loop": _LLAMA,
 }
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "rope_theta": 1e4,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture(scope="session")
+def model_of(golden_model, randomise):
+    """A small model of a family, or with "loop" a Llama with a layer that is looped: `model_of(family, dtype)`."""
+
+    def build(family, dtype=torch.float64):
+        if family != "loop":
+            return golden_model(family, dtype=dtype)
+        model = randomise(LayerLoop(LayerLoopConfig.from_json(LLAMA, (1, 2)))).to(dtype)
+        model.prepare()
+        return model
+
+    return build
 
 
 @pytest.fixture

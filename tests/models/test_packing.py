@@ -15,7 +15,6 @@ from torch.nn import functional
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.layers.attention import attend, surroundings, visible_keys
 from loopscope.models.layers.rope import Rotary
 from loopscope.models.packing import Group, common_prefix, pack
@@ -23,17 +22,6 @@ from loopscope.models.protocol import Context
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
 FAMILIES += ["nanbeige", "hrm_text:attention=causal", "loopus"]
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 256,
-    "rope_theta": 1e4,
-    "tie_word_embeddings": True,
-}
 QUESTIONS = [
     [[5, 9, 1, 60, 33, 2, 17], [5, 9, 1, 60, 4], [5, 9, 1, 60, 33, 2]],
     [[7, 8, 30, 4], [7, 1]],
@@ -47,18 +35,6 @@ SOURCES = [row for row, question in enumerate(QUESTIONS) for _ in question]
 
 sequences = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 questions = st.lists(st.lists(sequences, min_size=1, max_size=4), min_size=1, max_size=4)
-
-
-@pytest.fixture(scope="module")
-def model_of(golden_model, randomise):
-    def build(family, dtype=torch.float64):
-        if family != "loop":
-            return golden_model(family, dtype=dtype)
-        model = randomise(LayerLoop(LayerLoopConfig.from_json(LLAMA, (1, 2)))).to(dtype)
-        model.prepare()
-        return model
-
-    return build
 
 
 @given(st.lists(sequences, min_size=2, max_size=4))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.layers.attention import attend, surroundings
 from loopscope.models.layers.rope import Rotary
 from loopscope.models.layers.varlen import runs_unpadded, takes_varlen
@@ -21,9 +20,6 @@ from loopscope.models.packing import Group, common_prefix, pack
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
 FAMILIES += ["nanbeige", "hrm_text:attention=causal", "loopus"]
-LLAMA = {"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4}
-LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "rope_theta": 1e4}
-LLAMA |= {"tie_word_embeddings": True}
 QUESTIONS = [
     [[5, 9, 1, 60, 33, 2, 17], [5, 9, 1, 60, 4], [5, 9, 1, 60, 33, 2]],
     [[3, 4, 5, 6, 7, 8, 9, 10, 11], [3, 4, 5, 6, 7, 8, 9, 10, 12]],
@@ -40,18 +36,6 @@ SHARING = pytest.mark.parametrize("shares", [False, True], ids=["apart", "shared
 
 def groups_of(drawn, shares):
     return [Group(question, common_prefix(question) if shares else 0, row) for row, question in enumerate(drawn)]
-
-
-@pytest.fixture(scope="module")
-def model_of(golden_model, randomise):
-    def build(family, dtype=torch.float64):
-        if family != "loop":
-            return golden_model(family, dtype=dtype)
-        model = randomise(LayerLoop(LayerLoopConfig.from_json(LLAMA, (1, 2)))).to(dtype)
-        model.prepare()
-        return model
-
-    return build
 
 
 @SHARING
