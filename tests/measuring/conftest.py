@@ -199,3 +199,49 @@ def contents() -> Callable[[Path], dict[str, bytes]]:
         }
 
     return read
+
+
+CHOICES = [
+    {"context": "12+7 = ? The answer is", "options": [" 19", " 18", " 20", " 5", " 191"], "answer": 0},
+    {"context": "3", "options": ["+4", " - 1", "3", "0"], "answer": 2},
+    {"context": "Which is larger, 4 or 9? It is", "options": [" 4", " 9"], "answer": 1},
+    {"context": "7 times 8 makes", "options": [" 56", " 56 exactly, as 7*8 = 56", " 65"], "answer": 0},
+    {"context": "1+1=2. 2+2=4. 3+3=6. 4+4=8. 5+5=", "options": ["10", "11", "1", "9 or so"], "answer": 0},
+]
+LAYOUT = {"batch", "batch_width"}
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> str:
+    """A file of questions whose options are of unlike lengths."""
+    path = tmp_path / "choices.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in CHOICES))
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> Callable[..., None]:
+    """Whether two runs of other layouts hold the same: `assert_same(found, expected, tolerance)`."""
+
+    def same(found_run: StoredRun, expected_run: StoredRun, tolerance: float) -> None:
+        """Every column of every table: equal where it is no real number, to rounding where it is one."""
+        for table in expected_run.manifest.tables():
+            found, expected = found_run.read(table.name), expected_run.read(table.name)
+            assert found.columns == expected.columns
+            for column in table.columns:
+                if column.name in LAYOUT:
+                    continue
+                new, old = found[column.name], expected[column.name]
+                assert new.is_null().equals(old.is_null()), column.name
+                if not column.type.is_float:
+                    assert new.equals(old), column.name
+                    continue
+                np.testing.assert_allclose(numbers(new), numbers(old), tolerance, tolerance, err_msg=column.name)
+
+    return same
+
+
+def numbers(column: pl.Series) -> np.ndarray[Any, Any]:
+    while isinstance(column.dtype, pl.List | pl.Array):
+        column = column.explode()
+    return column.drop_nulls().cast(pl.Float64).to_numpy()

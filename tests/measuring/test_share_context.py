@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
 import pytest
 from torch import Tensor
 from typer.testing import CliRunner
@@ -23,22 +20,6 @@ from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import Example, Row, Sequence
-
-ROWS = [
-    {"context": "12+7 = ? The answer is", "options": [" 19", " 18", " 20", " 5", " 191"], "answer": 0},
-    {"context": "3", "options": ["+4", " - 1", "3", "0"], "answer": 2},
-    {"context": "Which is larger, 4 or 9? It is", "options": [" 4", " 9"], "answer": 1},
-    {"context": "7 times 8 makes", "options": [" 56", " 56 exactly, as 7*8 = 56", " 65"], "answer": 0},
-    {"context": "1+1=2. 2+2=4. 3+3=6. 4+4=8. 5+5=", "options": ["10", "11", "1", "9 or so"], "answer": 0},
-]
-LAYOUT = {"batch", "batch_width"}
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> str:
-    path = tmp_path / "choices.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return str(path)
 
 
 @pytest.fixture
@@ -55,30 +36,10 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def numbers(column: pl.Series) -> np.ndarray[Any, Any]:
-    while isinstance(column.dtype, pl.List | pl.Array):
-        column = column.explode()
-    return column.drop_nulls().cast(pl.Float64).to_numpy()
-
-
-def assert_same(shared: StoredRun, plain: StoredRun, tolerance: float) -> None:
-    """Every column of every table: equal where it is no real number, to rounding where it is one."""
-    for table in plain.manifest.tables():
-        found, expected = shared.read(table.name), plain.read(table.name)
-        assert found.columns == expected.columns
-        for column in table.columns:
-            if column.name in LAYOUT:
-                continue
-            new, old = found[column.name], expected[column.name]
-            assert new.is_null().equals(old.is_null()), column.name
-            if not column.type.is_float:
-                assert new.equals(old), column.name
-                continue
-            np.testing.assert_allclose(numbers(new), numbers(old), tolerance, tolerance, err_msg=column.name)
-
-
 @pytest.mark.parametrize("family", ["ouro", "huginn"])
-def test_every_column_in_float64(family: str, options: str, measured: Callable[..., StoredRun]) -> None:
+def test_every_column_in_float64(
+    assert_same: Callable[..., None], family: str, options: str, measured: Callable[..., StoredRun]
+) -> None:
     # Through a nonlinear readout the FP64 analysis takes its time and reads the same states once more.
     level = {"level": "full", "paths": True} if family == "ouro" else {"scalar_checks": 2}
     given = {"transitions": [0, 2], "tokens": True, "dtype": "float64", "readout_dtype": "float64", **level}
@@ -88,7 +49,9 @@ def test_every_column_in_float64(family: str, options: str, measured: Callable[.
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
-def test_every_column_of_an_embedded_model(dtype: str, tolerance: float, options: str, tmp_path: Path) -> None:
+def test_every_column_of_an_embedded_model(
+    assert_same: Callable[..., None], dtype: str, tolerance: float, options: str, tmp_path: Path
+) -> None:
     plain, shared = (
         measure(
             "toy-ouro",

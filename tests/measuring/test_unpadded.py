@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,6 @@ from loopscope.models.packing import common_prefix
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import Example, Row, Sequence
 
-ROWS = [
-    {"context": "12+7 = ? The answer is", "options": [" 19", " 18", " 20", " 5", " 191"], "answer": 0},
-    {"context": "3", "options": ["+4", " - 1", "3", "0"], "answer": 2},
-    {"context": "Which is larger, 4 or 9? It is", "options": [" 4", " 9"], "answer": 1},
-    {"context": "1+1=2. 2+2=4. 3+3=6. 4+4=8. 5+5=", "options": ["10", "11", "1", "9 or so"], "answer": 0},
-]
-LAYOUT = {"batch", "batch_width"}
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> str:
-    path = tmp_path / "choices.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return str(path)
-
 
 @pytest.fixture
 def unpadded(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
@@ -44,30 +28,15 @@ def unpadded(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return lambda chosen: monkeypatch.setattr(plan, "runs_unpadded", lambda model: chosen)
 
 
-def numbers(column: pl.Series) -> np.ndarray[Any, Any]:
-    while isinstance(column.dtype, pl.List | pl.Array):
-        column = column.explode()
-    return column.drop_nulls().cast(pl.Float64).to_numpy()
-
-
-def assert_same(found_run: StoredRun, expected_run: StoredRun, tolerance: float) -> None:
-    for table in expected_run.manifest.tables():
-        found, expected = found_run.read(table.name), expected_run.read(table.name)
-        for column in table.columns:
-            if column.name in LAYOUT:
-                continue
-            new, old = found[column.name], expected[column.name]
-            assert new.is_null().equals(old.is_null()), column.name
-            if not column.type.is_float:
-                assert new.equals(old), column.name
-                continue
-            np.testing.assert_allclose(numbers(new), numbers(old), tolerance, tolerance, err_msg=column.name)
-
-
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
 @pytest.mark.parametrize("family", ["ouro", "huginn"])
 def test_every_column_in_float64(
-    family: str, share: bool, options: str, measured: Callable[..., StoredRun], unpadded: Callable[[bool], None]
+    assert_same: Callable[..., None],
+    family: str,
+    share: bool,
+    options: str,
+    measured: Callable[..., StoredRun],
+    unpadded: Callable[[bool], None],
 ) -> None:
     given = {"transitions": [1], "tokens": True, "dtype": "float64", "readout_dtype": "float64", "scalar_checks": 1}
     unpadded(False)
@@ -119,7 +88,11 @@ def test_another_layout_of_a_run_without_padding_is_padded_rows(
 
 
 def test_states_are_kept_and_gone_on_from_as_they_ran(
-    options: str, measured: Callable[..., StoredRun], unpadded: Callable[[bool], None], tmp_path: Path
+    assert_same: Callable[..., None],
+    options: str,
+    measured: Callable[..., StoredRun],
+    unpadded: Callable[[bool], None],
+    tmp_path: Path,
 ) -> None:
     for chosen in (True, False):
         unpadded(chosen)
