@@ -124,7 +124,8 @@ class GeneralReadout(GroupedReadout):
         with stage("ends", update.before_RSD.device):
             before, after, outputs = self._ends(update, before, outputs=not quick)
         with stage("survey", update.before_RSD.device):
-            sequences = self.sequences(update, self.dtype)
+            # A run's tables keep the bits that a reading of the path's own gives.
+            sequences = self.sequences(update, self.dtype, before if settings.short_steps else None)
             if settings.interpolate and not quick:
                 tokens, own, interpolation = interpolated_grid(update, sequences, before, after)
             else:
@@ -162,24 +163,25 @@ class GeneralReadout(GroupedReadout):
         """
         return _joint(self.sequences(Update(self, layout, first, second), self.dtype), layout)
 
-    def sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
-        """φ of every sequence's mean log probability."""
+    def sequences(self, update: Update, dtype: torch.dtype, before: Reading | None = None) -> JoinedPath:
+        """φ of every sequence's mean log probability; given the reading of H, H is not read again."""
         self._ways.append({GENERAL})
-        return JoinedPath(
-            [
-                nonlinear_path_from_states(
-                    self.of_group(group, update.layout, dtype),
-                    group.cut(update.before_RSD),
-                    group.cut(update.after_RSD),
-                    group.targets_n,
-                    group.positions_n2,
-                    examples=group.sequence_n,
-                    dtype=dtype,
-                    impl=self._derivation,
-                )
-                for group in self.groups(update.layout)
-            ]
-        )
+        found = []
+        for group in self.groups(update.layout):
+            path = nonlinear_path_from_states(
+                self.of_group(group, update.layout, dtype),
+                group.cut(update.before_RSD),
+                group.cut(update.after_RSD),
+                group.targets_n,
+                group.positions_n2,
+                examples=group.sequence_n,
+                dtype=dtype,
+                impl=self._derivation,
+            )
+            if before is not None:
+                path.know_start(before.log_p_N[group.tokens])
+            found.append(path)
+        return JoinedPath(found)
 
     def _ends(self, update: Update, before: Reading | None, *, outputs: bool) -> Ends:
         """What H and H⁺ say; H is left out where it was read already and nobody asks how the outputs differ."""

@@ -109,6 +109,10 @@ class NonlinearPath(UtilityPath):
         twin._segments, twin._whole = self._segments.per_token(), self
         return twin
 
+    def know_start(self, log_p_T: Tensor) -> None:
+        """The log probability of each target at H, float64 [T], where the same readout has told it already."""
+        self._at_start = log_p_T
+
     @cached_property
     def _at_start(self) -> Tensor:
         """The log probability of each target at H, float64 [T]; read once for a path and its tokens' paths."""
@@ -172,7 +176,8 @@ class NonlinearPath(UtilityPath):
         """Sets of examples [N] no two of which share a row of the state."""
         row_T, index = self._rows_of_tokens(), self._segments.index
         rows: list[set[int]] = [set() for _ in range(self.examples)]
-        for row, example in zip(row_T.tolist(), index.tolist(), strict=True):
+        for pair in torch.unique(row_T * self.examples + index).tolist():  # tokens of a sequence share its row
+            row, example = divmod(pair, self.examples)
             rows[example].add(row)
         busy: dict[int, int] = {}
         place = np.zeros(self.examples, dtype=np.int64)
