@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from loopscope.errors import LARGEST_SEED, LoopscopeError, choice, fraction, optional_text, setting, switch, text, whole
 from loopscope.measuring.checkpoints import Checkpoint, checkpoints, one_step, require_sound
 from loopscope.measuring.continued import StateSource
+from loopscope.measuring.cost_estimate import CostEstimate
 from loopscope.measuring.data_request import DataRequest, SharedData
-from loopscope.measuring.estimate import SECONDS, CostEstimate, estimate
+from loopscope.measuring.estimate import SECONDS, estimate
 from loopscope.measuring.given_values import (
     DEEPEST,
     MOST_CANDIDATES,
@@ -28,6 +29,7 @@ from loopscope.measuring.given_values import (
     scales_end,
     task_list,
 )
+from loopscope.measuring.loaded_once import LoadedOnce
 from loopscope.measuring.model_request import ModelRequest
 from loopscope.measuring.plan import Encodings, Request
 from loopscope.measuring.progress import STYLES, Style
@@ -239,6 +241,7 @@ def plan(
     tasks: Text | Task | Iterable[Text | Task],
     *,
     seconds: float = SECONDS,
+    once: LoadedOnce | None = None,
     **settings: Any,
 ) -> CostEstimate:
     """What `measure` with the same arguments would take on this machine: tokens, time, memory, disk.
@@ -250,6 +253,7 @@ def plan(
         model: as in `measure`.
         tasks: as in `measure`.
         seconds: how long batches are timed, of all models together.
+        once: where plans one after the other keep what they have in common: the model, rows, encodings.
         settings: as in `measure`; those that change no batch (output, engine, progress_style) may be left out.
 
     Raises:
@@ -266,7 +270,7 @@ def plan(
         return CostEstimate.together([estimate(request, seconds / len(requests)) for request in requests])
     request = _request(call)
     with borrowed(request.model.given):
-        return estimate(request, seconds)
+        return estimate(request, seconds, once)
 
 
 def _request(call: SimpleNamespace) -> Request:

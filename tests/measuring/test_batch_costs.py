@@ -61,7 +61,19 @@ def test_own_answers_cost_by_their_steps() -> None:
     assert float(Fit.of(sizes, seconds).seconds([AnswerSize(4, 50, 60)])[0]) == pytest.approx(60 * 0.03 + 0.24)
 
 
-def test_any_beginning_of_the_order_has_all_sizes() -> None:
-    order = list(spread(100))
+def test_any_beginning_of_the_order_stands_for_the_whole() -> None:
+    order = list(spread([1.0] * 100))
     assert sorted(order) == list(range(100))
     assert max(np.diff(sorted(order[:9]))) <= 13
+    draw = np.random.default_rng(5)
+    weights = np.sort(np.exp(draw.standard_normal(400)))
+    order = list(spread(weights.tolist()))
+    assert sorted(order) == list(range(400))
+    mean = np.dot(weights, weights) / weights.sum()  # of the weight of a place that a random part of the whole is in
+    assert np.mean([weights[place] for place in order[:15]]) == pytest.approx(mean, rel=0.1)
+
+
+def test_batches_of_one_size_cost_by_their_tokens() -> None:
+    """They cannot tell what a batch costs from what its tokens cost, and those to come may be larger."""
+    fit = Fit.of([BatchSize(8, 100)] * 3, [1.0, 1.01, 0.99])
+    assert float(fit.seconds([BatchSize(32, 100)])[0]) == pytest.approx(4.0, rel=0.01)

@@ -9,8 +9,11 @@ import pytest
 import loopscope as ls
 from loopscope.measuring import estimate as module
 from loopscope.measuring.estimate import _Planned, _shortened
+from loopscope.measuring.loaded_once import LoadedOnce
+from loopscope.measuring.model_request import ModelRequest
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import BatchPolicy
+from loopscope.models.protocol import LoopedModel
 from loopscope.models.registry import EMBEDDED
 from loopscope.store.run_directory import WorkUnit
 
@@ -27,6 +30,29 @@ def test_everything_is_counted(checkpoint: Callable[[str], str]) -> None:
     assert cost.loading > 0
     assert cost.starting >= 0
     assert cost.seconds > 0
+
+
+def test_plans_one_after_the_other_load_once_what_they_share_and_count_it_each_time(
+    checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    load, once = ModelRequest.load, LoadedOnce()
+
+    def counted(request: ModelRequest) -> LoopedModel:
+        loaded.append(request.spec)
+        return load(request)
+
+    monkeypatch.setattr(ModelRequest, "load", counted)
+    ouro, huginn = checkpoint("ouro"), checkpoint("huginn")
+    first = ls.plan(ouro, "arithmetic", once=once, **ASKED)
+    encoded, spared = once.encodings.tokens, once.spared
+    again = ls.plan(ouro, "arithmetic", once=once, **{**ASKED, "transitions": 3})
+    assert (encoded, once.encodings.tokens, spared) == (first.tokens, first.tokens, 0.0)
+    assert again.loading > once.spared + once.encodings.spared(first.tokens) > 0.0
+    assert (again.tokens, again.batches) == (first.tokens, first.batches)
+    ls.plan(huginn, "arithmetic", once=once, **ASKED)
+    ls.plan(ouro, "arithmetic", once=once, **ASKED)
+    assert loaded == [ouro, huginn, ouro], "one model is kept at a time"
 
 
 def test_batches_that_take_long_are_timed_in_parts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -133,6 +134,9 @@ def test_the_whole_plan(command: Callable[..., list[str]], tmp_path: Path, capsy
         if any(name in run.studies for run in paper_runs()):
             text = (tmp_path / "tables" / f"{name}.txt").read_text()
             assert text.count("\n") > 3 or "nothing" in text or "note" in text, name
+    for name in ("mechanism", "scale-bounds", "tokens"):
+        lines = csv.DictReader((tmp_path / "tables" / f"{name}.csv").read_text().splitlines())
+        assert {line["run"] for line in lines} == {run.name for run in paper_runs() if name in run.studies}
     assert "not in the paper" in said.err, "random weights reproduce nothing, and it says so"
     assert (tmp_path / "report.html").stat().st_size > 100_000
     for name in ("direction-progress", "depth-curves", "scale-prediction"):

@@ -112,7 +112,8 @@ class Fit:
         # A single timing tells a rate, and that of tokens is what other batches share with it.
         found, least = np.array([0.0, times.sum() / terms[:, 1].sum(), 0.0, 0.0]), 0.0 if len(times) == 1 else np.inf
         most = min(4, max(1, len(times) - 1))  # as many terms as timings fit whatever was timed
-        for chosen in chain.from_iterable(combinations(range(4), count) for count in range(1, most + 1)):
+        # Tokens come first: batches of one size cannot tell their cost from that of a batch, and others may be larger.
+        for chosen in chain.from_iterable(combinations((1, 0, 2, 3), count) for count in range(1, most + 1)):
             solved, *_ = np.linalg.lstsq(weighted[:, chosen], np.ones(len(times)), rcond=None)
             error = float(np.square(weighted[:, chosen] @ solved - 1).sum())
             # A term must earn its place.
@@ -147,17 +148,19 @@ def left_out_error(parts: Sequence[Timed]) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def spread(count: int) -> Iterator[int]:
-    """The places 0, …, count − 1 in an order that fills the range evenly: both ends, then ever finer halves.
+def spread(weights: Sequence[float]) -> Iterator[int]:
+    """All places, in an order in which any beginning stands for the whole: its middle by weight, those of its halves, …
 
-    >>> list(spread(5)), list(spread(1))
-    ([0, 4, 2, 1, 3], [0])
+    >>> list(spread([1, 1, 1, 1, 1])), list(spread([9, 1, 1, 1]))
+    ([2, 1, 3, 0, 4], [0, 2, 1, 3])
     """
+    ends = np.cumsum(weights) / np.sum(weights)
     seen: set[int] = set()
-    parts = 1
-    while len(seen) < count:
-        for part in range(parts + 1):
-            place = round(part * (count - 1) / parts)
+    parts = 2
+    while len(seen) < len(ends):
+        fine = parts > 8 * len(ends)  # what is left weighs little
+        middles = range(len(ends)) if fine else np.searchsorted(ends, np.arange(1, parts, 2) / parts).tolist()
+        for place in middles:
             if place not in seen:
                 seen.add(place)
                 yield place

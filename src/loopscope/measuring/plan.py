@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -220,11 +221,20 @@ class PlannedTask:
 
 
 class Encodings:
-    """Encoded rows that several models with the same tokenizer share, up to `MOST_KEPT_TOKENS` of them."""
+    """Encoded rows that several models with the same tokenizer share, up to `MOST_KEPT_TOKENS` of them.
+
+    Attributes:
+        tokens: how many were encoded.
+        seconds: how long that took.
+    """
 
     def __init__(self) -> None:
+        self.tokens, self.seconds = 0, 0.0
         self._kept: dict[tuple[object, ...], Example] = {}
-        self._tokens = 0
+
+    def spared(self, tokens: int) -> float:
+        """Seconds that so many tokens would have taken that were found encoded."""
+        return self.seconds / self.tokens * tokens if self.tokens else 0.0
 
     def encoded(self, tokenizer: Tokenizer, task: LoadedTask, row: Row) -> Example:
         """A row as this tokenizer encodes it, computed once while there is room."""
@@ -232,10 +242,12 @@ class Encodings:
         key = (*words, task.name, task.split, task.template_hash, row.id)
         example = self._kept.get(key)
         if example is None:
+            began = time.perf_counter()
             example = task.encode_row(tokenizer, row)
-            if self._tokens < MOST_KEPT_TOKENS:
+            self.seconds += time.perf_counter() - began
+            if self.tokens < MOST_KEPT_TOKENS:
                 self._kept[key] = example
-                self._tokens += sum(len(sequence.token_ids) for sequence in example.sequences)
+            self.tokens += sum(len(sequence.token_ids) for sequence in example.sequences)
         return example
 
 

@@ -225,10 +225,10 @@ Step = Measured[WorkUnit] | MeasuredBatch
 
 
 class LocalEngine:
-    """One model in this process; the units follow each other without a pause."""
+    """One model in this process, loaded unless it is given; the units follow each other without a pause."""
 
-    def __init__(self, request: Request) -> None:
-        self.model = request.model.load()
+    def __init__(self, request: Request, model: LoopedModel | None = None) -> None:
+        self.model = request.model.load() if model is None else model
         self._facts = facts_of(self.model)
         settings = request.settings_for(self._facts)
         compile_ahead(self.model, settings)

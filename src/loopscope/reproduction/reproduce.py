@@ -15,12 +15,14 @@ from typing import Any
 
 from loopscope import api
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.estimate import CostEstimate, duration, size
+from loopscope.measuring.cost_estimate import CostEstimate, duration, size
+from loopscope.measuring.loaded_once import LoadedOnce
 from loopscope.report import write_report
 from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
 from loopscope.store.atomic import write_atomically
 from loopscope.studies.comparison import compare
+from loopscope.studies.records import Records
 from loopscope.studies.registry import EXTRA, FIGURES, TABLES, open_records
 
 FORMATS = {"text": "txt", "latex": "tex", "csv": "csv"}
@@ -59,10 +61,11 @@ class Reproduction:
         return self.folder / "runs" / run.name
 
     def estimates(self, seconds: float) -> Iterator[tuple[PaperRun, CostEstimate]]:
-        """What each run will take on this machine."""
-        for run in self.runs:
+        """What each run will take on this machine, model by model: each is loaded once, and so are questions."""
+        once, models = LoadedOnce(), list(dict.fromkeys(run.model for run in self.runs))
+        for run in sorted(self.runs, key=lambda run: models.index(run.model)):
             arguments, options = self.call(run)
-            yield run, api.plan(*arguments, seconds=seconds, **_of_a_plan(options))
+            yield run, api.plan(*arguments, seconds=seconds, once=once, **_of_a_plan(options))
 
     def measure(self) -> list[Run]:
         """All runs, in order."""
@@ -103,18 +106,21 @@ class Reproduction:
         return found
 
     def write(self, runs: Sequence[Run]) -> list[Path]:
-        """Tables, figures, the comparison with the paper and the page."""
-        records = open_records(list(runs))
-        wanted = {name for run in self.runs for name in run.studies}
+        """Tables and figures, each of the runs that are for it, the comparison with the paper and the page."""
+        groups: dict[str, tuple[Run, ...]] = {
+            name: tuple(run for run, planned in zip(runs, self.runs, strict=True) if name in planned.studies)
+            for name in (*TABLES, *FIGURES)
+        }
+        records = {group: open_records(group) for group in {tuple(runs), *groups.values()} if group}
         written: list[Path] = []
         computed = {}
-        for name in (name for name in TABLES if name in wanted):
-            computed[name] = TABLES[name].table(records)
+        for name in (name for name in TABLES if groups[name]):
+            computed[name] = TABLES[name].table(records[groups[name]])
             for format, ending in FORMATS.items():
                 written.append(self.folder / "tables" / f"{name}.{ending}")
                 _write(written[-1], getattr(computed[name], f"to_{format}")())
-        written += self._figures(records, [name for name in FIGURES if name in wanted])
-        comparison = compare(records, computed=computed)
+        written += self._figures({name: records[groups[name]] for name in FIGURES if groups[name]})
+        comparison = compare(records[tuple(runs)], computed=computed)
         for ending, text in (("txt", comparison.to_text()), ("json", comparison.table().to_json())):
             written.append(self.folder / f"compare.{ending}")
             _write(written[-1], text)
@@ -124,11 +130,11 @@ class Reproduction:
             written.append(Path(write_report(with_updates, self.folder / "report.html")))
         return written
 
-    def _figures(self, records: Any, names: Sequence[str]) -> list[Path]:
+    def _figures(self, records: Mapping[str, Records]) -> list[Path]:
         written = []
-        for name in names:
+        for name, of_runs in records.items():
             try:
-                drawn = FIGURES[name].figure(records)
+                drawn = FIGURES[name].figure(of_runs)
             except LoopscopeError as error:
                 if not any(library in str(error) for library in EXTRA):
                     raise

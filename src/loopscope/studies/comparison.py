@@ -162,7 +162,8 @@ def compare(
         records: the runs.
         bootstrap: resamples, seed and level; the paper's by default.
         study: only the numbers of this table study.
-        computed: tables of the same records and bootstrap that there are already, by study; the others are computed.
+        computed: tables of the same bootstrap that there are already, by study, of all these records or of those that
+            the study is meant for; the others are computed.
     """
     conditions = [condition for _, condition in records.conditions()]
     left_out = absent(conditions)
