@@ -15,6 +15,17 @@ from loopscope.kernels.language import compile_only, launch
 ON_GPU = SimpleNamespace(is_cuda=True, device=SimpleNamespace(index=0))
 
 
+class Compiled:
+    """What Triton makes of a variant: asking for what runs it builds that."""
+
+    def __init__(self, events: list[object]) -> None:
+        self._events = events
+
+    @property
+    def run(self):
+        self._events.append("built")
+
+
 class Kernel:
     """What Triton makes of a kernel, as `launch` uses it."""
 
@@ -27,6 +38,7 @@ class Kernel:
         if self.breaks:
             raise ValueError("no compiler")
         self.events.append(("compiled", arguments, grid, options["num_warps"]))
+        return Compiled(self.events)
 
     def __getitem__(self, grid):
         return lambda *arguments, **options: self.events.append(("run", arguments, grid, options["num_warps"]))
@@ -48,9 +60,24 @@ def test_a_launch_waits_for_its_own_kernels_compiler():
     assert (kernel.events, other.events) == ([], [("run", (), (1,), 4)])
     threading.Timer(0.01, kernel.may_end.set).start()
     launch(kernel, (2,), ON_GPU, 1, warps=8)
-    compiled, run = kernel.events[:2], kernel.events[2:]
+    launch(kernel, (3,), ON_GPU, 2)
+    compiled, run = ([event for event in kernel.events if event[0] == kind] for kind in ("compiled", "run"))
     assert sorted(compiled, key=repr) == [("compiled", (1,), (2,), 8), ("compiled", (2,), (3,), 4)]
-    assert run == [("run", (1,), (2,), 8)]
+    assert run == [("run", (1,), (2,), 8), ("run", (2,), (3,), 4)]
+    assert kernel.events.index(compiled[0]) < kernel.events.index("built") < kernel.events.index(run[-1])
+    assert kernel.events.count("built") == 2
+    assert kernel not in language._pending
+
+
+def test_a_launch_does_not_wait_for_another_variant():
+    kernel = Kernel()
+    with compile_only():
+        launch(kernel, (1,), ON_GPU, warps=8)
+    launch(kernel, (1,), ON_GPU, warps=4)
+    assert kernel.events == [("run", (), (1,), 4)]
+    kernel.may_end.set()
+    launch(kernel, (1,), ON_GPU, warps=8)
+    assert kernel.events[1:] == [("compiled", (), (1,), 8), "built", ("run", (), (1,), 8)]
 
 
 def test_a_compiler_that_fails_is_not_the_end():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.encoding import Example, Sequence, encode_pair
+from loopscope.tasks.encoding import EncodedTogether, Example, Row, Sequence, encode_pair, encode_row
 
 
 class Words:
@@ -52,6 +52,42 @@ def test_empty_context_leaves_the_first_token_unscored():
 def test_empty_continuation_is_refused():
     with pytest.raises(LoopscopeError, match="nothing to predict"):
         encode_pair(Words(), "a b", "")
+
+
+class Many(Words):
+    """The same for many texts at once; knows what it was asked."""
+
+    prefix_ids = (7,)
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def encode_batch(self, texts):
+        self.asked.append(texts)
+        return [self.encode(text) for text in texts]
+
+
+@pytest.mark.parametrize("split", ["joint", "separate"])
+def test_rows_encoded_together_are_as_each_by_itself(split):
+    rows = [
+        Row("a", 0, "which of ", ("one", "two three"), answer=0),
+        Row("b", 1, "which of ", ("two three",)),
+        Row("c", 2, "", ("no context at all",)),
+    ]
+    many = Many()
+    together = EncodedTogether(many, rows, split)
+    found = [encode_row(together, row, split) for row in rows]
+    assert found == [encode_row(many, row, split) for row in rows]
+    assert all(sequence.token_ids[0] == 7 for example in found for sequence in example.sequences)
+    (texts,) = many.asked
+    assert len(texts) == len(set(texts)), "no text twice"
+
+
+def test_nothing_is_encoded_before_it_is_asked_for():
+    many = Many()
+    assert EncodedTogether(many, [Row("a", 0, "a", ("b",))], "joint").prefix_ids == (7,)
+    assert many.asked == []
 
 
 def test_target_must_follow_its_position():

@@ -123,12 +123,15 @@ def measure(
 
 
 def wake(device: str) -> None:
-    """Starts a GPU in a thread: that takes as long as half of the imports, which go on meanwhile."""
+    """Starts a GPU and its compiler in a thread: that takes longer than the imports, which go on meanwhile."""
     import torch
 
     def start() -> None:
         with suppress(Exception):  # whatever is wrong is said when the model is loaded
-            torch.zeros(1, device=device.replace("auto", "cuda"))
+            from loopscope.kernels.choice import takes_kernel
+
+            with torch.no_grad():
+                takes_kernel(torch.zeros(1, device=device.replace("auto", "cuda"), dtype=torch.bfloat16))
 
     if device != "cpu" and torch.cuda.is_available():
         threading.Thread(target=start, name="loopscope-wake", daemon=True).start()

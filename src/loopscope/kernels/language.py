@@ -75,11 +75,14 @@ def launch(
     pool = _compiling.get()
     if pool is not None and on.is_cuda:
         waited = _pending.setdefault(kernel, {})
-        if (same := repr(sorted(options.items()))) not in waited:
+        if (same := _variant(options)) not in waited:
             waited[same] = pool.submit(_compile, kernel, grid, on, arguments, options)
         return
-    for compiled in _pending.pop(kernel, {}).values():
-        compiled.exception()  # waits; what went wrong shows when it is compiled again
+    if waited := _pending.get(kernel, {}):
+        if (compiled := waited.pop(_variant(options), None)) is not None:
+            compiled.exception()  # waits; what went wrong shows when it is compiled again
+        if not waited:
+            del _pending[kernel]
     elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
     with torch.cuda.device(on.device) if elsewhere else contextlib.nullcontext():
         kernel[grid](*arguments, **options)
@@ -103,11 +106,16 @@ def compile_only() -> Iterator[None]:
         pool.shutdown(wait=False)
 
 
+def _variant(options: dict[str, Any]) -> str:
+    return repr(sorted(options.items()))
+
+
 def _compile(
     kernel: Any, grid: tuple[int, ...], on: Tensor, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
     with torch.cuda.device(on.device):
-        kernel.warmup(*arguments, grid=grid, **options)
+        # Asking for what runs it builds that, too: with a C compiler, which takes as long as a small kernel.
+        getattr(kernel.warmup(*arguments, grid=grid, **options), "run", None)
 
 
 def descriptor(matrix: Tensor, block: list[int]) -> Any:

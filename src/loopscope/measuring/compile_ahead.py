@@ -1,7 +1,7 @@
 """The kernels that a pass will ask for, compiled in threads while the host reads and encodes its questions.
 
-Only those of an affine head, which take seconds each; the layers' take a tenth of one. What they compute meanwhile is
-never looked at.
+Those of an affine head, which take seconds each, of a step and of the norms. What they compute meanwhile is never
+looked at; torch's own operations run, so that what comes with their first call is over, too.
 """
 
 from __future__ import annotations
@@ -14,46 +14,71 @@ import torch
 from loopscope.errors import LoopscopeError
 from loopscope.kernels.language import compile_only
 from loopscope.measuring.settings import Settings
-from loopscope.measuring.update import Scales
-from loopscope.models.protocol import LoopedModel
+from loopscope.measuring.update import Scales, squared_norms
+from loopscope.models.base import LoopedModule
+from loopscope.models.layers.varlen import runs_unpadded
+from loopscope.models.load import card_of
+from loopscope.models.packing import Group, pack
+from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.models.walk import Walk
 from loopscope.path.grids import PATH_NODES
 from loopscope.readout.affine.even import EvenScales
 from loopscope.readout.affine.make import affine_path
 from loopscope.store.column_types import Level
 
 _TOKENS = 2
+_LONGER = 512
+"""Tokens of a step: about as many as let products run as they do in a pass."""
 
 
 @torch.no_grad()
 def compile_ahead(model: LoopedModel, settings: Settings) -> None:
-    """Begins to compile; without a GPU or an affine head there is nothing to do."""
-    head = model.head
-    if head is None or model.device.type != "cuda" or settings.readout_dtype != "float32":
+    """Begins to compile; without a GPU there is nothing to do."""
+    if model.device.type != "cuda":
         return
-    from loopscope.readout.affine.fused.logits import growth_of
+    with compile_only():
+        if model.head is not None and settings.readout_dtype == "float32":
+            _compile_readout(model.head, settings)
+        if isinstance(model, LoopedModule) and not card_of(model).is_own:
+            _compile_step(model, settings)
+    if model.head is not None:
+        from loopscope.readout.affine.fused.logits import growth_of
+
+        growth_of(model.head.weight_VD)
+
+
+def _compile_readout(head: AffineHead, settings: Settings) -> None:
     from loopscope.readout.affine.fused.path import ENDS, fused_path
 
-    weight_VD = head.weight_VD
+    weight_VD = head.weight_VD.view_as(head.weight_VD)  # a tensor of its own: what is found of it here is not kept
     h_TD = torch.zeros(_TOKENS, weight_VD.shape[1], dtype=weight_VD.dtype, device=weight_VD.device)
     targets_T = torch.zeros(_TOKENS, dtype=torch.int64, device=weight_VD.device)
     path = fused_path(h_TD, h_TD, weight_VD, head.bias_V, targets_T, check=False)
     if path is None:
         return
-    growth_of(weight_VD)  # is kept, so it must not come from a kernel that does not run
-    with compile_only():
-        if settings.transitions:
-            scales = Scales.of(settings.level, tokens=settings.tokens)
-            path.survey(EvenScales.of(scales.points, scales.with_derivatives), 2, _never, spread=False)
-        if settings.level is not Level.QUICK:
-            path.own(torch.zeros(_TOKENS, dtype=torch.float64, device=weight_VD.device), _never)
-        path.survey(ENDS, 0, _never, spread=False)
-        if settings.level is Level.FULL:
-            z_TV = torch.zeros(_TOKENS, weight_VD.shape[0], dtype=torch.float64, device=weight_VD.device)
-            stored = affine_path(z_TV, z_TV, targets_T)
-            with suppress(LoopscopeError):  # results that nobody computed need not be finite
-                stored.at([0.5], 1)
-            with suppress(LoopscopeError):
-                stored.envelope(PATH_NODES - 1)
+    if settings.transitions:
+        scales = Scales.of(settings.level, tokens=settings.tokens)
+        path.survey(EvenScales.of(scales.points, scales.with_derivatives), 2, _never, spread=False)
+    if settings.level is not Level.QUICK:
+        path.own(torch.zeros(_TOKENS, dtype=torch.float64, device=weight_VD.device), _never)
+    path.survey(ENDS, 0, _never, spread=False)
+    if settings.level is Level.FULL:
+        z_TV = torch.zeros(_TOKENS, weight_VD.shape[0], dtype=torch.float64, device=weight_VD.device)
+        stored = affine_path(z_TV, z_TV, targets_T)
+        with suppress(LoopscopeError):  # results that nobody computed need not be finite
+            stored.at([0.5], 1)
+        with suppress(LoopscopeError):
+            stored.envelope(PATH_NODES - 1)
+
+
+def _compile_step(model: LoopedModule, settings: Settings) -> None:
+    tokens = min(_LONGER, model.max_positions or _LONGER)
+    packing = pack([Group([[0] * tokens])], unpadded=settings.batch.padding == "none" and runs_unpadded(model))
+    walk = Walk.of(model, packing.batch.to(model.device), 1)
+    state = walk.state
+    packing.to(model.device).separate(walk.to(1).state)
+    if settings.transitions and settings.level is not Level.QUICK:
+        squared_norms(state, walk.state)
 
 
 def _never(*_: object) -> Any:

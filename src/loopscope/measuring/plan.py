@@ -251,6 +251,10 @@ class Encodings:
         return example
 
 
+_TOGETHER = 64
+"""Rows whose texts are encoded at a time."""
+
+
 class QuestionEncoder:
     """Rows to questions: the task's wording and split, the tokenizer, the length policy.
 
@@ -272,21 +276,28 @@ class QuestionEncoder:
 
     def questions(self, task: LoadedTask, rows: Sequence[Row], first: int) -> list[Question]:
         """Rows of a task, encoded and fitted; `first` is the place of the first of them in the run."""
-        return [self._question(task, row, first + index) for index, row in enumerate(rows)]
+        encoded = zip(rows, self._examples(task, rows), strict=True)
+        return [self._question(task, row, example, place) for place, (row, example) in enumerate(encoded, first)]
 
-    def _question(self, task: LoadedTask, row: Row, place: int) -> Question:
-        example = self._encode(task, row)
+    def _question(self, task: LoadedTask, row: Row, example: Example, place: int) -> Question:
         fitted = example if self._allowed is None else fit_length(example, self._allowed, self._policy)
         assert fitted is not None, "skipped rows are not planned"
         spans = token_spans(self._tokenizer, row, fitted, task.encoding) if self._spans else None
         shared = common_prefix([sequence.token_ids for sequence in fitted.sequences]) if self._share else 0
         return Question(place, fitted, row, spans, shared)
 
-    def _encode(self, task: LoadedTask, row: Row) -> Example:
+    def _examples(self, task: LoadedTask, rows: Sequence[Row]) -> Iterator[Example]:
+        """The rows, a few of them at a time."""
+        for start in range(0, len(rows), _TOGETHER):
+            some = rows[start : start + _TOGETHER]
+            tokenizer = task.together(self._tokenizer, some)
+            yield from (self._encode(tokenizer, task, row) for row in some)
+
+    def _encode(self, tokenizer: Encoder | None, task: LoadedTask, row: Row) -> Example:
         try:
-            if self._encodings is not None and self._tokenizer is not None:
-                return self._encodings.encoded(self._tokenizer, task, row)  # type: ignore[arg-type]
-            return task.encode_row(self._tokenizer, row)
+            if self._encodings is not None and tokenizer is not None:
+                return self._encodings.encoded(tokenizer, task, row)  # type: ignore[arg-type]
+            return task.encode_row(tokenizer, row)
         except LoopscopeError as error:
             raise LoopscopeError(f"{task.spec}, question {row.id}: {error}") from error
 
@@ -294,10 +305,7 @@ class QuestionEncoder:
         """Look at every row once: what does not fit is refused, cut later or left out, as the policy says."""
         allowed = sys.maxsize if self._allowed is None else self._allowed
 
-        def examples() -> Iterator[Example]:
-            return (self._encode(task, row) for row in task.rows)
-
-        survey = survey_lengths(examples(), allowed)
+        survey = survey_lengths(self._examples(task, task.rows), allowed)
         try:
             survey.check(self._policy)
         except LoopscopeError as error:

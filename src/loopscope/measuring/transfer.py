@@ -20,13 +20,17 @@ from loopscope.models.batch import Batch
 
 
 def upload(arrays: Sequence[Any], device: torch.device) -> list[Tensor]:
-    """Integer arrays as int64 tensors on the device, by one copy."""
+    """Integer arrays as int64 tensors on the device, by one copy.
+
+    Each begins at a multiple of 16 bytes: kernels are compiled for memory that does, and once more for other.
+    """
     whole = [np.asarray(numbers, dtype=np.int64) for numbers in arrays]
-    flat = torch.from_numpy(np.concatenate([numbers.reshape(-1) for numbers in whole]))
-    if device.type == "cuda":
-        flat = flat.pin_memory()
-    sent = torch.split(flat.to(device, non_blocking=True), [numbers.size for numbers in whole])
-    return [tensor.reshape(numbers.shape) for tensor, numbers in zip(sent, whole, strict=True)]
+    sizes = [numbers.size + numbers.size % 2 for numbers in whole]
+    flat = torch.zeros(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
+    for place, numbers in zip(torch.split(flat, sizes), whole, strict=True):
+        place.numpy()[: numbers.size] = numbers.reshape(-1)
+    sent = torch.split(flat.to(device, non_blocking=True), sizes)
+    return [tensor[: numbers.size].reshape(numbers.shape) for tensor, numbers in zip(sent, whole, strict=True)]
 
 
 def pinned(batch: Batch, device: torch.device) -> Batch:

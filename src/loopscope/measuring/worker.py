@@ -231,7 +231,9 @@ class LocalEngine:
         self.model = request.model.load() if model is None else model
         self._facts = facts_of(self.model)
         settings = request.settings_for(self._facts)
-        compile_ahead(self.model, settings)
+        pool = ThreadPoolExecutor(1, "loopscope-compile-ahead")
+        self._begun = pool.submit(compile_ahead, self.model, settings)
+        pool.shutdown(wait=False)
         if card_of(self.model).is_own:
             checked(self.model).require()
         self.tokenizer = request.model.load_tokenizer(self.model)
@@ -257,6 +259,7 @@ class LocalEngine:
 
     def measure(self, given: Iterable[GivenUnit]) -> Iterator[Step]:
         """The same with the rows of each unit at hand."""
+        self._begun.exception()  # what is wrong shows again where it is asked for
         return self._worker.run(one_ahead(partial(self._encoded, *unit) for unit in given))
 
     def _encoded(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> tuple[WorkUnit, list[Question]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,12 +165,11 @@ class Batch:
         if not rows or not all(len(row) for row in rows):
             raise LoopscopeError("a batch needs at least one row, and every row at least one token")
         width = max(len(row) for row in rows)
-        ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
-        mask = torch.zeros(len(rows), width, dtype=torch.bool)
-        for index, row in enumerate(rows):
-            place = slice(0, len(row)) if padding == "right" else slice(width - len(row), width)
-            ids[index, place] = torch.tensor(list(row), dtype=torch.int64)
-            mask[index, place] = True
+        lengths, places = np.array([len(row) for row in rows])[:, None], np.arange(width)
+        valid = places < lengths if padding == "right" else places >= width - lengths
+        filled = np.full(valid.shape, pad_id, dtype=np.int64)
+        filled[valid] = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
+        ids, mask = torch.from_numpy(filled), torch.from_numpy(valid)
         prompts = None if prompt_lengths is None else torch.tensor(prompt_lengths, dtype=torch.int64)
         return cls(ids, mask, source_rows=source_rows, prompt_lengths=prompts)
 

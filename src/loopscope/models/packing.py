@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -123,19 +123,18 @@ def pack(groups: Sequence[Group], *, unpadded: bool = False) -> Packing:
     if not any(group.shared for group in groups):
         return Packing(sequences, sequences)
     laid = [row for group in groups for row in _rows(group)]
-    plain = Batch.from_rows([row.ids for row in laid])
+    plain = Batch.from_rows([row.ids.tolist() for row in laid])
     positions, segments = torch.zeros_like(plain.input_ids), torch.zeros_like(plain.input_ids)
     width = plain.input_ids.shape[1]
     longest = sequences.input_ids.shape[1]
-    place_RS: list[list[int]] = []
+    place_RS: list[_Numbers] = []
     for index, row in enumerate(laid):
-        positions[index, : len(row.ids)] = torch.tensor(row.positions)
-        segments[index, : len(row.ids)] = torch.tensor(row.segments)
-        start = index * width
-        place_RS += [[start + at for at in place] + [start] * (longest - len(place)) for place in row.places]
+        positions[index, : len(row.ids)] = torch.from_numpy(row.positions)
+        segments[index, : len(row.ids)] = torch.from_numpy(row.segments)
+        place_RS += [index * width + np.pad(place, (0, longest - len(place))) for place in row.places]
     sources = [group.source_row for group in groups for _ in range(group.rows)]
     batch = Batch(plain.input_ids, plain.attention_mask, positions, sources, segments=segments)
-    return Packing(batch, sequences, torch.tensor(place_RS))
+    return Packing(batch, sequences, torch.from_numpy(np.stack(place_RS)))
 
 
 def _one_row(groups: Sequence[Group], sequences: Batch) -> Packing:
@@ -146,11 +145,11 @@ def _one_row(groups: Sequence[Group], sequences: Batch) -> Packing:
     counted = np.arange(sequences.input_ids.shape[1])
     asked, seen, place_RS = [], [], []
     for begin, row in zip(begins, rows, strict=True):
-        shared = row.segments.count(0)
+        shared = int((row.segments == 0).sum())
         own = [place for place in row.places if len(place) > shared]
         asked += [shared, *(len(place) - shared for place in own)]
-        seen += [begin + np.asarray(place) for place in (range(shared), *own)]
-        place_RS += [begin + np.asarray(place)[np.minimum(counted, len(place) - 1)] for place in row.places]
+        seen += [begin + place for place in (np.arange(shared), *own)]
+        place_RS += [begin + place[np.minimum(counted, len(place) - 1)] for place in row.places]
     known = [len(places) for places in seen]
     parts = Parts(
         torch.tensor([0, *np.cumsum(asked)], dtype=torch.int32),
@@ -161,35 +160,40 @@ def _one_row(groups: Sequence[Group], sequences: Batch) -> Packing:
         torch.from_numpy(np.repeat(np.arange(len(rows)), widths))[None],
         tuple(max(map(len, row.places)) for row in rows),
     )
-    ids, positions = ([entry for row in rows for entry in getattr(row, name)] for name in ("ids", "positions"))
-    valid = torch.ones(1, len(ids), dtype=torch.bool)
+    ids, positions = (
+        torch.from_numpy(np.concatenate([getattr(row, name) for row in rows]))[None] for name in ("ids", "positions")
+    )
     sources = [group.source_row for group in groups for _ in range(group.rows)]
-    batch = Batch(torch.tensor([ids]), valid, torch.tensor([positions]), sources, parts=parts)
+    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), positions, sources, parts=parts)
     return Packing(batch, sequences, torch.from_numpy(np.stack(place_RS)))
+
+
+_Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class _Row(NamedTuple):
     """One row, and for each of its sequences where in the row its positions are."""
 
-    ids: list[int]
-    positions: list[int]
-    segments: list[int]
-    places: list[list[int]]
+    ids: _Numbers
+    positions: _Numbers
+    segments: _Numbers
+    places: list[_Numbers]
 
 
 def _rows(group: Group) -> list[_Row]:
     if not group.shared:
-        counted = [list(range(len(sequence))) for sequence in group.sequences]
+        counted = [np.arange(len(sequence)) for sequence in group.sequences]
         return [
-            _Row(list(sequence), places, [0] * len(places), [places])
+            _Row(np.asarray(sequence, dtype=np.int64), places, np.zeros_like(places), [places])
             for sequence, places in zip(group.sequences, counted, strict=True)
         ]
-    shared = group.shared
-    row = _Row(list(group.sequences[0][:shared]), list(range(shared)), [0] * shared, [])
-    for number, sequence in enumerate(group.sequences, start=1):
-        begin, own = len(row.ids), len(sequence) - shared
-        row.ids.extend(sequence[shared:])
-        row.positions.extend(range(shared, len(sequence)))
-        row.segments.extend([number] * own)
-        row.places.append([*range(shared), *range(begin, begin + own)])
-    return [row]
+    shared, counted = group.shared, [np.arange(group.shared)]
+    ids = [np.asarray(group.sequences[0][:shared], dtype=np.int64)]
+    places, begin = [], shared
+    for sequence in group.sequences:
+        ids.append(np.asarray(sequence[shared:], dtype=np.int64))
+        counted.append(np.arange(shared, len(sequence)))
+        places.append(np.concatenate([counted[0], counted[-1] + (begin - shared)]))
+        begin += len(ids[-1])
+    segments = np.repeat(np.arange(len(ids)), [len(part) for part in ids])
+    return [_Row(np.concatenate(ids), np.concatenate(counted), segments, places)]

@@ -6,6 +6,7 @@ it. Both record the whole readout twice, so they cost far more than the closed f
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -103,6 +104,7 @@ def chord_curvatures(
         owner: the example that each row belongs to, [rows].
         examples: N.
     """
+    _begin_on(state.device)
     d = displacement.double()
     belongs_N = (torch.arange(examples, device=owner.device).unsqueeze(1) == owner).double()
     length_N = (belongs_N @ (d * d).reshape(d.shape[0], -1).sum(1)).sqrt()
@@ -116,6 +118,18 @@ def chord_curvatures(
         second = torch.autograd.grad(first.sum(), s_N)[0] if first.requires_grad else torch.zeros_like(s_N)
     result: Tensor = second.detach().double() * length_N**2
     return result
+
+
+@functools.cache
+def _begin_on(device: torch.device) -> None:
+    """Torch differentiates in a thread of its own, which gets its CUDA context from the first kernel that it launches.
+
+    A matrix product as the first thing there finds none and warns.
+    """
+    if device.type == "cuda":
+        with torch.enable_grad():
+            one = torch.ones((), device=device, requires_grad=True)
+            torch.autograd.grad(one * one, one)
 
 
 def autograd_sweep(view: StateView, targets_t: Tensor, scales: list[float], order: int) -> Swept:

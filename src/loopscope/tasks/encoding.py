@@ -23,6 +23,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -173,6 +174,35 @@ def _harness_pair(tokenizer: Any, context: str, continuation: str) -> tuple[list
     return head, encoded(context + continuation)[len(head) :]
 
 
+class EncodedTogether:
+    """A tokenizer for the texts of some rows: all are encoded when the first is asked for, each of them once.
+
+    In threads of the tokenizer's library, where it has them, which leave Python's lock to others.
+    """
+
+    def __init__(self, tokenizer: Any, rows: Iterable[Row], split: Split) -> None:
+        self._tokenizer, self._rows, self._split = tokenizer, rows, split
+        self._found: dict[str, list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, without special tokens."""
+        if not self._found:
+            pairs = (
+                (row.context + lead, scored) for row in self._rows if row.ids is None for lead, scored in row.pairs
+            )
+            texts = list(dict.fromkeys(chain.from_iterable(_texts(*pair, self._split) for pair in pairs)))
+            self._found = dict(zip(texts, self._tokenizer.encode_batch(texts), strict=True))
+        return self._found[text]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def _texts(context: str, continuation: str, split: Split) -> tuple[str, str]:
+    """What `encode_pair` has encoded."""
+    return (context + continuation, context.rstrip(" ")) if split == "joint" else (context, continuation)
+
+
 def encode_row(tokenizer: Encoder | None, row: Row, split: Split = "joint", *, special_tokens: bool = True) -> Example:
     """A row's example: one sequence for each of its continuations. Rows of token ids need no tokenizer."""
     if row.ids is not None:
@@ -260,6 +290,12 @@ class LoadedTask:
     def encode_row(self, tokenizer: Encoder | None, row: Row) -> Example:
         """One of its rows as an example."""
         return encode_row(tokenizer, row, self.encoding, special_tokens=self.special_tokens)
+
+    def together(self, tokenizer: Encoder | None, rows: Iterable[Row]) -> Encoder | None:
+        """The tokenizer for `encode_row` of all these rows."""
+        if self.encoding in ("joint", "separate") and hasattr(tokenizer, "encode_batch"):
+            return EncodedTogether(tokenizer, rows, self.encoding)
+        return tokenizer
 
     def without_rows(self) -> LoadedTask:
         """What the task is, without its texts: what a worker needs that is handed rows one unit at a time."""

@@ -234,7 +234,7 @@ def _rotate(
     bias: Value,
     cos: Value,
     sin: Value,
-    width: Value,
+    positions: Value,
     heads: Value,
     pairs: Value,
     row_stride: Value,
@@ -251,8 +251,8 @@ def _rotate(
     PAIRS: constexpr,
 ) -> None:
     dtype = x.dtype.element_ty
-    row = (tl.program_id(0) // width).to(tl.int64)
-    position = (tl.program_id(0) % width).to(tl.int64)
+    row = (tl.program_id(0) // positions).to(tl.int64)
+    position = (tl.program_id(0) % positions).to(tl.int64)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     pair = tl.arange(0, PAIRS)[None, :]
     base = x + row * row_stride + position * position_stride + head * head_stride
