@@ -21,7 +21,7 @@ from typing import Any
 from loopscope.bench.clock import Clock, Measured, in_fresh_process, peak_mib
 from loopscope.bench.row import Reference, Row, Setting, at_least, at_most
 from loopscope.bench.sizes import OURO_SHAPE
-from loopscope.bench.whole_pass import OURO, PassRequest, set_up
+from loopscope.bench.whole_pass import OURO, PassRequest, pass_figures, set_up
 from loopscope.measuring.layout import Question, padded_tokens, plan_batches
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import BatchPolicy
@@ -89,12 +89,14 @@ def _shared_on_gpu(setting: Setting) -> Row:
         )
         raced = clock.race({"apart": apart.run_pass, "shared": shared.run_pass}, setting.sizes.slow_repeats)
         bare = clock.race({"apart": apart.run_bare, "shared": shared.run_bare}, setting.sizes.slow_repeats)
+        stages = {"apart": pass_figures(apart, clock), "shared": pass_figures(shared, clock)}
     ours, reference = raced["shared"], Reference(APART, raced["apart"])
     speed = reference.ratio(ours)
     goal = at_least(f"at least {GAIN} times the questions a second", GAIN, speed, judged=True, against=APART)
     figures = {f"bare_{name}": seconds.value for name, seconds in bare.items()}
     figures |= {f"questions_per_s_{name}": GPU_QUESTIONS / seconds.value for name, seconds in raced.items()}
     figures |= {"tokens_apart": float(apart.size["tokens"]), "tokens_shared": float(shared.size["tokens"])}
+    figures |= {f"{part}_{name}": value for name, parts in stages.items() for part, value in parts.items()}
     what = "A whole pass, update 4→5, level grid, that runs what a question's options share once"
     return Row(f"shared:{task}", what, shared.size, "s", ours, (reference,), (goal,), figures)
 

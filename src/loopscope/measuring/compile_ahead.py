@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from loopscope.errors import LoopscopeError
+from loopscope.kernels.choice import chosen, implementation, takes_kernel
 from loopscope.kernels.language import compile_only
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import Scales, squared_norms
@@ -34,20 +35,23 @@ _LONGER = 512
 @torch.no_grad()
 def compile_ahead(model: LoopedModel, settings: Settings) -> None:
     """Begins to compile; without a GPU there is nothing to do."""
-    if model.device.type != "cuda":
+    if model.device.type != "cuda" or chosen() == "reference":
         return
-    with compile_only():
-        if model.head is not None and settings.readout_dtype == "float32":
-            _compile_readout(model.head, settings)
+    head = model.head if settings.readout_dtype == "float32" else None
+    # Whether Triton works here is not waited for: what cannot be compiled is left to whoever launches it.
+    with compile_only(), implementation("triton"):
+        if head is not None and not _compile_readout(head, settings):
+            head = None
         if isinstance(model, LoopedModule) and not card_of(model).is_own:
             _compile_step(model, settings)
-    if model.head is not None:
+    if head is not None and takes_kernel(head.weight_VD):
         from loopscope.readout.affine.fused.logits import growth_of
 
-        growth_of(model.head.weight_VD)
+        growth_of(head.weight_VD)
 
 
-def _compile_readout(head: AffineHead, settings: Settings) -> None:
+def _compile_readout(head: AffineHead, settings: Settings) -> bool:
+    """Whether the kernels take the head."""
     from loopscope.readout.affine.fused.path import ENDS, fused_path
 
     weight_VD = head.weight_VD.view_as(head.weight_VD)  # a tensor of its own: what is found of it here is not kept
@@ -55,7 +59,7 @@ def _compile_readout(head: AffineHead, settings: Settings) -> None:
     targets_T = torch.zeros(_TOKENS, dtype=torch.int64, device=weight_VD.device)
     path = fused_path(h_TD, h_TD, weight_VD, head.bias_V, targets_T, check=False)
     if path is None:
-        return
+        return False
     if settings.transitions:
         scales = Scales.of(settings.level, tokens=settings.tokens)
         path.survey(EvenScales.of(scales.points, scales.with_derivatives), 2, _never, spread=False)
@@ -69,6 +73,7 @@ def _compile_readout(head: AffineHead, settings: Settings) -> None:
             stored.at([0.5], 1)
         with suppress(LoopscopeError):
             stored.envelope(PATH_NODES - 1)
+    return True
 
 
 def _compile_step(model: LoopedModule, settings: Settings) -> None:
