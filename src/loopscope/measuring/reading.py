@@ -13,6 +13,7 @@ Shapes: N reference tokens, R sequences, B questions, S positions, D hidden widt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -114,6 +115,18 @@ class GeneralReadout(GroupedReadout):
         found = [chunk.log_probabilities(0) for chunk in self.chunks([state_RSD], layout)]
         return Reading.of(torch.cat(found), layout)
 
+    def read_each(self, states: Sequence[Tensor], layout: Layout) -> list[Reading]:
+        """The same at several states, at once where it is launching kernels that takes the time."""
+        on_gpu = self.model.device.type == "cuda"
+        return [Reading.of(log_p_N, layout) for log_p_N in self.log_probabilities(states, layout, together=on_gpu)]
+
+    def read_steps(self, update: Update, scales_B: Sequence[Tensor]) -> list[Reading]:
+        """Readings of H + αD, with D in the readout's dtype, at some scales of each question."""
+        start, rows = update.before_RSD.to(self.dtype), update.layout.question_R
+        moved = update.after_RSD.to(self.dtype) - start
+        states = [start + scale_B[rows, None, None].to(start.dtype) * moved for scale_B in scales_B]
+        return self.read_each(states, update.layout)
+
     def readings(self, layout: Layout) -> Readings:
         """A place for the readings of a trip."""
         return Readings(self, layout)
@@ -122,10 +135,14 @@ class GeneralReadout(GroupedReadout):
         """φ of every reference token and question; `before` is the reading of H where there is one."""
         layout, quick = update.layout, settings.level is Level.QUICK
         with stage("ends", update.before_RSD.device):
-            before, after, outputs = self._ends(update, before, outputs=not quick)
+            if settings.short_steps:
+                ends, outputs = [update.before_RSD] if before is None else [], None
+                *first, after = self.read_each([*ends, update.after_RSD], layout)
+                before = before or first[0]
+            else:
+                before, after, outputs = self._ends(update, before, outputs=not quick)
         with stage("survey", update.before_RSD.device):
-            # A run's tables keep the bits that a reading of the path's own gives.
-            sequences = self.sequences(update, self.dtype, before if settings.short_steps else None)
+            sequences = self.sequences(update, self.dtype)
             if settings.interpolate and not quick:
                 tokens, own, interpolation = interpolated_grid(update, sequences, before, after)
             else:
@@ -163,25 +180,24 @@ class GeneralReadout(GroupedReadout):
         """
         return _joint(self.sequences(Update(self, layout, first, second), self.dtype), layout)
 
-    def sequences(self, update: Update, dtype: torch.dtype, before: Reading | None = None) -> JoinedPath:
-        """φ of every sequence's mean log probability; given the reading of H, H is not read again."""
+    def sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
+        """φ of every sequence's mean log probability."""
         self._ways.append({GENERAL})
-        found = []
-        for group in self.groups(update.layout):
-            path = nonlinear_path_from_states(
-                self.of_group(group, update.layout, dtype),
-                group.cut(update.before_RSD),
-                group.cut(update.after_RSD),
-                group.targets_n,
-                group.positions_n2,
-                examples=group.sequence_n,
-                dtype=dtype,
-                impl=self._derivation,
-            )
-            if before is not None:
-                path.know_start(before.log_p_N[group.tokens])
-            found.append(path)
-        return JoinedPath(found)
+        return JoinedPath(
+            [
+                nonlinear_path_from_states(
+                    self.of_group(group, update.layout, dtype),
+                    group.cut(update.before_RSD),
+                    group.cut(update.after_RSD),
+                    group.targets_n,
+                    group.positions_n2,
+                    examples=group.sequence_n,
+                    dtype=dtype,
+                    impl=self._derivation,
+                )
+                for group in self.groups(update.layout)
+            ]
+        )
 
     def _ends(self, update: Update, before: Reading | None, *, outputs: bool) -> Ends:
         """What H and H⁺ say; H is left out where it was read already and nobody asks how the outputs differ."""

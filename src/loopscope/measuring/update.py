@@ -156,7 +156,7 @@ def update_columns(update: Update, paths: UpdatePaths, settings: Settings) -> Co
         "quadratic_scale": scale,
     }
     if quick:
-        return columns | (_short_steps(path, scale) if settings.short_steps else {})
+        return columns | (_short_steps(update, paths, scale) if settings.short_steps else {})
     device, layout = gain.device, update.layout
     columns["grid_gain"] = gains_BK
     columns["curvature_path"] = derivatives_3BK[2]
@@ -179,9 +179,16 @@ def update_columns(update: Update, paths: UpdatePaths, settings: Settings) -> Co
     return columns
 
 
-def _short_steps(path: UtilityPath, scale_B: Tensor) -> Columns:
+def _short_steps(update: Update, paths: UpdatePaths, scale_B: Tensor) -> Columns:
     """What a quarter step and the quadratic step would give, as level grid finds it."""
-    return {"quarter_gain": path.at_scales([CONTRACTION], 0)[0, :, 0], "quadratic_gain": path.at_own(scale_B, 0)[0]}
+    if update.readout.is_affine:
+        path = paths.questions
+        quarter, quadratic = path.at_scales([CONTRACTION], 0)[0, :, 0], path.at_own(scale_B, 0)[0]
+    else:
+        found = update.readout.read_steps(update, (torch.full_like(scale_B, CONTRACTION), scale_B))
+        quarter, quadratic = (reading.utility_B - paths.before.utility_B for reading in found)
+        quadratic = torch.where(scale_B == 0.0, 0.0, quadratic)
+    return {"quarter_gain": quarter, "quadratic_gain": quadratic}
 
 
 def outcome(columns: Columns) -> np.ndarray[Any, Any]:

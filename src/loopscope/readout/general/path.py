@@ -109,10 +109,6 @@ class NonlinearPath(UtilityPath):
         twin._segments, twin._whole = self._segments.per_token(), self
         return twin
 
-    def know_start(self, log_p_T: Tensor) -> None:
-        """The log probability of each target at H, float64 [T], where the same readout has told it already."""
-        self._at_start = log_p_T
-
     @cached_property
     def _at_start(self) -> Tensor:
         """The log probability of each target at H, float64 [T]; read once for a path and its tokens' paths."""
