@@ -89,6 +89,18 @@ def test_a_compiler_that_fails_is_not_the_end():
     assert kernel.events == [("run", (), (1,), 4)]
 
 
+def test_whether_kernels_work_is_tried_even_so(monkeypatch):
+    kernel = Kernel()
+    monkeypatch.setattr(language, "_probe", kernel)
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: ON_GPU)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: kernel.events.append("waited"))
+    with compile_only():
+        language.probe(torch.device("cuda"))
+        launch(kernel, (2,), ON_GPU)
+    assert kernel.events == [("run", (ON_GPU,), (1,), 4), "waited"]
+    kernel.may_end.set()
+
+
 def test_elsewhere_nothing_is_compiled_ahead():
     kernel = Kernel()
     with compile_only():

@@ -128,10 +128,12 @@ def wake(device: str) -> None:
 
     def start() -> None:
         with suppress(Exception):  # whatever is wrong is said when the model is loaded
-            from loopscope.kernels.choice import takes_kernel
+            place = torch.zeros(1, device=device.replace("auto", "cuda")).device
+            from loopscope.kernels.choice import chosen
+            from loopscope.kernels.language import probe
 
-            with torch.no_grad():
-                takes_kernel(torch.zeros(1, device=device.replace("auto", "cuda"), dtype=torch.bfloat16))
+            if chosen() != "reference":
+                probe(place)
 
     if device != "cpu" and torch.cuda.is_available():
         threading.Thread(target=start, name="loopscope-wake", daemon=True).start()

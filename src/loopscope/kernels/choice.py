@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,9 +78,6 @@ def _checked(name: str, source: str) -> Implementation:
     return cast(Implementation, name)
 
 
-_trying = threading.Lock()
-
-
 @functools.cache
 def _works(device: torch.device) -> bool:
     """Tries one small kernel: Triton may be missing, or have no compiler to build its launchers with."""
@@ -90,8 +86,7 @@ def _works(device: torch.device) -> bool:
     try:
         from loopscope.kernels.language import probe
 
-        with _trying:  # whoever asks meanwhile waits, and then finds the kernel compiled
-            probe(device)
+        probe(device)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         warnings.warn(

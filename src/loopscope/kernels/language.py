@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
@@ -130,10 +131,18 @@ def power_of_two(size: int) -> int:
 
 
 def probe(device: torch.device) -> None:
-    """Runs it; whatever is in the way is raised."""
-    out = torch.zeros(32, device=device)
-    launch(_probe, (1,), out, out, BLOCK=32)
-    torch.cuda.synchronize(device)
+    """Runs it, within `compile_only` too; whatever is in the way is raised."""
+    with _probing:  # what Triton prepares once is not prepared in two threads at the same time
+        token = _compiling.set(None)
+        try:
+            out = torch.zeros(32, device=device)
+            launch(_probe, (1,), out, out, BLOCK=32)
+            torch.cuda.synchronize(device)
+        finally:
+            _compiling.reset(token)
+
+
+_probing = threading.Lock()
 
 
 @jit

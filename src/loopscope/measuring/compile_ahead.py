@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.kernels.choice import chosen, implementation, takes_kernel
 from loopscope.kernels.language import compile_only
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import Scales, squared_norms
@@ -35,16 +34,15 @@ _LONGER = 512
 @torch.no_grad()
 def compile_ahead(model: LoopedModel, settings: Settings) -> None:
     """Begins to compile; without a GPU there is nothing to do."""
-    if model.device.type != "cuda" or chosen() == "reference":
+    if model.device.type != "cuda":
         return
     head = model.head if settings.readout_dtype == "float32" else None
-    # Whether Triton works here is not waited for: what cannot be compiled is left to whoever launches it.
-    with compile_only(), implementation("triton"):
+    with compile_only():
         if head is not None and not _compile_readout(head, settings):
             head = None
         if isinstance(model, LoopedModule) and not card_of(model).is_own:
             _compile_step(model, settings)
-    if head is not None and takes_kernel(head.weight_VD):
+    if head is not None:
         from loopscope.readout.affine.fused.logits import growth_of
 
         growth_of(head.weight_VD)
