@@ -10,7 +10,7 @@ import torch
 
 from loopscope.measuring.layout import Layout, collate
 from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.reading import AffineReadout, PairedReadings, Readings, readout_of
+from loopscope.measuring.reading import AffineReadout, PairedReadings, Readings
 from loopscope.models import load_model, load_tokenizer
 from loopscope.store import StoredRun
 from loopscope.tasks.load import load_task
@@ -63,21 +63,3 @@ def test_two_depths_at_a_time_are_each_by_itself(checkpoint: Callable[[str], str
     for depth, found in alone.found.items():
         for name in ("log_p_N", "sums_R", "scores_R", "utility_B"):
             torch.testing.assert_close(getattr(paired.found[depth], name), getattr(found, name), rtol=1e-12, atol=1e-13)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
-def test_states_that_are_read_together_are_each_by_itself(task: str, checkpoint: Callable[[str], str]) -> None:
-    model = load_model(checkpoint("huginn"), dtype="float64")
-    loaded = load_task(task, limit=3)
-    questions = QuestionEncoder(load_tokenizer(checkpoint("huginn")), None, "error").questions(loaded, loaded.rows, 0)
-    batch = collate(questions).batch
-    layout = Layout.of(questions, batch, model.device)
-    states = list(model.states(batch, range(1, 4)).values())
-    readout = readout_of(model, torch.float64)
-    alone, together = (readout.log_probabilities(states, layout, together=how) for how in (False, True))
-    for state, one, other in zip(states, alone, together, strict=True):
-        logits = model.readout(state, layout.positions_N2)
-        plain = logits.log_softmax(-1).gather(1, layout.targets_N[:, None])[:, 0]
-        torch.testing.assert_close(one, plain, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(other, plain, rtol=1e-12, atol=1e-12)

@@ -126,27 +126,3 @@ class GroupedReadout:
                 if not found:
                     break
                 yield Chunk(group.targets_n[found[0].rows], [chunk.logits for chunk in found])
-
-    def log_probabilities(self, states: Sequence[Tensor], layout: Layout, *, together: bool) -> list[Tensor]:
-        """Of the reference tokens at each of some states, float64 [N].
-
-        Read `together` they are rows of one state, so that small kernels are launched once for all of them; a readout
-        that knows more than the state reads them one by one.
-        """
-        found: list[list[Tensor]] = [[] for _ in states]
-        if not (together and self._is_headed):
-            for chunk in self.chunks(states, layout):
-                for at, log_p in enumerate(found):
-                    log_p.append(chunk.log_probabilities(at))
-            return [torch.cat(log_p) for log_p in found]
-        for group in self.groups(layout):
-            rows, shift = group.rows.stop - group.rows.start, torch.zeros_like(group.positions_n2)
-            shift[:, 0] = 1
-            positions = torch.cat([group.positions_n2 + at * rows * shift for at in range(len(states))])
-            targets, stacked = group.targets_n.repeat(len(states)), torch.cat([group.cut(state) for state in states])
-            with full_precision_products():
-                made = list(logit_chunks(self.of_group(group, layout, self.dtype), stacked, positions, 1))
-            every = torch.cat([Chunk(targets[chunk.rows], [chunk.logits]).log_probabilities(0) for chunk in made])
-            for log_p, share in zip(found, every.chunk(len(states)), strict=True):
-                log_p.append(share)
-        return [torch.cat(log_p) for log_p in found]

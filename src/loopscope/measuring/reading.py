@@ -115,17 +115,12 @@ class GeneralReadout(GroupedReadout):
         found = [chunk.log_probabilities(0) for chunk in self.chunks([state_RSD], layout)]
         return Reading.of(torch.cat(found), layout)
 
-    def read_each(self, states: Sequence[Tensor], layout: Layout) -> list[Reading]:
-        """The same at several states, at once where it is launching kernels that takes the time."""
-        on_gpu = self.model.device.type == "cuda"
-        return [Reading.of(log_p_N, layout) for log_p_N in self.log_probabilities(states, layout, together=on_gpu)]
-
     def read_steps(self, update: Update, scales_B: Sequence[Tensor]) -> list[Reading]:
         """Readings of H + αD, with D in the readout's dtype, at some scales of each question."""
         start, rows = update.before_RSD.to(self.dtype), update.layout.question_R
         moved = update.after_RSD.to(self.dtype) - start
-        states = [start + scale_B[rows, None, None].to(start.dtype) * moved for scale_B in scales_B]
-        return self.read_each(states, update.layout)
+        states = (start + scale_B[rows, None, None].to(start.dtype) * moved for scale_B in scales_B)
+        return [self.read(state, update.layout) for state in states]
 
     def readings(self, layout: Layout) -> Readings:
         """A place for the readings of a trip."""
@@ -135,12 +130,7 @@ class GeneralReadout(GroupedReadout):
         """φ of every reference token and question; `before` is the reading of H where there is one."""
         layout, quick = update.layout, settings.level is Level.QUICK
         with stage("ends", update.before_RSD.device):
-            if settings.short_steps:
-                ends, outputs = [update.before_RSD] if before is None else [], None
-                *first, after = self.read_each([*ends, update.after_RSD], layout)
-                before = before or first[0]
-            else:
-                before, after, outputs = self._ends(update, before, outputs=not quick)
+            before, after, outputs = self._ends(update, before, outputs=not quick)
         with stage("survey", update.before_RSD.device):
             sequences = self.sequences(update, self.dtype)
             if settings.interpolate and not quick:
