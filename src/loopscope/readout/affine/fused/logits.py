@@ -14,7 +14,8 @@ millionths of every logit, several times the rounding of an FP32 product. What r
 on logits that lie far above the others, where those are that have probability, for the weights; and on random logits,
 which is what a spread over the whole vocabulary consists of, for the central moments of flat distributions. A device
 that rounds gets β = 0 but for noise. States and rows are the same every time, so β depends on the device and the head
-alone.
+alone. A distribution that is nearly uniform leans to larger logits, which lose more than random ones do, and its
+variance stays too small by a few 1e-7 of itself.
 
 Shapes: T tokens or states, V rows of the head, D hidden width.
 """
