@@ -12,7 +12,7 @@ from loopscope.cli.flags import ConfigFlag, Device, flag
 def reproduce(
     output: Annotated[str, flag("--output", "Folder for everything; the same command resumes.")],
     plan: Annotated[bool, flag("--plan", "Say what every run needs and would take here, and stop.")] = False,
-    plan_seconds: Annotated[float, flag("--plan-seconds", "How long batches of each run are timed.")] = 20.0,
+    plan_seconds: Annotated[float, flag("--plan-seconds", "How long batches of each run are timed.")] = 5.0,
     protocol: Annotated[str, flag("--protocol", "paper or loopscope, as in `loopscope measure`.")] = "paper",
     only: Annotated[str, flag("--only", "Tables and figures, comma separated; see `loopscope studies`.")] = "",
     models: Annotated[str, flag("--models", "Models of the paper: ouro-1.4b, ouro-2.6b, huginn-0125.")] = "",

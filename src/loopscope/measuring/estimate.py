@@ -35,7 +35,7 @@ from loopscope.store.run_directory import WorkUnit
 from loopscope.store.shards import encode, to_arrow
 from loopscope.store.tables import TABLES
 
-SECONDS = 20.0
+SECONDS = 5.0
 """How long batches are timed by default; some run once before that."""
 LEAST_TIMED = 3
 """Groups of batches that are timed however long they take."""
