@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import loopscope as ls
 from loopscope.measuring import estimate as module
-from loopscope.measuring.estimate import _Planned, _shortened
+from loopscope.measuring.batch_costs import BatchSize
+from loopscope.measuring.compile_clock import CompileClock
+from loopscope.measuring.estimate import LEAST_TIMED, LONGEST_WHOLE, _Planned, _shortened, _Timer
 from loopscope.measuring.loaded_once import LoadedOnce
 from loopscope.measuring.model_request import ModelRequest
 from loopscope.measuring.plan import QuestionEncoder
@@ -55,18 +58,58 @@ def test_plans_one_after_the_other_load_once_what_they_share_and_count_it_each_t
     assert loaded == [ouro, huginn, ouro], "one model is kept at a time"
 
 
-def test_batches_that_take_long_are_timed_in_parts(
+class Simulated:
+    """A clock by which a batch takes the longer of the host's time and the device's, whatever it takes here."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, host: float, per_token: float) -> None:
+        self.seconds, self.ran = 0.0, []  # type: float, list[int]
+        measured = _Timer.measured
+
+        def timed(timer: _Timer, batches: Any) -> Any:
+            sizes = [BatchSize.of(questions, timer.policy).tokens for _, questions in batches]
+            self.seconds += sum(max(host, per_token * size) for size in sizes)
+            self.ran += sizes
+            return measured(timer, batches)
+
+        monkeypatch.setattr(_Timer, "measured", timed)
+        monkeypatch.setattr(CompileClock, "now", lambda _: self.seconds)
+
+
+LONG = {**ASKED, "limit": 64, "unit_size": 64, "batch_size": "32", "seconds": 0.1}
+
+
+def test_batches_that_take_long_are_timed_in_parts_and_one_of_them_whole(
     checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {**ASKED, "batch_size": "4"}
-    monkeypatch.setattr(module, "LONGEST_TIMED", 1e9)
-    whole = ls.plan(checkpoint("ouro"), "arithmetic", **asked)
-    monkeypatch.setattr(module, "LONGEST_TIMED", 0.0)
-    parts = ls.plan(checkpoint("ouro"), "arithmetic", **{**asked, "seconds": 1e-9})
-    assert (whole.shortened, parts.shortened) == (False, True)
-    assert "at the largest batch" in str(whole)
-    assert "at parts of batches, whole ones take more" in str(parts)
-    assert (whole.tokens, whole.padded, whole.batches) == (parts.tokens, parts.padded, parts.batches)
+    """Parts that a device runs faster than the host launches them all take the same, and whole batches longer."""
+    clock = Simulated(monkeypatch, host=0.3, per_token=0.001)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **LONG)
+    assert cost.batches == 2
+    assert 1.0 < 0.001 * cost.padded / cost.batches < LONGEST_WHOLE
+    assert sum(size < cost.padded / 8 for size in clock.ran) > LEAST_TIMED, "parts of them"
+    assert cost.seconds == pytest.approx(0.001 * cost.padded, rel=0.05)
+    assert cost.starting == pytest.approx(0.0, abs=0.35)
+    assert (cost.shortened, "at the largest batch" in str(cost)) == (False, True)
+
+
+def test_batches_that_take_too_long_are_not_thought_short(
+    checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Simulated(monkeypatch, host=0.3, per_token=0.001)
+    monkeypatch.setattr(module, "LONGEST_WHOLE", 0.0)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **LONG)
+    assert max(clock.ran) < cost.padded / 8
+    assert cost.seconds > 0.9 * 0.001 * cost.padded
+    assert (cost.shortened, "at parts of batches, whole ones take more" in str(cost)) == (True, True)
+
+
+def test_short_batches_are_timed_whole(checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Simulated(monkeypatch, host=0.01, per_token=1e-5)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **{**LONG, "batch_size": "2"})
+    assert cost.batches == 32
+    assert len(clock.ran) < 32, "not all of them"
+    assert cost.seconds == pytest.approx(0.32, rel=0.05)
+    assert not cost.shortened
 
 
 def test_parts_are_the_first_questions_within_the_tokens() -> None:

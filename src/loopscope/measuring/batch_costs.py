@@ -101,8 +101,10 @@ class Fit:
     pair: float
 
     @classmethod
-    def of(cls, sizes: Sequence[Size], seconds: Sequence[float]) -> Fit:
+    def of(cls, sizes: Sequence[Size], seconds: Sequence[float], *, tokens_alone: bool = False) -> Fit:
         """Least squares of relative errors over the terms that come out positive.
+
+        By `tokens_alone` where only parts of batches were timed: what does not grow with a part grows with the whole.
 
         >>> Fit.of([BatchSize(1, 10), BatchSize(2, 10), BatchSize(4, 10)], [1.1, 1.2, 1.4])
         Fit(batch=1.0, token=0.01, scored=0.0, pair=0.0)
@@ -111,9 +113,10 @@ class Fit:
         weighted = terms / times[:, None]
         # A single timing tells a rate, and that of tokens is what other batches share with it.
         found, least = np.array([0.0, times.sum() / terms[:, 1].sum(), 0.0, 0.0]), 0.0 if len(times) == 1 else np.inf
-        most = min(4, max(1, len(times) - 1))  # as many terms as timings fit whatever was timed
         # Tokens come first: batches of one size cannot tell their cost from that of a batch, and others may be larger.
-        for chosen in chain.from_iterable(combinations((1, 0, 2, 3), count) for count in range(1, most + 1)):
+        allowed = (1,) if tokens_alone else (1, 0, 2, 3)
+        most = min(len(allowed), max(1, len(times) - 1))  # as many terms as timings fit whatever was timed
+        for chosen in chain.from_iterable(combinations(allowed, count) for count in range(1, most + 1)):
             solved, *_ = np.linalg.lstsq(weighted[:, chosen], np.ones(len(times)), rcond=None)
             error = float(np.square(weighted[:, chosen] @ solved - 1).sum())
             # A term must earn its place.
@@ -132,17 +135,21 @@ def _terms(sizes: Sequence[Size]) -> Floats:
     return np.array([size.terms for size in sizes], dtype=np.float64)
 
 
-def left_out_error(parts: Sequence[Timed]) -> float:
-    """Root mean square of the relative error of each timing, predicted from the others, all parts together."""
+def left_out_error(parts: Sequence[Timed], *, tokens_alone: bool = False, kept: int = 0) -> float:
+    """Root mean square of the relative error of each timing, predicted from the others, all parts together.
+
+    The last `kept` ones are never left out: nothing else tells what they do. `tokens_alone` is about the first part.
+    """
     count = len(parts[0].seconds)
     if count < 2:
         return float("nan")
     errors = []
-    for left in range(count):
+    for left in range(count - kept):
         others = [i for i in range(count) if i != left]
         foretold = took = 0.0
-        for sizes, seconds in parts:
-            fit = Fit.of([sizes[i] for i in others], [seconds[i] for i in others])
+        for number, (sizes, seconds) in enumerate(parts):
+            known = [sizes[i] for i in others], [seconds[i] for i in others]
+            fit = Fit.of(*known, tokens_alone=tokens_alone and number == 0)
             foretold, took = foretold + float(fit.seconds([sizes[left]])[0]), took + seconds[left]
         errors.append(foretold / took - 1)
     return float(np.sqrt(np.mean(np.square(errors))))

@@ -25,8 +25,7 @@ class CostEstimate:
         memory: bytes at the largest batch that was run: of the GPU, or of the process.
         rates: seconds for a batch, for a token that runs, for a scored one, for a pair of tokens of a row.
         compiling: seconds that kernels took to be compiled here and now; they are kept on disk for the next process.
-        shortened: whether batches were too long to be timed whole, so that memory is what a part of them takes.
-        foretold: whether memory is that of the largest batch nevertheless, by how it grows with the part.
+        shortened: whether the largest batch was too long to be timed whole: memory is what a part of it takes.
         disk: bytes of the run directory.
         timed: batches that were timed.
         answering: seconds of the pass that generating own answers takes, taken to be as long as the given references.
@@ -50,7 +49,6 @@ class CostEstimate:
     rates: Mapping[str, float] = field(default_factory=dict)
     compiling: float = 0.0
     shortened: bool = False
-    foretold: bool = False
 
     @classmethod
     def together(cls, costs: Sequence[CostEstimate]) -> CostEstimate:
@@ -72,7 +70,6 @@ class CostEstimate:
             timed=sum(cost.timed for cost in costs),
             compiling=sum(cost.compiling for cost in costs),
             shortened=any(cost.shortened for cost in costs),
-            foretold=all(cost.foretold or not cost.shortened for cost in costs),
         )
 
     @property
@@ -92,8 +89,7 @@ class CostEstimate:
         states = f", {size(self.states)} of it kept states" if self.states else ""
         foretold = "" if np.isnan(self.error) else f"batches are foretold to ± {self.error:.0%}, "
         compiled = f", {duration(self.compiling)} of compiling done already" if self.compiling > 0.1 else ""
-        parts = "the largest batch, by parts of it" if self.foretold else "parts of batches, whole ones take more"
-        of_what = parts if self.shortened else "the largest batch"
+        of_what = "parts of batches, whole ones take more" if self.shortened else "the largest batch"
         return [
             f"model      {self.model}",
             f"questions  {self.questions:,} ({listed})",

@@ -1,8 +1,8 @@
 """What a pass will take before it starts: tokens, time, memory and disk, from a short calibration on this machine.
 
-All questions are encoded and put into their batches, which needs no device. Some batches, of all sizes, are then
-measured as the pass itself would measure them, a few of about a size one after the other: the host works on one while
-a GPU runs the next. A cost for a batch, for a padded token and for a pair of tokens of a row is fitted to their times
+All questions are encoded and put into their batches, which needs no device. Some batches that stand for all are then
+measured as the pass itself would measure them, short ones a few after the other: the host works on one while a GPU runs
+the next. Of long ones a part is timed, and one of them whole. A cost for a batch, for a padded token and for a pair of tokens of a row is fitted to their times
 and summed over all batches. How far such an estimate is off is measured on the way: each timed group of batches is
 predicted from the others. What the first batches take beyond their rate (kernels are loaded) comes once; compiling
 them, which a run finds done, is left out.
@@ -14,7 +14,7 @@ import resource
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -41,6 +41,10 @@ LEAST_TIMED = 3
 """Groups of batches that are timed however long they take."""
 LONGEST_TIMED = 0.5
 """Seconds that a timed batch may take, or a fifth of the whole timing where that is more."""
+GROWING = 1.5
+"""Twice the questions fill a device where they take longer by this factor."""
+LONGEST_WHOLE = 10.0
+"""Seconds that the largest batch may take to be timed whole where the others are timed in part."""
 IN_A_ROW = 3
 """Batches of a group, where they are short: they follow each other as in a pass."""
 
@@ -84,13 +88,12 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     answers = own_answers(engine.model, engine.tokenizer, settings)
     timer = _Timer(Worker(engine.model, settings, stored=engine.stored), answers, settings.batch, clock, seconds)
     trial = _longest_timed(timer, batches) if engine.stored is None else _Trial()
-    tried = _shortened(batches, settings.batch, trial.most)
-    timings = _timed(timer, tried, trial.in_a_row)
+    timings = _timed(timer, batches, trial)
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
-    fits = [Fit.of(*part) for part in parts]
+    fits = [Fit.of(*part, tokens_alone=timings.in_part and number == 0) for number, part in enumerate(parts)]
     totals = _totals(fits, batches)
     padded = sum(batch.size.tokens for batch in batches)
-    states = int(timings.states_per_token * padded)
+    states = int(timings.states / timings.tokens * padded)
     return CostEstimate(
         model=prepared.manifest.model.name,
         tasks={planned.task.name: len(planned.rows) for planned in prepared.tasks},
@@ -98,15 +101,14 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
         padded=padded,
         batches=len(batches),
         seconds=sum(totals),
-        error=left_out_error(parts),
+        error=left_out_error(parts, tokens_alone=timings.in_part, kept=timings.anchors),
         loading=loading,
         starting=trial.starting + max(0.0, timings.starting - sum(_totals(fits, timings.first))),
-        memory=timings.memory + int(trial.growth * (_most_tokens(batches) - _most_tokens(tried))),
+        memory=timings.memory,
         rates=asdict(fits[0]),
         compiling=clock.compiling,
-        shortened=tried != batches,
-        foretold=trial.growth > 0,
-        disk=int(len(prepared.manifest.units()) * timings.per_unit + timings.per_question * len(everyone)) + states,
+        shortened=timings.in_part,
+        disk=timings.disk(len(prepared.manifest.units()), len(everyone)) + states,
         timed=sum(len(group.sizes) for group in timings.passed.sizes if isinstance(group, GroupSize)),
         answering=sum(totals[1:]),
         states=states,
@@ -135,17 +137,11 @@ class _Trial(NamedTuple):
         most: tokens that a timed batch may have.
         starting: seconds that the first of all took beyond its rate.
         in_a_row: batches that are timed together.
-        growth: bytes of a GPU that each further token takes; 0 where nobody says.
     """
 
     most: float = float("inf")
     starting: float = 0.0
     in_a_row: int = IN_A_ROW
-    growth: float = 0.0
-
-
-def _most_tokens(batches: Sequence[_Planned]) -> int:
-    return max(batch.size.tokens for batch in batches)
 
 
 def _totals(fits: Sequence[Fit], batches: Sequence[_Planned]) -> list[float]:
@@ -153,17 +149,6 @@ def _totals(fits: Sequence[Fit], batches: Sequence[_Planned]) -> list[float]:
     found = [fits[0].seconds([batch.size for batch in batches])]
     found += [fit.seconds([AnswerSize.of(batch.questions) for batch in batches]) for fit in fits[1:]]
     return [float(seconds.sum()) for seconds in found]
-
-
-class _Timings(NamedTuple):
-    passed: Timed
-    answered: Timed
-    first: list[_Planned]
-    starting: float
-    memory: int
-    per_unit: float
-    per_question: float
-    states_per_token: float
 
 
 class _Timer(NamedTuple):
@@ -193,42 +178,87 @@ class _Timer(NamedTuple):
         return self.clock.now() - began
 
 
-def _timed(timer: _Timer, batches: Sequence[_Planned], in_a_row: int) -> _Timings:
-    """Groups of batches in an order in which any beginning stands for all, after one batch of each task and size."""
-    clock = timer.clock
+@dataclass
+class _Timings:
+    """What was timed, and what it left behind.
+
+    Attributes:
+        first: batches that ran before, and how long that took (`starting`).
+        passed: the pass over groups of batches.
+        answered: generating the own answers to them.
+        anchors: how many of the last groups are whole batches among parts.
+        in_part: whether no largest batch was timed whole.
+        memory: bytes at the most.
+        tables: of all timed batches that have the same columns.
+        questions: of all timed batches; likewise `tokens`, and `states`, the bytes of states that were kept.
+    """
+
+    first: list[_Planned]
+    starting: float
+    passed: Timed = field(default_factory=lambda: Timed([], []))
+    answered: Timed = field(default_factory=lambda: Timed([], []))
+    anchors: int = 0
+    in_part: bool = False
+    memory: int = 0
+    tables: dict[tuple[str, ...], list[Tables]] = field(default_factory=lambda: defaultdict(list))
+    questions: int = 0
+    tokens: int = 0
+    states: int = 0
+
+    def add(self, timer: _Timer, group: Sequence[_Planned]) -> None:
+        """Time some batches together."""
+        start = timer.clock.now()
+        asked = [(batch.unit, timer.answered(batch.questions)) for batch in group]
+        between = timer.clock.now()
+        found = timer.measured(asked)
+        self.passed.seconds.append(timer.clock.now() - between)
+        sizes = [BatchSize.of(batch, timer.policy) for _, batch in asked]
+        self.passed.sizes.append(GroupSize(sizes))
+        self.answered.seconds.append(between - start)
+        self.answered.sizes.append(GroupSize([AnswerSize.of(batch.questions) for batch in group]))
+        self.tokens += sum(size.tokens for size in sizes)
+        for (_, questions), measured in zip(asked, found, strict=True):
+            self.tables[tuple(measured.tables["questions"])].append(measured.tables)
+            self.questions += len(questions)
+            self.states += 0 if measured.states is None else len(measured.states)
+
+    def disk(self, units: int, questions: int) -> int:
+        """Bytes of so many shards of each table, with the rows of so many questions."""
+        stored = [_disk(tables) for tables in self.tables.values()]
+        return int(units * stored[0].shards + sum(part.rows for part in stored) / self.questions * questions)
+
+
+def _timed(timer: _Timer, whole: list[_Planned], trial: _Trial) -> _Timings:
+    """Groups of batches in an order in which any beginning stands for all, after one batch of each task and size.
+
+    Parts of batches may not fill a device, so the largest batch is timed whole after them, if that does not take too
+    long by what they took.
+    """
+    clock, batches = timer.clock, _shortened(whole, timer.policy, trial.most)
     ordered = sorted(batches, key=lambda batch: -batch.size.tokens)
-    in_a_row = min(in_a_row, -(-len(ordered) // LEAST_TIMED))
+    in_a_row = min(trial.in_a_row, -(-len(ordered) // LEAST_TIMED))
     groups = [ordered[start : start + in_a_row] for start in range(0, len(ordered), in_a_row)]
     places = list(spread([sum(batch.size.tokens for batch in group) for group in groups]))
     largest = {batch.unit.task: batch for batch in reversed(ordered)}
     early = {id(batch): batch for batch in (*largest.values(), *(groups[place][0] for place in places[:LEAST_TIMED]))}
     first = sorted(early.values(), key=lambda batch: -batch.size.tokens)
-    starting, memory = sum(timer.once(batch) for batch in first), _memory()
-    alike: dict[tuple[str, ...], list[Tables]] = defaultdict(list)
-    passed, answered = Timed([], []), Timed([], [])
-    questions = tokens = states = 0
+    starting = sum(timer.once(batch) for batch in first)
+    found = _Timings(first, starting)
     began = clock.now()
     for place in places:
-        if len(passed.seconds) >= LEAST_TIMED and clock.now() - began > timer.budget:
+        if len(found.passed.seconds) >= LEAST_TIMED and clock.now() - began > timer.budget:
             break
-        start = clock.now()
-        asked = [(batch.unit, timer.answered(batch.questions)) for batch in groups[place]]
-        between = clock.now()
-        found = timer.measured(asked)
-        passed.seconds.append(clock.now() - between)
-        sizes = [BatchSize.of(batch, timer.policy) for _, batch in asked]
-        passed.sizes.append(GroupSize(sizes))
-        answered.seconds.append(between - start)
-        answered.sizes.append(GroupSize([AnswerSize.of(batch.questions) for batch in groups[place]]))
-        tokens += sum(size.tokens for size in sizes)
-        for (_, asked_of), measured in zip(asked, found, strict=True):
-            alike[tuple(measured.tables["questions"])].append(measured.tables)
-            questions += len(asked_of)
-            states += 0 if measured.states is None else len(measured.states)
+        found.add(timer, groups[place])
+    if batches != whole:
+        longest = max(whole, key=lambda batch: batch.size.tokens)
+        expected = float(Fit.of(*found.passed, tokens_alone=True).seconds([longest.size])[0])
+        found.in_part = expected > max(LONGEST_WHOLE, timer.budget)
+        if not found.in_part:
+            found.add(timer, [longest])
+            found.anchors = 1
+    found.memory = _memory()
     release()
-    stored = [_disk(tables) for tables in alike.values()]
-    per_question = sum(part.rows for part in stored) / questions
-    return _Timings(passed, answered, first, starting, memory, stored[0].shards, per_question, states / tokens)
+    return found
 
 
 def _longest_timed(timer: _Timer, batches: list[_Planned]) -> _Trial:
@@ -238,17 +268,16 @@ def _longest_timed(timer: _Timer, batches: list[_Planned]) -> _Trial:
     first, took = timer.once(trial), timer.once(trial)
     # Kernels are loaded the first time; for those that another thread compiles, the first time waits.
     starting = max(0.0, first - took - (timer.clock.elsewhere - elsewhere))
-    # A few tokens do not fill a device, so what one question takes says little of many.
-    growth, peak = 0.0, _peak()
-    while len(trial.questions) < len(longest.questions) and 2 * took < allowed:
-        shorter, less = trial, peak
+    # A few tokens do not fill a device: what they take says little of many, until twice as many take longer.
+    before = took
+    while len(trial.questions) < len(longest.questions) and (
+        2 * took < allowed or (took < GROWING * before and took < 4 * allowed)
+    ):
         trial = _Planned.of(longest.unit, longest.questions[: 2 * len(trial.questions)], timer.policy)
-        took, peak = timer.once(trial), _peak()
-        growth = max(0.0, (peak - less) / max(1, trial.size.tokens - shorter.size.tokens))
-    in_a_row = max(1, min(IN_A_ROW, int(allowed / took)))
-    if len(trial.questions) == len(longest.questions):
-        return _Trial(starting=starting, in_a_row=in_a_row)
-    return _Trial(max(1.0, allowed / took) * trial.size.tokens, starting, in_a_row, growth)
+        before, took = took, timer.once(trial)
+    whole = len(trial.questions) == len(longest.questions)
+    most = float("inf") if whole else max(1.0, allowed / took) * trial.size.tokens
+    return _Trial(most, starting, max(1, min(IN_A_ROW, int(allowed / took))))
 
 
 def _shortened(batches: list[_Planned], policy: BatchPolicy, most: float) -> list[_Planned]:
@@ -279,15 +308,6 @@ def _disk(measured: Sequence[Tables]) -> _Bytes:
         added = (whole - len(encode(TABLES[name], table.slice(0, half)))) / max(1, table.num_rows - half)
         shards, rows = shards + whole - added * table.num_rows, rows + added * table.num_rows
     return _Bytes(shards, rows)
-
-
-def _peak() -> int:
-    """Bytes of a GPU that were in use at most since this was asked last; 0 without one."""
-    if not torch.cuda.is_available():
-        return 0
-    peak = torch.cuda.max_memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    return peak
 
 
 def _memory() -> int:
