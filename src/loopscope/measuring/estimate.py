@@ -4,8 +4,8 @@ All questions are encoded and put into their batches, which needs no device. Som
 measured as the pass itself would measure them, short ones a few after the other: the host works on one while a GPU runs
 the next. Of long ones a part is timed, and one of them whole. A cost for a batch, for a padded token and for a pair of
 tokens of a row is fitted to their times and summed over all batches. How far such an estimate is off is measured on the
-way: each timed group of batches is predicted from the others. What the first batches take beyond their rate (kernels are
-loaded) comes once; compiling them, which a run finds done, is left out.
+way: each timed group of batches is predicted from the others. What the first batches take beyond their rate (kernels
+are loaded) comes once; compiling them, which a run finds done, is left out.
 """
 
 from __future__ import annotations
