@@ -63,16 +63,19 @@ def launch(
     *arguments: Any,
     warps: int = 4,
     fusion: bool = False,
+    registers: int | None = None,
     **constants: Any,
 ) -> None:
     """Runs a kernel on the device of `on`.
 
     Without `fusion` products are never contracted with the sums that follow them: that would be one rounding fewer
-    than in the plain code.
+    than in the plain code. `registers` is the most that a thread may take.
     """
     if triton is None:
         raise LoopscopeError("the kernels need Triton, which is not installed: pip install triton")
     options = {"num_warps": warps, "enable_fp_fusion": fusion, **constants}
+    if registers is not None:
+        options["maxnreg"] = registers
     pool = _compiling.get()
     if pool is not None and on.is_cuda:
         waited = _pending.setdefault(kernel, {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,20 +33,28 @@ def require_floating(name: str, tensor: Tensor) -> None:
 
 def require_finite(name: str, tensor: Tensor) -> None:
     """Refuse NaN and infinities, saying how many there are."""
+    require_all_finite({name: tensor})
+
+
+def require_all_finite(tensors: Mapping[str, Tensor]) -> None:
+    """The same for several tensors on one device, which is waited for once."""
     # A sum says it in one look, unless finite numbers overflow it; then every entry is looked at.
-    if bool(torch.isfinite(tensor.sum())):
-        return
-    bad = ~torch.isfinite(tensor)
-    if bool(bad.any()):
-        raise LoopscopeError(
-            f"NaN or infinite values in {name}, {int(bad.sum())} of them; "
-            "remove those rows, or compute the logits in a wider dtype."
-        )
+    totals = torch.stack([tensor.sum().double() for tensor in tensors.values()]).tolist()
+    for (name, tensor), total in zip(tensors.items(), totals, strict=True):
+        if math.isfinite(total):
+            continue
+        bad = ~torch.isfinite(tensor)
+        if bool(bad.any()):
+            raise LoopscopeError(
+                f"NaN or infinite values in {name}, {int(bad.sum())} of them; "
+                "remove those rows, or compute the logits in a wider dtype."
+            )
 
 
 def require_results_finite(name: str, tensor: Tensor) -> Tensor:
     """Refuse a NaN or infinite result that finite states and weights produced by overflow."""
-    if not bool(torch.isfinite(tensor).all()):
+    # A sum says it in one look, unless finite numbers overflow it.
+    if not math.isfinite(float(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
         raise LoopscopeError(
             f"{name} came out NaN or infinite, so some logits are not finite; "
             "use a wider readout dtype, or check the weights."
@@ -97,7 +105,7 @@ def as_index(name: str, index: Any, length: int, device: torch.device) -> Tensor
 def as_targets(targets: Any, tokens: int, vocabulary: int, device: torch.device) -> Tensor:
     """The reference labels, each inside the vocabulary."""
     index = as_index("targets", targets, tokens, device)
-    low, high = int(index.min()), int(index.max())
+    low, high = map(int, torch.stack(index.aminmax()).tolist())
     if low < 0 or high >= vocabulary:
         wrong = low if low < 0 else high
         raise LoopscopeError(f"target {wrong} is outside the vocabulary of {vocabulary} entries; check the tokenizer.")
@@ -125,8 +133,9 @@ def as_scales(alpha: Scales, *, extrapolate: bool) -> tuple[list[float], bool]:
         raise LoopscopeError(f"alpha has dtype {tensor.dtype}; give real numbers.")
     if tensor.ndim > 1 or tensor.numel() == 0:
         raise LoopscopeError(f"alpha has shape {tuple(tensor.shape)}; give one scale or a non-empty list of scales.")
-    scales = [float(value) for value in tensor.reshape(-1).to(device="cpu", dtype=torch.float64).tolist()]
-    for value in scales:
+    scales: list[float] = tensor.reshape(-1).to(device="cpu", dtype=torch.float64).tolist()
+    fine = math.isfinite(sum(scales)) and (extrapolate or (min(scales) >= 0.0 and max(scales) <= 1.0))
+    for value in [] if fine else scales:
         if not math.isfinite(value):
             raise LoopscopeError(f"alpha holds {value}; give finite scales.")
         if not extrapolate and not 0.0 <= value <= 1.0:

@@ -237,7 +237,7 @@ class UtilityPath(ABC):
             stack = stack[..., 0]
         if self.single:
             stack = stack[:, 0]
-        at = torch.tensor(scales[0] if one else scales, dtype=torch.float64, device=stack.device)
+        at = torch.tensor(scales[0] if one else scales, dtype=torch.float64).to(stack.device, non_blocking=True)
         return Derivatives(at, stack)
 
     def value(self, alpha: Scales, *, extrapolate: bool = False) -> Tensor:

@@ -17,6 +17,7 @@ path says in `ways_taken` which ways answered.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -146,5 +147,13 @@ def is_even(scales: Sequence[float]) -> bool:
     >>> is_even([0.0, 0.25, 0.5, 0.75, 1.0]), is_even([0.0, 0.25, 0.6, 0.75, 1.0]), is_even([0.0, 1.0])
     (True, False, False)
     """
-    last = len(scales) - 1
-    return last >= _FEWEST_CELLS and all(abs(scale - k / last) <= _ROUNDING for k, scale in enumerate(scales))
+    cells = len(scales) - 1
+    if cells < _FEWEST_CELLS:
+        return False
+    exact = _evenly(cells)
+    return scales == exact or all(abs(scale - k) <= _ROUNDING for scale, k in zip(scales, exact, strict=True))
+
+
+@functools.lru_cache(maxsize=64)
+def _evenly(cells: int) -> list[float]:
+    return [k / cells for k in range(cells + 1)]

@@ -49,7 +49,7 @@ from loopscope.readout.affine.power_sums import EvenNodes, EvenResult, EvenSums,
 from loopscope.readout.affine.sources import LogitSource, blocks
 
 if TYPE_CHECKING:
-    from loopscope.readout.affine.fp64_kernels import KernelSums
+    from loopscope.readout.affine.kernel_sums import KernelSums
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,9 @@ class BlockSums:
         self._scales_K = nodes.scales(v_y_t1.device)
         self._sums: EvenSums | None = None
 
-    def add(self, z0_tb: Tensor, v_tb: Tensor, spread_t: Tensor) -> None:
-        """Takes in the next block; `spread_t` is the range of v over its entries."""
-        spread = float(spread_t.max())
+    def add(self, z0_tb: Tensor, v_tb: Tensor, least_t: Tensor, most_t: Tensor) -> None:
+        """Takes in the next block; v lies between `least_t` and `most_t`."""
+        spread = float((most_t - least_t).max())
         block = power_sums(z0_tb, v_tb, self._v_y_t1, spread, self._nodes)
         self._sums = block if self._sums is None else self._merged(self._sums, block)
 
@@ -230,11 +230,10 @@ def even_nodes(count: int, places: tuple[int, ...] | None, order: int) -> EvenNo
         raise LoopscopeError(f"{count} scales are no grid from 0 to 1; give at least 2.")
     if not 0 <= order <= 4:
         raise LoopscopeError(f"order={order} is not available here; choose an integer from 0 to 4.")
-    chosen = tuple(range(count)) if places is None else tuple(places)
-    for place in chosen:
+    for place in places or ():
         if not 0 <= place < count:
             raise LoopscopeError(f"there is no scale number {place}; give places from 0 to {count - 1}.")
-    return EvenNodes(count, chosen, order)
+    return EvenNodes(count, tuple(range(count)) if places is None else tuple(places), order)
 
 
 def even_survey(
@@ -305,16 +304,17 @@ def _survey(
     low_t = high_t = target.v[:, 0]
     for columns in slices:
         z0_tb, v_tb = source.block(rows, columns, targets_t, target)
-        least_t, most_t = v_tb.amin(1), v_tb.amax(1)
+        # On a CPU torch finds both at once far more slowly than one after the other.
+        least_t, most_t = v_tb.aminmax(dim=1) if v_tb.is_cuda else (v_tb.amin(1), v_tb.amax(1))
         low_t, high_t = torch.minimum(low_t, least_t), torch.maximum(high_t, most_t)
-        sums.add(z0_tb, v_tb, most_t - least_t)
+        sums.add(z0_tb, v_tb, least_t, most_t)
         if ends is not None:
             ends.add(z0_tb, v_tb)
     found = sums.result()
     gains_tK = even_gains(found, target.v, high_t - low_t, nodes.scales(source.device))
     return EvenSurvey(
         gains_tK,
-        torch.cat([gains_tK[:, nodes.places].unsqueeze(0), found.derivatives]),
+        torch.cat([(gains_tK if nodes.everywhere else gains_tK[:, nodes.places]).unsqueeze(0), found.derivatives]),
         (target.z0[:, 0] - found.mass.z0_d[:, 0]) - torch.log1p(found.mass.others[:, 0]),
         high_t - low_t,
         None if ends is None else ends.result(),
@@ -322,7 +322,7 @@ def _survey(
 
 
 def _kernel_sums(v_y_t1: Tensor, nodes: EvenNodes, blocks: int) -> KernelSums:
-    from loopscope.readout.affine.fp64_kernels import KernelSums
+    from loopscope.readout.affine.kernel_sums import KernelSums
 
     return KernelSums(v_y_t1, nodes, blocks)
 

@@ -1,25 +1,30 @@
 """Moments at evenly spaced scales on a GPU in float64, every weight in registers: the kernels of the way `fp64_kernel`.
 
-`power_sums_kernel` takes one token, some scales and one block of the vocabulary, a tile at a time. The scales fall
-into intervals as narrow as the range of v in the tile asks for. With α_c the centre of an interval, d the tile's
-likeliest entry there and u = v − v_d, the weight of an entry at α = α_c + δ is w e^{δu},
-w = exp(z(0) − z_d(0) + α_c u); so, about an origin μ close to the mean of u and with c = u − μ,
+`power_sums_kernel` takes one token, some scales and one block of the vocabulary. The scales fall into intervals. With
+α_c the centre of an interval, d the block's likeliest entry there and u = v − v_d, the weight of an entry at
+α = α_c + δ is w e^{δu}, w = exp(z(0) − z_d(0) + α_c u). About an origin μ close to the mean of u and with c = u − μ,
 
     Σ w e^{δu} c^m = e^{δμ} Σ_n P_{n+m} δⁿ/n!,        P_n = Σ w cⁿ,
 
-and some 30 multiplications an entry give the moments at all scales of the interval.
+and some 30 power sums give the moments at all scales of the interval. A first look at the block finds d and μ, in
+float32: any entry and any origin would do, and these keep the digits. In a second look every thread adds up the powers
+of its own entries, and the threads' sums are put together once.
 
-**Errors.** Intervals have |δ| range(v) ≤ x = 2, and the series stops where e^{2x} x^{N+1}/(N+1)! < ε = 2⁻⁵³. Its terms
-add up to e^{|δc|} at most while their sum is e^{δc} ≥ e^{−|δc|}; the n-th carries (4n + 2m + 4)ε from its power and its
-coefficient, and Σ n|δc|ⁿ/n! = |δc|e^{|δc|}. So the m-th sum is right to e^{2x}(4x + 2m + 5)ε of Σ w e^{δu}|c|^m: 1e-13
-if all the weight lies at the far end of the range of v, a few ε otherwise. `power_sums` says what taking moments about
-v_d + μ costs.
+**Errors.** Intervals have |δc| ≤ x = `REACH` for every entry, and the series stops where e^{2x} x^N/N! ≤ ε = 2⁻⁵³. Its
+terms add up to e^{|δc|} at most while their sum is e^{δc} ≥ e^{−|δc|}; the n-th carries (4n + 2m + 4)ε from its power
+and its coefficient, and Σ n|δc|ⁿ/n! = |δc|e^{|δc|}. So the m-th sum is right to e^{2x}(4x + 2m + 5)ε of
+Σ w e^{δu}|c|^m: 1e-13 if all the weight lies at the far end of the range of v, a few ε otherwise. `power_sums` says
+what taking moments about v_d + μ costs.
 
-Sums over a tile about v_d + μ become moments about the tile's mean; tiles are merged by `pairwise.merge_states`, and so
-are blocks, in their order, so that results are bitwise repeatable (`merge_kernel`). What is merged is a state: a tuple
-whose order `merge_states` defines, stored and read by its index.
+All threads must take μ for the same number, or the powers and e^{δμ} would be about different origins. They would not
+if products were contracted with the sums that follow them: a thread that adds its own product to another thread's would
+round the other one alone. So nothing is contracted here but what `tl.fma` says.
 
-Shapes: t tokens, b vocabulary entries of a block, S blocks, K scales.
+Sums over a block about v_d + μ become moments about the block's mean; blocks are merged by `moments.merge_states`, in
+their order, so that results are bitwise repeatable (`merge_kernel`). What is merged is a state: a tuple whose order
+`merge_states` defines, stored and read by its index.
+
+`kernel_sums` launches them.
 """
 
 # Triton's tuples know concatenation, not unpacking, and grow while a loop is unrolled.
@@ -28,103 +33,12 @@ Shapes: t tokens, b vocabulary entries of a block, S blocks, K scales.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from torch import Tensor
+from loopscope.kernels.language import Value, constant, constexpr, jit, tl
+from loopscope.readout.affine.moments import merge_states
 
-from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
-from loopscope.readout.affine.moments import LogMass, merge_states
-from loopscope.readout.affine.power_sums import DOMINANT, REACH, EvenNodes, EvenResult
-
-LEAST_ORDER = 3
-"""The kernels always take moments up to the third; their sums are needed for the second anyway."""
-
-MOST_POWERS = 32
-"""Reciprocals that the kernel is given: 27 terms at the most, four orders, to a multiple of `Shape.unroll`."""
-
-
-class Shape(NamedTuple):
-    """How the work is cut: scales of a program, entries of a tile, powers in an unrolled loop, warps."""
-
-    scales: int = 64
-    tile: int = 512
-    unroll: int = 4
-    warps: int = 1
-
-
-class KernelSums:
-    """Moments of some tokens at evenly spaced scales, a block of the vocabulary at a time."""
-
-    def __init__(self, v_y_t1: Tensor, nodes: EvenNodes, blocks: int, shape: Shape | None = None) -> None:
-        self._v_y_t, self._nodes = v_y_t1[:, 0].contiguous(), nodes
-        self._scales_K = nodes.scales(v_y_t1.device)
-        self._inverses = 1.0 / torch.arange(1, MOST_POWERS + 1, dtype=torch.float64, device=v_y_t1.device)
-        self._order, self._shape, self._added = max(nodes.order, LEAST_ORDER), shape or Shape(), 0
-        # z_d, v_d, others, mean and slope, then the central sums
-        sizes = (blocks, 5 + (self._order - 1), v_y_t1.shape[0], nodes.count)
-        self._states_BstK = torch.empty(sizes, dtype=torch.float64, device=v_y_t1.device)
-
-    def add(self, z0_tb: Tensor, v_tb: Tensor, _spread_t: Tensor | None = None) -> None:
-        """Takes in the next block, float64. The kernel finds the range of v by itself."""
-        if z0_tb.stride(1) != 1 or v_tb.stride(1) != 1:
-            z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
-        tokens, entries = z0_tb.shape
-        count, shape = self._nodes.count, self._shape
-        scales = -(-count // -(-count // shape.scales))  # as many programs, of nearly the same number
-        launch(
-            power_sums_kernel,
-            (-(-count // scales), tokens),
-            z0_tb,
-            z0_tb,
-            v_tb,
-            self._v_y_t,
-            self._scales_K,
-            self._inverses,
-            self._states_BstK[self._added],
-            tokens,
-            entries,
-            z0_tb.stride(0),
-            v_tb.stride(0),
-            warps=shape.warps,
-            fusion=True,
-            COUNT=count,
-            SCALES=scales,
-            NODES=power_of_two(scales),
-            ORDER=self._order,
-            STORED=self._states_BstK.shape[1],
-            REACH=REACH,
-            DOMINANT=DOMINANT,
-            UNROLL=shape.unroll,
-            TILE=shape.tile,
-        )
-        self._added += 1
-
-    def result(self) -> EvenResult:
-        """The blocks put together."""
-        blocks, stored, tokens, count = self._states_BstK.shape
-        masses = len(LogMass._fields)
-        out_stK = self._states_BstK.new_empty(masses + self._order, tokens, count)
-        nodes = min(128, power_of_two(count))
-        launch(
-            merge_kernel,
-            (-(-count // nodes), tokens),
-            out_stK,
-            self._states_BstK,
-            self._scales_K,
-            out_stK,
-            tokens,
-            warps=min(4, max(1, nodes // 32)),
-            BLOCKS=blocks,
-            COUNT=count,
-            NODES=nodes,
-            STORED=stored,
-            RESULTS=out_stK.shape[0],
-        )
-        derivatives_nt = out_stK[masses:]
-        every = self._nodes.places == tuple(range(count))
-        wanted = derivatives_nt if every else derivatives_nt[:, :, list(self._nodes.places)]
-        return EvenResult(LogMass(*out_stK[:masses]), wanted[: self._nodes.order], derivatives_nt[:, :, 0])
+_LOG2_E = constant(1.4426950408889634)
 
 
 @jit
@@ -132,8 +46,9 @@ def power_sums_kernel(
     z0: Value,
     v: Value,
     v_y: Value,
+    least: Value,
+    most: Value,
     scales: Value,
-    inverses: Value,
     states: Value,
     tokens: Value,
     entries: Value,
@@ -146,7 +61,10 @@ def power_sums_kernel(
     STORED: constexpr,
     REACH: constexpr,
     DOMINANT: constexpr,
-    UNROLL: constexpr,
+    TERMS: constexpr,
+    ROWS: constexpr,
+    LINES: constexpr,
+    LANES: constexpr,
     TILE: constexpr,
 ) -> None:
     """One token's state over one block of the vocabulary at SCALES scales."""
@@ -154,85 +72,227 @@ def power_sums_kernel(
     token = tl.program_id(1)
     place = tl.arange(0, NODES)
     length = tl.minimum(SCALES, COUNT - first)
-    inside = place < length
-    alpha = tl.load(scales + first + place, mask=inside, other=0.0)
-    step = tl.load(scales + 1)
+    scales += first
+    alpha = tl.load(scales + place, mask=place < length, other=0.0)
+    step = 1.0 / (COUNT - 1)
     target = tl.load(v_y + token)
+    low_v = tl.load(least + token)
+    high_v = tl.load(most + token)
     z0 += token.to(tl.int64) * z0_stride
     v += token.to(tl.int64) * v_stride
-
-    none = tl.zeros([NODES], dtype=tl.float64)
-    state = _nothing(NODES)
-    for start in range(0, entries, TILE):
-        at = start + tl.arange(0, TILE)
-        live = at < entries
-        z = tl.load(z0 + at, mask=live, other=-float("inf"))
-        d = tl.load(v + at, mask=live, other=0.0)
-        spread = tl.max(tl.where(live, d, -float("inf")), 0) - tl.min(tl.where(live, d, float("inf")), 0)
-        size = 1 + tl.minimum(2.0 * REACH / tl.maximum(spread * step, 1e-6), SCALES - 1.0).to(tl.int32)
-        reach = 0.5 * (size - 1) * step * spread
-        powers = ORDER + tl.where(reach > 0.5, 27, tl.where(reach > 0.05, 16, tl.where(reach > 0.0, 10, 1)))
-
-        z_b, v_b, mu = none, none, none
-        s0, s1, s2, s3, s4 = none, none, none, none, none
-        for interval in range(0, (length + size - 1) // size):
-            low = interval * size
-            high = tl.minimum(low + size, length)
-            centre = 0.5 * (tl.load(scales + first + low) + tl.load(scales + first + high - 1))
-            key = z + centre * d
-            best = tl.min(tl.where(key == tl.max(key, 0), at, entries), 0)
-            z_d = tl.sum(tl.where(at == best, z, 0.0), 0)
-            v_d = tl.sum(tl.where(at == best, d, 0.0), 0)
-            u = tl.where(live, d - v_d, 0.0)
-            w = tl.where(at == best, 0.0, tl.exp((z - z_d) + centre * u))
-            mass = tl.sum(w, 0)
-            origin = tl.where(mass > DOMINANT, tl.sum(w * u, 0) / (1.0 + mass), 0.0)
-            c = u - origin
+    out = states + token * COUNT + first + place
+    # No entry is farther from an origin than the range of v, and mostly none is nearly as far.
+    wide = high_v - low_v
+    far = 0.75 * wide
+    low = 0
+    while low < length:
+        size = 1 + tl.minimum(2.0 * REACH / tl.maximum(far * step, 1e-6), length - low - 1.0).to(tl.int32)
+        high = low + size
+        centre = 0.5 * (tl.load(scales + low) + tl.load(scales + high - 1))
+        z_d, v_d, best, origin = _centred(z0, v, entries, centre, low_v, high_v, DOMINANT, LINES, LANES)
+        farthest = tl.maximum(high_v - (v_d + origin), (v_d + origin) - low_v)
+        if (0.5 * (size - 1) * step * farthest > REACH) & (far < wide):
+            far = wide
+        else:
             these = (place >= low) & (place < high)
             away = tl.where(these, alpha - centre, 0.0)
-            # δⁿ/n! for the power at hand, and for the ones before it: what it adds to the sums of w, wc, wc², …
-            e0, e1, e2, e3, e4 = none + 1.0, none, none, none, none
-            t0, t1, t2, t3, t4 = none, none, none, none, none
-            for n in range(0, powers, UNROLL):
-                for k in tl.static_range(UNROLL):
-                    power = tl.sum(w, 0)
-                    t0 += power * e0
-                    t1 += power * e1
-                    t2 += power * e2
-                    t3 += power * e3
-                    if ORDER >= 4:
-                        t4 += power * e4
-                        e4 = e3
-                    e3 = e2
-                    e2 = e1
-                    e1 = e0
-                    e0 = e0 * away * tl.load(inverses + n + k)
-                    w = w * c
-            grow = tl.exp(away * origin)
-            z_b, v_b, mu = tl.where(these, z_d, z_b), tl.where(these, v_d, v_b), tl.where(these, origin, mu)
-            s0 = tl.where(these, t0 * grow, s0)
-            s1 = tl.where(these, t1 * grow, s1)
-            s2 = tl.where(these, t2 * grow, s2)
-            s3 = tl.where(these, t3 * grow, s3)
-            s4 = tl.where(these, t4 * grow, s4)
+            sums = _power_sums(z0, v, entries, centre, z_d, v_d, best, origin, size > 1, TERMS + ORDER, ROWS, TILE)
+            found = _moments(sums, away, z_d, v_d, origin, target, TERMS, ORDER)
+            for slot in tl.static_range(STORED):
+                tl.store(out + slot * tokens * COUNT, found[slot], mask=these)
+            low = high
 
-        mass_b = 1.0 + s0
-        s1 = s1 - mu
-        s2 = s2 + mu * mu
-        s3 = s3 - mu * mu * mu
-        m = s1 / mass_b
-        second_b = tl.maximum(s2 - m * s1, 0.0)
-        third_b = s3 - 3.0 * m * s2 + 2.0 * m * m * s1
-        fourth_b = none
+
+@jit
+def _centred(
+    z0: Value,
+    v: Value,
+    entries: Value,
+    centre: Value,
+    low_v: Value,
+    high_v: Value,
+    DOMINANT: constexpr,
+    LINES: constexpr,
+    LANES: constexpr,
+) -> Any:
+    """The likeliest entry d at a scale, its place, and an origin near the mean of u: in float32, as any will do."""
+    at = LANES * tl.arange(0, LINES)[:, None] + tl.arange(0, LANES)[None, :]
+    lane = tl.arange(0, LANES)
+    middle = 0.5 * (low_v + high_v)
+    base = tl.load(z0)
+    slope = centre.to(tl.float32) * _LOG2_E
+    top = tl.full([LANES], -1e30, dtype=tl.float32)
+    where = lane * 0
+    mass = tl.zeros([LANES], dtype=tl.float32)
+    total = tl.zeros([LANES], dtype=tl.float32)
+    for start in range(0, entries, LINES * LANES):
+        live = start + at < entries
+        d = (tl.load(v + start + at, mask=live, other=0.0) - middle).to(tl.float32)
+        z = (tl.load(z0 + start + at, mask=live, other=0.0) - base).to(tl.float32)
+        key = tl.where(live, tl.fma(d, slope, z * _LOG2_E), -1e30)
+        highest = tl.maximum(top, tl.max(key, 0))
+        where = tl.where(highest > top, start, where)
+        keep = tl.exp2(top - highest)
+        w = tl.exp2(key - highest[None, :])
+        mass = tl.fma(mass, keep, tl.sum(w, 0))
+        total = tl.fma(total, keep, tl.sum(w * d, 0))
+        top = highest
+    highest = tl.max(top, 0)
+    keep = tl.exp2(top - highest)
+    whole = tl.sum(mass * keep, 0)
+    mean = middle + (tl.sum(total * keep, 0) / whole).to(tl.float64)
+    # One lane with the highest has it in the lines that it last took a higher one from.
+    found = tl.min(tl.where(top == highest, lane, LANES - 1), 0)
+    start = tl.min(tl.where(lane == found, where, entries), 0) + found
+    line = tl.arange(0, LINES)
+    live = start + LANES * line < entries
+    d = (tl.load(v + start + LANES * line, mask=live, other=0.0) - middle).to(tl.float32)
+    z = (tl.load(z0 + start + LANES * line, mask=live, other=0.0) - base).to(tl.float32)
+    key = tl.where(live, tl.fma(d, slope, z * _LOG2_E), -1e30)
+    best = start + LANES * tl.min(tl.where(key == tl.max(key, 0), line, 0 * line + LINES - 1), 0)
+    best = tl.minimum(best, entries - 1)
+    z_d = tl.load(z0 + best)
+    v_d = tl.load(v + best)
+    mean = tl.minimum(tl.maximum(mean, low_v), high_v)
+    return z_d, v_d, best, tl.where(whole > DOMINANT + 1.0, mean - v_d, 0.0)
+
+
+@jit
+def _power_sums(
+    z0: Value,
+    v: Value,
+    entries: Value,
+    centre: Value,
+    z_d: Value,
+    v_d: Value,
+    best: Value,
+    origin: Value,
+    several: Value,
+    POWERS: constexpr,
+    ROWS: constexpr,
+    TILE: constexpr,
+) -> Any:
+    """Σ w cⁿ without the entry d, n < POWERS: every thread adds up its own entries, and all add up once.
+
+    Two entries at a time keep a thread busy while it waits for the steps of an exponential.
+    """
+    one = tl.arange(0, TILE)
+    two = one + TILE
+    sums = ()
+    for _ in tl.static_range(POWERS):
+        sums = sums + (tl.zeros([TILE], dtype=tl.float64),)
+    d_one, z_one = tl.load(v + one, mask=one < entries, other=v_d), tl.load(z0 + one, mask=one < entries, other=z_d)
+    d_two, z_two = tl.load(v + two, mask=two < entries, other=v_d), tl.load(z0 + two, mask=two < entries, other=z_d)
+    for _ in range(0, entries, 2 * TILE):
+        # A place beyond the block weighs nothing, and its powers are finite.
+        u_one, u_two = d_one - v_d, d_two - v_d
+        x_one, x_two = tl.fma(u_one, centre, z_one - z_d), tl.fma(u_two, centre, z_two - z_d)
+        weighs_one, weighs_two = (one < entries) & (one != best), (two < entries) & (two != best)
+        one += 2 * TILE
+        two += 2 * TILE
+        d_one, z_one = tl.load(v + one, mask=one < entries, other=v_d), tl.load(z0 + one, mask=one < entries, other=z_d)
+        d_two, z_two = tl.load(v + two, mask=two < entries, other=v_d), tl.load(z0 + two, mask=two < entries, other=z_d)
+        w_one, w_two = tl.where(weighs_one, _exp(x_one), 0.0), tl.where(weighs_two, _exp(x_two), 0.0)
+        sums = _added(sums, w_one, u_one - origin, several, POWERS, ROWS)
+        sums = _added(sums, w_two, u_two - origin, several, POWERS, ROWS)
+    whole = ()
+    for n in tl.static_range(POWERS):
+        whole = whole + (tl.sum(sums[n], 0),)
+    return whole
+
+
+@jit
+def _added(sums: Value, w: Value, c: Value, several: Value, POWERS: constexpr, ROWS: constexpr) -> Any:
+    """Sums with w cⁿ added to the n-th; beyond the first ROWS only for several scales, whose span bounds |c|."""
+    square = c * c
+    cube = square * c
+    row = (w,)
+    for i in tl.static_range(ROWS - 1):
+        row = row + (row[i] * c,)
+    factor = tl.where(several, cube * cube, 0.0)
+    column = factor
+    added = ()
+    for i in tl.static_range(ROWS):
+        added = added + (sums[i] + row[i],)
+    for j in tl.static_range(1, (POWERS + ROWS - 1) // ROWS):
+        for i in tl.static_range(ROWS):
+            if j * ROWS + i < POWERS:
+                added = added + (tl.fma(row[i], column, sums[j * ROWS + i]),)
+        column = column * factor
+    return added
+
+
+@jit
+def _exp(x: Value) -> Any:
+    """e^x to a unit of rounding, 0 below −708; without a branch, so that two of them run side by side.
+
+    With k the integer next to x/log 2, e^x = 2^k e^r and |r| ≤ log(2)/2. There e^r = 1 + r + r² q(r) to 2e-17, with q
+    the polynomial of degree 9 that interpolates at Chebyshev's nodes.
+    """
+    big = tl.full([], 6755399441055744.0, tl.float64)  # 1.5·2⁵²: what is added to it is rounded to an integer
+    shifted = tl.fma(x, tl.full([], 1.4426950408889634, tl.float64), big)
+    k = shifted - big
+    r = tl.fma(k, tl.full([], -0.6931467056274414, tl.float64), x)
+    r = tl.fma(k, tl.full([], -4.7493250390316726e-07, tl.float64), r)
+    q = tl.full([], 2.510038549551032e-08, tl.float64)
+    q = tl.fma(q, r, tl.full([], 2.7620088445409746e-07, tl.float64))
+    q = tl.fma(q, r, tl.full([], 2.7557268459997064e-06, tl.float64))
+    q = tl.fma(q, r, tl.full([], 2.4801521295954376e-05, tl.float64))
+    q = tl.fma(q, r, tl.full([], 0.00019841269863053618, tl.float64))
+    q = tl.fma(q, r, tl.full([], 0.0013888888917213717, tl.float64))
+    q = tl.fma(q, r, tl.full([], 0.008333333333330062, tl.float64))
+    q = tl.fma(q, r, tl.full([], 0.04166666666662413, tl.float64))
+    q = tl.fma(q, r, tl.full([], 0.16666666666666669, tl.float64))
+    q = tl.fma(q, r, tl.full([], 0.5, tl.float64))
+    q = tl.fma(q, r, tl.full([], 1.0, tl.float64))
+    q = tl.fma(q, r, tl.full([], 1.0, tl.float64))
+    bits = q.to(tl.int64, bitcast=True) + (shifted.to(tl.int64, bitcast=True) << 52)
+    return tl.where(x < -708.0, 0.0, bits.to(tl.float64, bitcast=True))
+
+
+@jit
+def _moments(
+    sums: Value,
+    away: Value,
+    z_d: Value,
+    v_d: Value,
+    origin: Value,
+    target: Value,
+    TERMS: constexpr,
+    ORDER: constexpr,
+) -> Any:
+    """The state at the scales that lie `away` from the centre, from power sums."""
+    s0, s1, s2, s3, s4 = away * 0.0, away * 0.0, away * 0.0, away * 0.0, away * 0.0
+    e = s0 + 1.0
+    for n in tl.static_range(TERMS):
+        s0 = tl.fma(e, sums[n], s0)
+        s1 = tl.fma(e, sums[n + 1], s1)
+        s2 = tl.fma(e, sums[n + 2], s2)
+        s3 = tl.fma(e, sums[n + 3], s3)
         if ORDER >= 4:
-            fourth_b = (s4 + (mu * mu) * (mu * mu)) - 4.0 * m * s3 + 6.0 * m * m * s2 - 3.0 * m * m * m * s1
-        slope_b = mass_b * ((target - v_b) - mu) - s1
-        tile = (z_b, v_b, s0, mu + m, slope_b, second_b, third_b, fourth_b)
-        state = merge_states(state, tile, alpha)
-
-    out = states + token * COUNT + first + place
-    for slot in tl.static_range(STORED):
-        tl.store(out + slot * tokens * COUNT, state[slot], mask=inside)
+            s4 = tl.fma(e, sums[n + 4], s4)
+        e = e * (away * (1.0 / (n + 1)))
+    grow = tl.exp(away * origin)
+    others = s0 * grow
+    mass = 1.0 + others
+    s1 = s1 * grow - origin
+    s2 = s2 * grow + origin * origin
+    s3 = s3 * grow - origin * origin * origin
+    m = s1 / mass
+    fourth = s0
+    if ORDER >= 4:
+        s4 = s4 * grow + (origin * origin) * (origin * origin)
+        fourth = s4 - 4.0 * m * s3 + 6.0 * m * m * s2 - 3.0 * m * m * m * s1
+    return (
+        z_d + away * 0.0,
+        v_d + away * 0.0,
+        others,
+        origin + m,
+        mass * ((target - v_d) - origin) - s1,
+        tl.maximum(s2 - m * s1, 0.0),
+        s3 - 3.0 * m * s2 + 2.0 * m * m * s1,
+        fourth,
+    )
 
 
 @jit

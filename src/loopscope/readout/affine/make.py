@@ -19,7 +19,7 @@ from loopscope.readout.checks import (
     as_integers,
     as_readout_dtype,
     as_targets,
-    require_finite,
+    require_all_finite,
     require_floating,
     require_matrix,
     require_same_shape,
@@ -127,9 +127,8 @@ def affine_path_from_states(
                 f"{head_weight.shape[0]} vocabulary entries."
             )
     if check:
-        for name, given in (("head_bias", head_bias), ("h", h), ("h_plus", h_plus)):
-            if given is not None:
-                require_finite(name, given)
+        given = {"head_bias": head_bias, "h": h, "h_plus": h_plus}
+        require_all_finite({name: tensor for name, tensor in given.items() if tensor is not None})
     source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
     targets_T = as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets
     fused = None

@@ -31,6 +31,7 @@ Shapes: t tokens, c of them at a time, b vocabulary entries, K scales, k of one 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -63,9 +64,20 @@ class EvenNodes:
         """The distance of two scales."""
         return 1.0 / (self.count - 1)
 
+    @property
+    def everywhere(self) -> bool:
+        """Whether moments are wanted at all scales."""
+        return self.places == tuple(range(self.count))
+
     def scales(self, device: torch.device) -> Tensor:
-        """All scales, float64 [K]."""
-        return torch.arange(self.count, dtype=torch.float64, device=device) / (self.count - 1)
+        """All scales, float64 [K]; not to be written to."""
+        return _scales(self.count, device)
+
+
+@functools.lru_cache(maxsize=64)
+def _scales(count: int, device: torch.device) -> Tensor:
+    """On a device, made there once."""
+    return torch.arange(count, dtype=torch.float64, device=device) / (count - 1)
 
 
 class EvenSums(NamedTuple):

@@ -28,7 +28,7 @@ def interpreted():
 def launches(monkeypatch):
     """The names of the kernels launched."""
     names = []
-    module = importlib.import_module("loopscope.readout.affine.fp64_kernels")
+    module = importlib.import_module("loopscope.readout.affine.kernel_sums")
 
     def counted(kernel, *arguments, launch=module.launch, **options):
         names.append(kernel.fn.__name__)
