@@ -51,7 +51,7 @@ WAYS = {
     "random loops": Way(losses.random_loops, ((1, 4.0), (4, 6.0), (3, 6.0))),
     "fixed point": Way(losses.fixed_point, (0.05, 0.5, 5.0)),
     "Jacobian": Way(losses.jacobian, (0.1, 1.0, 10.0)),
-    "geometry": Way(losses.geometry, ((6.0, 0.1, 0.9), (3.0, 0.1, 0.9), (3.0, 0.5, 0.7))),
+    "geometry": Way(losses.geometry, ((6.0, 4.0), (4.0, 8.0), (8.0, 8.0))),
 }
 
 

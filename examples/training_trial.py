@@ -64,7 +64,7 @@ class Size:
 SIZES = {
     "tiny": Size(16, 32, 1, 1, stories=1, documents=2, steps=3, apart=100),
     "small": Size(64, 192, 2, 2, stories=1, documents=8, steps=240, apart=1920),
-    "large": Size(128, 384, 2, 4, stories=1, documents=64, steps=500, apart=1_000_000),
+    "large": Size(128, 384, 2, 4, stories=1, documents=32, steps=1000, apart=1_000_000),
 }
 
 

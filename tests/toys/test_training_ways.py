@@ -39,7 +39,7 @@ SETTINGS = {
     ways.random_loops: (2, 5.0),
     ways.fixed_point: 0.1,
     ways.jacobian: 0.1,
-    ways.geometry: (1.0, 0.1, 0.9),
+    ways.geometry: (1.0, 2.0),
 }
 
 
@@ -63,7 +63,7 @@ def test_the_weights_of_all_depths_are_those_of_a_sum(make_step) -> None:
 
 
 def test_the_geometry_loss_comes_in_later_and_leaves_the_trained_depth_alone(make_step) -> None:
-    growing = (3.0, 0.1, 0.9)
+    growing = (3.0, 2.0)
     early, late = make_step(progress=0.1), make_step()
     expected = ways.gate(make_step(), ways.ENTROPY)
     torch.testing.assert_close(ways.geometry(early, growing), expected, rtol=0.0, atol=0.0)
@@ -111,13 +111,13 @@ def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
     for row in ("| last depth | — |", "| geometry | 4→5 |", "| geometry | 15→16 |", "the goal: "):
         assert row in third
     results = json.loads((tmp_path / "a" / "results.json").read_text())
-    assert set(results) == {f"{way}, seed {seed}" for way in ("last depth", "geometry 6, 0.1, 0.9") for seed in (0, 1)}
+    assert set(results) == {f"{way}, seed {seed}" for way in ("last depth", "geometry 6, 4") for seed in (0, 1)}
     assert all(len(entry["utility"]) == 16 and len(entry["updates"]) == 5 for entry in results.values())
 
     run("b", "--ways", "geometry", "--seeds", "1", "--watch", "2")
     watched = json.loads((tmp_path / "b" / "results.json").read_text())
     assert (
-        watched["geometry 6, 0.1, 0.9, seed 1"]["utility"] == results["geometry 6, 0.1, 0.9, seed 1"]["utility"]
+        watched["geometry 6, 4, seed 1"]["utility"] == results["geometry 6, 4, seed 1"]["utility"]
     )  # another process, unwatched
     (log,) = (tmp_path / "b").glob("*.jsonl")
     assert {json.loads(line).get("step") for line in log.read_text().splitlines()[1:]} == {2}

@@ -21,9 +21,11 @@ from loopscope.training_losses import fixed_point_loss, geometry_loss, jacobian_
 
 REACH = 4
 """Loop counts up to so many times the trained depth are drawn."""
-DRAWN, LOOPS = 6, 4
+DRAWN, LOOPS = 5, 4
 """The geometry loss draws depths up to so many times the trained one; gradients go through so many loops there."""
-ENTROPY = 0.05
+BEGINS, WHOLE = 0.1, 0.9
+"""Shares of the training at which its weight begins to grow and is whole."""
+ENTROPY = 0.1
 """β of the gate's objective below the geometry loss."""
 SPREAD = 0.5
 """σ of the log-normal rate of drawn loop counts, as Huginn's."""
@@ -115,22 +117,22 @@ def jacobian(step: Step, weight: float) -> Tensor:
     return loss + weight * jacobian_penalty(loop, walk.state, step.asked.batch.attention_mask, step.generator)
 
 
-def geometry(step: Step, setting: tuple[float, float, float]) -> Tensor:
+def geometry(step: Step, setting: tuple[float, float]) -> Tensor:
     """Ouro's objective, and so much of `geometry_loss` of the way from the trained depth to a drawn one beyond it.
 
     The straight way from H_T to H_t, all loops between in one, is asked to gain: so a state that has drifted is drawn
     back to where it was trained, which does not follow from asking it of one update after the other. Gradients go
-    through the last `LOOPS` loops alone, so that far depths cost little. The weight grows between two shares of the
-    training: before the model has learnt something to keep, the loss is in the way.
+    through the last `LOOPS` loops alone, so that far depths cost little. The weight grows from `BEGINS` to `WHOLE`:
+    before the model has learnt something to keep, the loss is in the way.
 
     Args:
         step: the step.
-        setting: the weight, and the shares of the training at which it begins to grow and is whole.
+        setting: the weight, and the margin of `geometry_loss`.
     """
-    weight, begins, full = setting
+    weight, margin = setting
     walk = step.walk()
     loss = gate(step, ENTROPY, walk)
-    weight *= min(1.0, max(0.0, (step.progress - begins) / (full - begins)))
+    weight *= min(1.0, max(0.0, (step.progress - BEGINS) / (WHOLE - BEGINS)))
     if not weight:
         return loss
     anchor = walk.state.detach()
@@ -139,4 +141,4 @@ def geometry(step: Step, setting: tuple[float, float, float]) -> Tensor:
         beyond.to(drawn - LOOPS)
     beyond.to(drawn)
     found = update_geometry(step.model.readout, anchor, beyond.state, step.asked.targets, step.asked.weights)
-    return loss + weight * geometry_loss(found)
+    return loss + weight * geometry_loss(found, margin)
