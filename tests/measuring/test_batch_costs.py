@@ -46,7 +46,7 @@ def test_timings_that_scatter_say_so() -> None:
     times = np.array([0.02 + 1e-4 * size.terms[1] for size in sizes]) * np.exp(0.1 * draw.standard_normal(40))
     assert 0.07 < left_out_error([Timed(sizes, times.tolist())]) < 0.15
     whole = float(Fit.of(sizes, times).seconds(sizes).sum())
-    assert whole == pytest.approx(times.sum(), rel=0.05), "single errors average out"
+    assert whole == pytest.approx(times.sum(), rel=1e-6), "single errors average out"
 
 
 def test_one_timing_has_a_rate_and_no_error() -> None:

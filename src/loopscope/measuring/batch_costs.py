@@ -102,7 +102,7 @@ class Fit:
 
     @classmethod
     def of(cls, sizes: Sequence[Size], seconds: Sequence[float], *, tokens_alone: bool = False) -> Fit:
-        """Least squares of relative errors over the terms that come out positive.
+        """Least squares of relative errors over the terms that come out positive, scaled to what all took together.
 
         By `tokens_alone` where only parts of batches were timed: what does not grow with a part grows with the whole.
 
@@ -123,6 +123,7 @@ class Fit:
             if (solved > 0).all() and error < 0.8 * least - 1e-12:
                 found, least = np.zeros(4), error
                 found[list(chosen)] = solved
+        found *= times.sum() / (terms @ found).sum()  # relative errors weigh the short ones; a total must not
         return cls(*(float(f"{value:.12g}") for value in found))
 
     def seconds(self, sizes: Sequence[Size]) -> Floats:
