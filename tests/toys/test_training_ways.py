@@ -67,8 +67,8 @@ def test_the_geometry_loss_comes_in_later_and_leaves_the_trained_depth_alone(mak
     early, late = make_step(progress=0.1), make_step()
     expected = ways.gate(make_step(), ways.ENTROPY)
     torch.testing.assert_close(ways.geometry(early, growing), expected, rtol=0.0, atol=0.0)
-    added = ways.geometry(late, growing) - expected
-    assert added.item() > 0
+    added, more = (ways.geometry(make_step(), (3.0, margin)) - expected for margin in (2.0, 8.0))
+    assert more.item() > added.item() > 0
     embedding = late.model.model.embed_tokens.weight  # read by the loops up to the trained depth, and by none beyond
     (gradient,) = torch.autograd.grad(ways.geometry(make_step(), growing), embedding)
     (alone,) = torch.autograd.grad(ways.gate(make_step(), ways.ENTROPY), embedding)
