@@ -175,9 +175,10 @@ class HeadLogits(LogitSource):
         with full_precision_products():
             if not self._in_parts:
                 return states_nD @ weight_bD.T
-            total_nb = torch.zeros(states_nD.shape[0], weight_bD.shape[0], dtype=torch.float64)
-            for part in blocks(states_nD.shape[1], SUMMED):
-                total_nb += states_nD[:, part] @ weight_bD[:, part].T
+            parts = (states_nD[:, part] @ weight_bD[:, part].T for part in blocks(states_nD.shape[1], SUMMED))
+            total_nb = next(parts).double()
+            for part_nb in parts:
+                total_nb += part_nb
             return total_nb
 
     def states(self, rows: slice) -> StateView:
