@@ -365,6 +365,12 @@ LLAMA = {
 
 
 @pytest.fixture(scope="session")
+def llama_config():
+    """What a checkpoint of a small Llama says of itself; layers of other names are told by `architectures`."""
+    return dict(LLAMA)
+
+
+@pytest.fixture(scope="session")
 def model_of(golden_model, randomise):
     """A small model of a family, or with "loop" a Llama with a layer that is looped: `model_of(family, dtype)`."""
 

@@ -18,25 +18,16 @@ from loopscope.readout.general.taylor import Series
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
 NONLINEAR = FAMILIES[1:]
 ROWS = [[5, 9, 1, 60, 33, 2, 17], [7, 8, 30, 4]]
-QWEN = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 256,
-    "rope_theta": 1e4,
-    "tie_word_embeddings": True,
-}
 
 
 @pytest.fixture(scope="module")
-def model_of(golden_model, randomise):
+def model_of(golden_model, randomise, llama_config):
+    qwen = llama_config | {"architectures": ["Qwen2ForCausalLM"]}
+
     def build(family, *, dtype=torch.float32, prepare=True):
         if family != "loop":
             return golden_model(family, dtype=dtype, prepare=prepare)
-        model = randomise(LayerLoop(LayerLoopConfig.from_json(QWEN, (1, 2)))).to(dtype)
+        model = randomise(LayerLoop(LayerLoopConfig.from_json(qwen, (1, 2)))).to(dtype)
         if prepare:
             model.prepare()
         return model
