@@ -7,8 +7,8 @@ each with `loopscope.measure` on held-out stories, to four times the trained dep
 is there, and the same command goes on where it stopped. `--tune` trains every setting of every way, from another seed,
 measures on validation stories, and the same folder then uses the best of each. `--jobs 8` trains eight models at a
 time, also on one GPU, which a model this small leaves mostly idle: `--size large --device cuda --jobs 8`. `--watch 40`
-follows every training with `loopscope.Monitor`, on validation stories, into a file beside its run. One training is in
-training_trial.py, beside this.
+follows every training with `loopscope.Monitor`, on validation stories, into a file beside its run. `--show FILE` trains
+nothing and prints what a results.json or tuning.json holds. One training is in training_trial.py, beside this.
 """
 
 from __future__ import annotations
@@ -78,13 +78,17 @@ class Results:
             self.held[one.name] = made
             text = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(self.held.items()))
             write_atomically(self.path, f"{{\n{text}\n}}\n".encode())
-            at, beyond = made["utility"][DEPTH - 1], min(made["utility"][DEPTH:])
-            print(
-                f"{one.way} {shown(one.setting)}, seed {one.seed}: utility at {DEPTH} {at:.4f}, worst beyond "
-                f"{beyond - at:+.4f}, {made['seconds']:.0f} s ({made['core_seconds']:.0f} s of a core)",
-                flush=True,
-            )
+            print(in_a_line(made), flush=True)
         return [self.held[one.name] for one in trials]
+
+
+def in_a_line(entry: dict[str, Any]) -> str:
+    """What one training gave and cost."""
+    at, beyond = entry["utility"][DEPTH - 1], min(entry["utility"][DEPTH:])
+    return (
+        f"{entry['way']} {shown(entry['setting'])}, seed {entry['seed']}: utility at {DEPTH} {at:.4f}, worst beyond "
+        f"{beyond - at:+.4f}, {entry['seconds']:.0f} s ({entry['core_seconds']:.0f} s of a core)"
+    )
 
 
 def _all_of(trials: list[Trial], jobs: int) -> Iterator[tuple[Trial, dict[str, Any]]]:
@@ -128,7 +132,7 @@ def worst_beyond(utility_SL: np.ndarray) -> np.ndarray:
 
 
 def show(results: dict[str, list[dict[str, Any]]]) -> None:
-    """Both tables as Markdown, and which way reaches the goal."""
+    """Both tables as Markdown, which way reaches the goal, and what all of it cost."""
     found = {name: utilities(entries) for name, entries in results.items()}
     best = max(found, key=lambda name: found[name][:, DEPTH - 1].mean())
     top = found[best][:, DEPTH - 1]
@@ -165,17 +169,51 @@ def show(results: dict[str, list[dict[str, Any]]]) -> None:
         loss = float(worst_beyond(utility).mean())
         reached = "reaches" if behind <= 1 and loss >= 0 else "misses"
         print(f"{name} {reached} the goal: {behind:.2f}% behind {best}, {loss:+.4f} at its worst beyond depth {DEPTH}")
+    every = [entry for entries in results.values() for entry in entries]
+    minutes = [sum(entry[key] for entry in every) / 60 for key in ("seconds", "core_seconds", "measuring")]
+    tokens, times = np.mean([entry["tokens"] for entry in every]), [round(entry["seconds"]) for entry in every]
+    print(f"\n{len(every)} trainings of {tokens / 1000:,.0f} thousand tokens, {min(times)} to {max(times)} s each")
+    print(f"added up: {minutes[0]:.1f} minutes, {minutes[1]:.1f} of a core; {minutes[2]:.1f} minutes of measuring")
 
 
 def tune(kept: Results, options: argparse.Namespace) -> None:
     """Every setting of every way on validation stories, and the best of each way."""
     every = [(name, setting) for name in options.ways for setting in WAYS[name].settings]
-    found = kept.add([trial(*one, TUNING_SEED, "validation", options) for one in every], options.jobs)
-    for (name, setting), entry in zip(every, found, strict=True):
-        utility = entry["utility"]
-        print(f"{name} {shown(setting)}: at {DEPTH} {utility[DEPTH - 1]:.4f}, lowest from there on {lowest(entry):.4f}")
-    for name in options.ways:
+    show_tuned(kept, kept.add([trial(*one, TUNING_SEED, "validation", options) for one in every], options.jobs))
+
+
+def show_tuned(kept: Results, entries: list[dict[str, Any]]) -> None:
+    """What every setting gave, and which is chosen."""
+    print(f"\n| way | setting | steps × documents | utility at {DEPTH} | worst beyond − at {DEPTH} | seconds |")
+    print("| :--- | :--- |" + " ---: |" * 4)
+    for entry in entries:
+        utility, size = utilities([entry]), entry["size"]
+        cells = [
+            entry["way"], shown(entry["setting"]), f"{size['steps']:,} × {size['documents']}",
+            f"{utility[0, DEPTH - 1]:.4f}", f"{worst_beyond(utility)[0]:+.4f}", f"{entry['seconds']:.0f}",
+        ]  # fmt: skip
+        print("| " + " | ".join(cells) + " |")
+    print()
+    for name in by_way(entries):
         print(f"{name}: {shown(chosen(name, kept))} is chosen", flush=True)
+
+
+def by_way(entries: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Results by the name of the way, in the order in which the ways come up."""
+    return {
+        name: [entry for entry in entries if entry["way"] == name] for name in dict.fromkeys(e["way"] for e in entries)
+    }
+
+
+def show_kept(path: Path) -> None:
+    """What a file of results holds: of tests both tables, of settings that were tried what each gave."""
+    kept = Results(path)
+    entries = sorted(kept.held.values(), key=lambda entry: (list(WAYS).index(entry["way"]), entry["seed"]))
+    print(*map(in_a_line, entries), sep="\n")
+    if any(entry["updates"] for entry in entries):
+        show(by_way(entries))
+    else:
+        show_tuned(kept, entries)
 
 
 def lowest(entry: dict[str, Any]) -> float:
@@ -209,8 +247,14 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--watch", type=int, default=0, help="follow each training every so many steps")
     parser.add_argument("--tune", action="store_true", help="try every setting on validation stories instead")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="print what a file of results holds, train nothing")
     parser.add_argument("--keep", default="training-experiment", help="folder of texts, results and runs")
     options = parser.parse_args(arguments)
+    if options.show:
+        if not options.show.is_file():
+            parser.error(f"--show: there is no file {options.show}")
+        show_kept(options.show)
+        return
     options.size = SIZES[options.size]
     if options.steps:
         options.size = replace(options.size, steps=options.steps)
@@ -222,10 +266,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     settings = {name: chosen(name, tuned) for name in options.ways}
     trials = [trial(name, settings[name], seed, "test", options) for seed in options.seeds for name in options.ways]
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in options.ways}
-    for entry in Results(folder / "results.json").add(trials, options.jobs):
-        found[entry["way"]].append(entry)
-    show(found)
+    show(by_way(Results(folder / "results.json").add(trials, options.jobs)))
 
 
 if __name__ == "__main__":

@@ -2,16 +2,14 @@
 
 Left: utility by depth, a line for each seed and a thick one for their mean. Right: what each way loses beyond the
 trained depth over what it costs there, a point for each seed. From training_experiment.json (a CPU, small) and
-training_experiment_h200.json (large) beside this file, each `results.json` of examples/training_experiment.py. A way
-that was trained from the tuning seed alone comes from training_experiment_h200_tuning.json, dashed and hollow, and is
-held against the best way there.
+training_experiment_h200.json (large) beside this file, each `results.json` of examples/training_experiment.py, whose
+`--show FILE` prints the tables of the page.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
@@ -37,41 +35,24 @@ COLOURS = {
 def main() -> None:
     """Draw every picture."""
     for results, picture in PICTURES.items():
-        draw(FOLDER / f"{results}.json", FOLDER / f"{results}_tuning.json", IMAGES / f"{picture}.png")
+        draw(FOLDER / f"{results}.json", IMAGES / f"{picture}.png")
 
 
-def utilities(results: Path, name: str) -> np.ndarray:
-    """Of a way, by seed (of several settings the best) and depth; no rows where it was not trained."""
-    entries = json.loads(results.read_text()).values() if results.exists() else []
-    found = [entry for entry in entries if entry["way"] == name]
-    best = {seed: max((e for e in found if e["seed"] == seed), key=_at_depth) for seed in {e["seed"] for e in found}}
-    return np.array([entry["utility"] for entry in best.values()]).reshape(-1, 4 * DEPTH)
-
-
-def _at_depth(entry: dict[str, Any]) -> float:
-    return float(entry["utility"][DEPTH - 1])
-
-
-def draw(results: Path, tuning: Path, picture: Path) -> None:
+def draw(results: Path, picture: Path) -> None:
     """Both panels."""
-    found = {name: utilities(results, name) for name in COLOURS}
-    tuned = {name: utilities(tuning, name) for name in COLOURS}
-    top, best_tuned = (
-        max((utility[:, DEPTH - 1].mean() for utility in group.values() if len(utility)), default=np.nan)
-        for group in (found, tuned)
-    )
+    entries = json.loads(results.read_text()).values()
+    found = {name: np.array([entry["utility"] for entry in entries if entry["way"] == name]) for name in COLOURS}
+    top = max(utility[:, DEPTH - 1].mean() for utility in found.values())
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.1), layout="constrained")
     depths = np.arange(1, 4 * DEPTH + 1)
     for name, colour in COLOURS.items():
-        alone = not len(found[name])
-        utility, best = (tuned[name], best_tuned) if alone else (found[name], top)
-        line, fill, label = ("--", "none", f"{name} (tuning seed)") if alone else ("-", colour, name)
+        utility = found[name]
         left.plot(depths, utility.T, color=colour, linewidth=0.5, alpha=0.5)
-        left.plot(depths, utility.mean(axis=0), line, color=colour, linewidth=1.8, zorder=3)
-        behind = 100 * (best - utility[:, DEPTH - 1]) / abs(best)
+        left.plot(depths, utility.mean(axis=0), color=colour, linewidth=1.8, zorder=3)
+        behind = 100 * (top - utility[:, DEPTH - 1]) / abs(top)
         lost = -(utility[:, DEPTH:] - utility[:, DEPTH - 1 :][:, :1]).min(axis=1)
-        points = {"color": colour, "markerfacecolor": fill, "markersize": 5, "alpha": 0.85, "clip_on": False}
-        right.plot(behind, np.maximum(lost, 0.0), "o", label=label, **points)
+        points = {"color": colour, "markersize": 5, "alpha": 0.85, "clip_on": False}
+        right.plot(behind, np.maximum(lost, 0.0), "o", label=name, **points)
     left.axvline(DEPTH, color="grey", linestyle=":", linewidth=1)
     left.set_ylim(top - 2.6, top + 0.15)
     left.set_xlabel("depth (loops)")

@@ -121,3 +121,17 @@ def test_the_experiment_prints_its_tables_and_goes_on_where_it_stopped(
     )  # another process, unwatched
     (log,) = (tmp_path / "b").glob("*.jsonl")
     assert {json.loads(line).get("step") for line in log.read_text().splitlines()[1:]} == {2}
+
+
+@pytest.mark.parametrize("file", ["training_experiment", "training_experiment_h200", "training_experiment_h200_tuning"])
+def test_the_page_shows_what_the_kept_results_say(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    docs = SCRIPT.parents[1] / "docs"
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--show", str(docs / "figures" / f"{file}.json")])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    lines = capsys.readouterr().out.split("\n\n", 1)[1].splitlines()  # the trainings one by one are not on the page
+    page = (docs / "training-experiment.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) > 15
+    assert not set(lines) - set(page)
