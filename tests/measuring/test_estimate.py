@@ -11,7 +11,8 @@ import loopscope as ls
 from loopscope.measuring import estimate as module
 from loopscope.measuring.batch_costs import BatchSize
 from loopscope.measuring.compile_clock import CompileClock
-from loopscope.measuring.estimate import LEAST_TIMED, LONGEST_WHOLE, _Planned, _shortened, _Timer
+from loopscope.measuring.estimate import LEAST_TIMED, LONGEST_PART, _Planned, _shortened, _Timer
+from loopscope.measuring.layout import Question
 from loopscope.measuring.loaded_once import LoadedOnce
 from loopscope.measuring.model_request import ModelRequest
 from loopscope.measuring.plan import QuestionEncoder
@@ -61,14 +62,16 @@ def test_plans_one_after_the_other_load_once_what_they_share_and_count_it_each_t
 class Simulated:
     """A clock by which a batch takes the longer of the host's time and the device's, whatever it takes here."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, host: float, per_token: float) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, host: float, per_token: float = 0.0, per_scored: float = 0.0
+    ) -> None:
         self.seconds, self.ran = 0.0, []  # type: float, list[int]
         measured = _Timer.measured
 
         def timed(timer: _Timer, batches: Any) -> Any:
-            sizes = [BatchSize.of(questions, timer.policy).tokens for _, questions in batches]
-            self.seconds += sum(max(host, per_token * size) for size in sizes)
-            self.ran += sizes
+            sizes = [BatchSize.of(questions, timer.policy) for _, questions in batches]
+            self.seconds += sum(max(host, per_token * size.tokens + per_scored * size.scored) for size in sizes)
+            self.ran += [size.tokens for size in sizes]
             return measured(timer, batches)
 
         monkeypatch.setattr(_Timer, "measured", timed)
@@ -85,7 +88,7 @@ def test_batches_that_take_long_are_timed_in_parts_and_one_of_them_whole(
     clock = Simulated(monkeypatch, host=0.3, per_token=0.001)
     cost = ls.plan(checkpoint("ouro"), "arithmetic", **LONG)
     assert cost.batches == 2
-    assert 1.0 < 0.001 * cost.padded / cost.batches < LONGEST_WHOLE
+    assert 1.0 < 0.001 * cost.padded / cost.batches < LONGEST_PART
     assert sum(size < cost.padded / 8 for size in clock.ran) > LEAST_TIMED, "parts of them"
     assert cost.seconds == pytest.approx(0.001 * cost.padded, rel=0.05)
     assert cost.starting == pytest.approx(0.0, abs=0.35)
@@ -96,11 +99,24 @@ def test_batches_that_take_too_long_are_not_thought_short(
     checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Simulated(monkeypatch, host=0.3, per_token=0.001)
-    monkeypatch.setattr(module, "LONGEST_WHOLE", 0.0)
+    monkeypatch.setattr(module, "LONGEST_PART", 0.0)
     cost = ls.plan(checkpoint("ouro"), "arithmetic", **LONG)
     assert max(clock.ran) < cost.padded / 8
     assert cost.seconds > 0.9 * 0.001 * cost.padded
     assert (cost.shortened, "at parts of batches, whole ones take more" in str(cost)) == (True, True)
+
+
+def test_of_a_batch_that_takes_too_long_as_much_as_time_allows_is_timed(
+    checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A single question takes what the host does, and has no padding: what a scored token takes a longer part tells."""
+    clock = Simulated(monkeypatch, host=2.5, per_scored=0.04)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **LONG)
+    seconds = 0.04 * BatchSize.of(_questions(64)).scored
+    assert seconds / cost.batches > 2 * LONGEST_PART
+    assert max(clock.ran) < cost.padded / cost.batches
+    assert cost.shortened
+    assert cost.seconds == pytest.approx(seconds, rel=0.15)
 
 
 def test_short_batches_are_timed_whole(checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +128,14 @@ def test_short_batches_are_timed_whole(checkpoint: Callable[[str], str], monkeyp
     assert not cost.shortened
 
 
+def _questions(count: int) -> list[Question]:
+    task = ls.load_task("arithmetic", limit=count)
+    encoder = QuestionEncoder(ls.load_tokenizer(str(EMBEDDED / "toy-ouro")), None, "error")
+    return encoder.questions(task, task.rows, 0)
+
+
 def test_parts_are_the_first_questions_within_the_tokens() -> None:
-    task = ls.load_task("arithmetic", limit=12)
-    questions = QuestionEncoder(ls.load_tokenizer(str(EMBEDDED / "toy-ouro")), None, "error").questions(
-        task, task.rows, 0
-    )
+    questions = _questions(12)
     unit = WorkUnit(0, "arithmetic", "test", 0, 12)
     batches = [_Planned.of(unit, questions[:8], POLICY), _Planned.of(unit, questions[8:], POLICY)]
     assert _shortened(batches, POLICY, float("inf")) == batches

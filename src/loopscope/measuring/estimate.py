@@ -2,10 +2,10 @@
 
 All questions are encoded and put into their batches, which needs no device. Some batches that stand for all are then
 measured as the pass itself would measure them, short ones a few after the other: the host works on one while a GPU runs
-the next. Of long ones a part is timed, and one of them whole. A cost for a batch, for a padded token and for a pair of
-tokens of a row is fitted to their times and summed over all batches. How far such an estimate is off is measured on the
-way: each timed group of batches is predicted from the others. What the first batches take beyond their rate (kernels
-are loaded) comes once; compiling them, which a run finds done, is left out.
+the next. Of long ones a part is timed, and of the largest as much as time allows. A cost for a batch, for a padded
+token and for a pair of tokens of a row is fitted to their times and summed over all batches. How far such an estimate
+is off is measured on the way: each timed group of batches is predicted from the others. What the first batches take
+beyond their rate (kernels are loaded) comes once; compiling them, which a run finds done, is left out.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ LONGEST_TIMED = 0.5
 """Seconds that a timed batch may take, or a fifth of the whole timing where that is more."""
 GROWING = 1.5
 """Twice the questions fill a device where they take longer by this factor."""
-LONGEST_WHOLE = 10.0
-"""Seconds that the largest batch may take to be timed whole where the others are timed in part."""
+LONGEST_PART = 10.0
+"""Seconds that as much of the largest batch as is timed may take where the others are timed in shorter parts."""
 IN_A_ROW = 3
 """Batches of a group, where they are short: they follow each other as in a pass."""
 
@@ -90,7 +90,8 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     trial = _longest_timed(timer, batches) if engine.stored is None else _Trial()
     timings = _timed(timer, batches, trial)
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
-    fits = [Fit.of(*part, tokens_alone=timings.in_part and number == 0) for number, part in enumerate(parts)]
+    short = timings.in_part and not timings.anchors
+    fits = [Fit.of(*part, one_rate=short and number == 0) for number, part in enumerate(parts)]
     totals = _totals(fits, batches)
     padded = sum(batch.size.tokens for batch in batches)
     states = int(timings.states / timings.tokens * padded)
@@ -101,7 +102,7 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
         padded=padded,
         batches=len(batches),
         seconds=sum(totals),
-        error=left_out_error(parts, tokens_alone=timings.in_part, kept=timings.anchors),
+        error=left_out_error(parts, one_rate=short, kept=timings.anchors),
         loading=loading,
         starting=trial.starting + max(0.0, timings.starting - sum(_totals(fits, timings.first))),
         memory=timings.memory,
@@ -186,8 +187,8 @@ class _Timings:
         first: batches that ran before, and how long that took (`starting`).
         passed: the pass over groups of batches.
         answered: generating the own answers to them.
-        anchors: how many of the last groups are whole batches among parts.
-        in_part: whether no largest batch was timed whole.
+        anchors: how many of the last groups are ever longer parts of the largest batch.
+        in_part: whether that was not timed whole.
         memory: bytes at the most.
         tables: of all timed batches that have the same columns.
         questions: of all timed batches; likewise `tokens`, and `states`, the bytes of states that were kept.
@@ -222,6 +223,20 @@ class _Timings:
             self.questions += len(questions)
             self.states += 0 if measured.states is None else len(measured.states)
 
+    def lengthen(self, timer: _Timer, longest: _Planned, most: float) -> None:
+        """Time as much of a batch as does not take too long, by what shorter parts took: at first of `most` tokens."""
+        allowed, rate = max(LONGEST_PART, timer.budget), sum(self.passed.seconds) / self.tokens
+        (part,), self.in_part = _shortened([longest], timer.policy, most), True
+        while self.in_part:
+            (longer,) = _shortened([longest], timer.policy, allowed / rate)
+            if len(longer.questions) <= len(part.questions):
+                break
+            part = longer
+            self.add(timer, [part])
+            self.anchors += 1
+            self.in_part = len(part.questions) < len(longest.questions)
+            rate = self.passed.seconds[-1] / part.size.tokens
+
     def disk(self, units: int, questions: int) -> int:
         """Bytes of so many shards of each table, with the rows of so many questions."""
         stored = [_disk(tables) for tables in self.tables.values()]
@@ -231,8 +246,7 @@ class _Timings:
 def _timed(timer: _Timer, whole: list[_Planned], trial: _Trial) -> _Timings:
     """Groups of batches in an order in which any beginning stands for all, after one batch of each task and size.
 
-    Parts of batches may not fill a device, so the largest batch is timed whole after them, if that does not take too
-    long by what they took.
+    Parts of batches may not fill a device, so ever longer ones of the largest batch are timed after them.
     """
     clock, batches = timer.clock, _shortened(whole, timer.policy, trial.most)
     ordered = sorted(batches, key=lambda batch: -batch.size.tokens)
@@ -250,12 +264,7 @@ def _timed(timer: _Timer, whole: list[_Planned], trial: _Trial) -> _Timings:
             break
         found.add(timer, groups[place])
     if batches != whole:
-        longest = max(whole, key=lambda batch: batch.size.tokens)
-        expected = float(Fit.of(*found.passed, tokens_alone=True).seconds([longest.size])[0])
-        found.in_part = expected > max(LONGEST_WHOLE, timer.budget)
-        if not found.in_part:
-            found.add(timer, [longest])
-            found.anchors = 1
+        found.lengthen(timer, max(whole, key=lambda batch: batch.size.tokens), trial.most)
     found.memory = _memory()
     release()
     return found
