@@ -156,6 +156,8 @@ def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path
     said = capsys.readouterr().out
     assert "ouro-1.4b-tokens" in said
     assert "questions  2 (gsm8k 2)" in said
+    assert " in 1 batch of 2; " in said
+    assert "dtype      states in bfloat16, readout in float32" in said
     assert "for        tokens" in said
     assert "all runs (1)" in said
     assert "of the time: ouro-1.4b 100%; the longest run, ouro-1.4b-tokens, 100%" in said

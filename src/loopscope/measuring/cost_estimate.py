@@ -30,6 +30,8 @@ class CostEstimate:
         timed: batches that were timed.
         answering: seconds of the pass that generating own answers takes, taken to be as long as the given references.
         states: bytes of the disk that kept states take.
+        dtypes: of states and readout, in words.
+        batching: how questions are put into batches, in words.
     """
 
     model: str
@@ -46,6 +48,8 @@ class CostEstimate:
     timed: int
     answering: float = 0.0
     states: int = 0
+    dtypes: str = ""
+    batching: str = ""
     rates: Mapping[str, float] = field(default_factory=dict)
     compiling: float = 0.0
     shortened: bool = False
@@ -68,6 +72,8 @@ class CostEstimate:
             memory=max(cost.memory for cost in costs),
             disk=sum(cost.disk for cost in costs),
             timed=sum(cost.timed for cost in costs),
+            dtypes="; ".join(dict.fromkeys(cost.dtypes for cost in costs)),
+            batching=", ".join(dict.fromkeys(cost.batching for cost in costs)),
             compiling=sum(cost.compiling for cost in costs),
             shortened=any(cost.shortened for cost in costs),
         )
@@ -87,14 +93,16 @@ class CostEstimate:
         listed = ", ".join(f"{task} {count:,}" for task, count in self.tasks.items())
         answering = f", {duration(self.answering)} of it for own answers" if self.answering else ""
         states = f", {size(self.states)} of it kept states" if self.states else ""
+        batches = "batch" if self.batches == 1 else "batches"
         foretold = "" if np.isnan(self.error) else f"batches are foretold to ± {self.error:.0%}, "
         compiled = f", {duration(self.compiling)} of compiling done already" if self.compiling > 0.1 else ""
         of_what = "parts of batches, whole ones take more" if self.shortened else "the largest batch"
         return [
             f"model      {self.model}",
             f"questions  {self.questions:,} ({listed})",
-            f"tokens     {self.tokens:,} in {self.batches:,} batches; {self.padded:,} with padding"
+            f"tokens     {self.tokens:,} in {self.batches:,} {batches} {self.batching}; {self.padded:,} with padding"
             f" ({self.padded / self.tokens:.2f} ×)",
+            f"dtype      {self.dtypes}",
             f"time       {duration(self.seconds)} for the pass{answering}, after {duration(self.loading)} of loading"
             f" and {duration(self.starting)} of starting{compiled} ({foretold}from {self.timed} timed)",
             f"memory     {size(self.memory)} at {of_what}",

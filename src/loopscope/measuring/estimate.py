@@ -113,6 +113,8 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
         timed=sum(len(group.sizes) for group in timings.passed.sizes if isinstance(group, GroupSize)),
         answering=sum(totals[1:]),
         states=states,
+        dtypes=f"states in {prepared.manifest.dtypes.states}, readout in {prepared.manifest.dtypes.readout}",
+        batching="by length" if settings.batch.size is None else f"of {settings.batch.size}",
     )
 
 
