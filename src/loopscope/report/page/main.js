@@ -61,7 +61,7 @@ async function route() {
   main.replaceChildren(stage);
   main.repaint = stage.repaint;
   main.dataset.view = name;
-  document.title = `${title} · ${page.meta.runs.map((run) => run.model).join(", ")} · loopscope`;
+  document.title = `${title} · ${[...new Set(page.meta.runs.map((run) => run.model))].join(", ")} · loopscope`;
   if (route.moved) {
     scrollTo(0, history.state?.y ?? 0);
     main.focus({ preventScroll: true });
