@@ -21,7 +21,7 @@ from contextlib import contextmanager
 LONGEST_SHOWN = 80
 """Characters of a value that a message repeats."""
 
-_FLAGS = {"progress_style": "progress"}
+_FLAGS = {"progress_style": "progress", "seconds": "plan-seconds"}
 """Settings whose flag has another name."""
 
 _for_command_line = False

@@ -258,3 +258,10 @@ def test_a_mistake_is_one_line(options: dict[str, list[str]], message: str) -> N
         chosen_runs(paper_runs(), **options)
     with pytest.raises(LoopscopeError, match="did you mean paper"):
         paper_runs("papers")
+
+
+def test_a_plan_of_no_time_is_refused_in_the_words_of_the_flag(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: Any
+) -> None:
+    assert exit_code(command(tmp_path, "--plan", "--plan-seconds", "-1", "--only", "tokens")) == 2
+    assert "--plan-seconds -1.0 is no time" in capsys.readouterr().err
