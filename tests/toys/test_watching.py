@@ -16,7 +16,7 @@ def test_a_monitor_changes_no_weight_and_tells_what_updates_do(recipes, tokenize
         trained[name] = train(
             recipes[family],
             tmp_path / name,
-            Budget(steps=4),
+            Budget(steps=5),
             seed=3,
             device="cpu",
             workers=0,
@@ -27,8 +27,8 @@ def test_a_monitor_changes_no_weight_and_tells_what_updates_do(recipes, tokenize
     weights, beside = (trained[name].model.state_dict() for name in ("alone", "watched"))
     assert all(torch.equal(weights[name], beside[name]) for name in weights)
     log = read_monitor_log(tmp_path / "watched" / "monitor.jsonl")
-    assert log.calls["step"].to_list() == [2, 4]
+    assert log.calls["step"].to_list() == [2, 4, 5]  # and at the end
     assert log.header["transitions"] == [3]
-    assert log.depths["depth"].to_list() == [1, 2, 3, 4] * 2
-    assert sum("update 3→4 of 2 held-out stories: gain" in line for line in lines) == 2
+    assert log.depths["depth"].to_list() == [1, 2, 3, 4] * 3
+    assert sum("update 3→4 of 2 held-out stories: gain" in line for line in lines) == 3
     assert not (tmp_path / "alone" / "monitor.jsonl").exists()

@@ -365,7 +365,8 @@ def train(
         report_steps: a line after this many steps instead.
         tokenizer: the tokenizer where it is built already.
         save_every: steps between checkpoints that are kept, each in a folder of its own; None keeps the last alone.
-        monitor_every: steps between two looks at the first update beyond the trained depth; None looks at none.
+        monitor_every: steps between two looks at the first update beyond the trained depth, which is looked at
+            after the last step as well; None looks at none.
     """
     chosen = find_device(device)
     if chosen.type == "cpu":
@@ -384,7 +385,10 @@ def train(
     trainer.save_every = save_every
     if monitor_every is not None:
         trainer.monitor = monitor_of(trainer.model, trainer.tokenizer, folder, monitor_every)
+    begun = trainer.step
     trainer.run(budget, report_seconds=report_seconds, save_seconds=save_seconds, report_steps=report_steps)
+    if trainer.step > begun:
+        look(trainer.monitor, trainer.step, recipe.name, report, is_last=True)
     trainer.run_gate()
     size = export(trainer.model, recipe, trainer.tokenizer, folder)
     report(f"{recipe.name}: {size / 1e6:.2f} MB in {folder}")

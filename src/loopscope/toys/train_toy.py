@@ -57,7 +57,8 @@ def train_toy(
 
     The same call goes on where an interrupted one stopped; more minutes train further. Left out, they are the recipe's.
     Every `save_every` steps a checkpoint is kept in OUTPUT/checkpoints/step-N, for `measure` to follow the training.
-    Every 200 steps a monitor adds to OUTPUT/monitor.jsonl what the first update beyond the trained depth does.
+    Every 200 steps and at the end a monitor adds to OUTPUT/monitor.jsonl what the first update beyond the trained
+    depth does.
     """
     recipe = get_recipe(name)
     minutes = recipe.minutes if minutes is None else minutes

@@ -28,9 +28,16 @@ def monitor_of(model: Toy, tokenizer: Tokenizer, folder: Path, every: int) -> Mo
     return Monitor(model, "stories", depths=depths, every=every, limit=QUESTIONS, log=log, tokenizer=tokenizer)
 
 
-def look(monitor: Monitor | None, step: int, name: str, report: Callable[[str], None]) -> float:
-    """Measures if it is time to, and reports a line for each update; returns the seconds that it took."""
-    record = None if monitor is None else monitor.step(step)
+def look(
+    monitor: Monitor | None, step: int, name: str, report: Callable[[str], None], *, is_last: bool = False
+) -> float:
+    """Measures if it is time to, and reports a line for each update; returns the seconds that it took.
+
+    After the last step it measures unless it was time to at that very step.
+    """
+    if monitor is None or (is_last and step % monitor.every == 0):
+        return 0.0
+    record = monitor.measure(step) if is_last else monitor.step(step)
     if record is None:
         return 0.0
     for row in record.updates:
