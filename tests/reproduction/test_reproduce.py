@@ -158,7 +158,7 @@ def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path
     assert "questions  2 (gsm8k 2)" in said
     assert " in 1 batch of 2; " in said
     assert "dtype      states in bfloat16, readout in float32" in said
-    assert "for        tokens" in said
+    assert "for        tokens\n" in said
     assert "all runs (1)" in said
     assert "of the time: ouro-1.4b 100%; the longest run, ouro-1.4b-tokens, 100%" in said
     assert not (tmp_path / "runs").exists()
@@ -226,6 +226,7 @@ def test_updates_alone_have_no_further_depths() -> None:
     assert [run.name for run in chosen] == ["ouro-1.4b-matrix", "ouro-2.6b-matrix", "huginn-matrix"]
     assert [run.settings["transitions"] for run in chosen] == ["4", "4", "19"]
     assert not any("depths" in run.settings for run in chosen)
+    assert {run.studies for run in chosen} == {("mechanism",)}, "what is not asked for is not written over"
     with pytest.raises(LoopscopeError, match="no run of the paper is left"):
         chosen_runs(paper_runs(), only=["option-responses"], updates_only=True)
 

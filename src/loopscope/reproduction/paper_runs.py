@@ -78,7 +78,7 @@ def chosen_runs(
     *,
     updates_only: bool = False,
 ) -> tuple[PaperRun, ...]:
-    """The runs that some studies, models and tasks need; each with the asked tasks alone.
+    """The runs that some studies, models and tasks need; each with the asked tasks and studies alone.
 
     `updates_only` leaves out the sweeps of depth: no state beyond the last update is computed.
     """
@@ -95,8 +95,9 @@ def chosen_runs(
             run = dataclasses.replace(run, settings={n: v for n, v in run.settings.items() if n != "depths"})
         if updates_only and "transitions" not in run.settings:
             continue
-        if kept and (not models or run.model in models) and (not studies or studies & set(run.studies)):
-            found.append(dataclasses.replace(run, tasks=kept))
+        asked = tuple(name for name in run.studies if not studies or name in studies)
+        if kept and asked and (not models or run.model in models):
+            found.append(dataclasses.replace(run, tasks=kept, studies=asked))
     if not found:
         raise LoopscopeError("no run of the paper is left: ask for fewer restrictions at a time")
     return tuple(found)
