@@ -11,7 +11,7 @@ import loopscope as ls
 from loopscope.measuring import estimate as module
 from loopscope.measuring.batch_costs import BatchSize
 from loopscope.measuring.compile_clock import CompileClock
-from loopscope.measuring.estimate import LEAST_TIMED, LONGEST_PART, _Planned, _shortened, _Timer
+from loopscope.measuring.estimate import LEAST_SLOW, LEAST_TIMED, LONGEST_PART, _Planned, _shortened, _Timer
 from loopscope.measuring.layout import Question
 from loopscope.measuring.loaded_once import LoadedOnce
 from loopscope.measuring.model_request import ModelRequest
@@ -111,12 +111,25 @@ def test_of_a_batch_that_takes_too_long_as_much_as_time_allows_is_timed(
 ) -> None:
     """A single question takes what the host does, and has no padding: what a scored token takes a longer part tells."""
     clock = Simulated(monkeypatch, host=2.5, per_scored=0.04)
-    cost = ls.plan(checkpoint("ouro"), "arithmetic", **LONG)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **{**LONG, "level": "grid"})
     seconds = 0.04 * BatchSize.of(_questions(64)).scored
     assert seconds / cost.batches > 2 * LONGEST_PART
     assert max(clock.ran) < cost.padded / cost.batches
     assert cost.shortened
     assert cost.seconds == pytest.approx(seconds, rel=0.15)
+
+
+def test_of_questions_that_take_long_each_a_few_are_timed(
+    checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At level full it is the scored tokens that take time: batches with much padding take no more."""
+    clock = Simulated(monkeypatch, host=0.0, per_scored=0.2)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **{**LONG, "level": "full"})
+    assert len(clock.ran) == 1 + LEAST_SLOW
+    assert cost.padded > 1.2 * cost.tokens
+    assert cost.seconds == pytest.approx(0.2 * BatchSize.of(_questions(64)).scored)
+    assert cost.error == pytest.approx(0.0)
+    assert (cost.shortened, cost.starting) == (True, 0.0)
 
 
 def test_short_batches_are_timed_whole(checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,14 @@ from loopscope.measuring.settings import BatchPolicy
 Floats = npt.NDArray[np.float64]
 Terms = tuple[float, float, float, float]
 
+WHOLE = (1, 0, 2, 3)
+"""Terms that batches are fitted by, tokens first: those of one size cannot tell what a token takes from what a batch
+does, and others may be larger."""
+QUICK = (1, 0, 3)
+"""Those at level quick, where scored tokens take little: options have few, and their cost would fit what is uneven."""
+TOKENS, SCORED = (1,), (2,)
+"""Where only short parts of batches were timed: what does not grow with a part grows with the whole."""
+
 
 class BatchSize(NamedTuple):
     """What decides how long a batch takes; `unpadded` tokens run where it is not padded."""
@@ -101,11 +109,8 @@ class Fit:
     pair: float
 
     @classmethod
-    def of(cls, sizes: Sequence[Size], seconds: Sequence[float], *, one_rate: bool = False) -> Fit:
+    def of(cls, sizes: Sequence[Size], seconds: Sequence[float], allowed: Sequence[int] = WHOLE) -> Fit:
         """Least squares of relative errors over the terms that come out positive, scaled to what all took together.
-
-        By `one_rate`, of tokens or of scored ones, where only short parts of batches were timed: what does not grow
-        with a part grows with the whole.
 
         >>> Fit.of([BatchSize(1, 10), BatchSize(2, 10), BatchSize(4, 10)], [1.1, 1.2, 1.4])
         Fit(batch=1.0, token=0.01, scored=0.0, pair=0.0)
@@ -113,11 +118,9 @@ class Fit:
         terms, times = _terms(sizes), np.asarray(seconds)
         weighted = terms / times[:, None]
         # A single timing tells a rate, and that of tokens is what other batches share with it.
-        found, least = np.array([0.0, times.sum() / terms[:, 1].sum(), 0.0, 0.0]), 0.0 if len(times) == 1 else np.inf
-        # Tokens come first: batches of one size cannot tell their cost from that of a batch, and others may be larger.
-        allowed = (1, 2) if one_rate else (1, 0, 2, 3)
-        # As many terms as timings fit whatever was timed.
-        most = 1 if one_rate else min(len(allowed), max(1, len(times) - 1))
+        found, least = np.zeros(4), 0.0 if len(times) == 1 else np.inf
+        found[allowed[0]] = times.sum() / terms[:, allowed[0]].sum()
+        most = min(len(allowed), max(1, len(times) - 1))  # as many terms as timings fit whatever was timed
         for chosen in chain.from_iterable(combinations(allowed, count) for count in range(1, most + 1)):
             solved, *_ = np.linalg.lstsq(weighted[:, chosen], np.ones(len(times)), rcond=None)
             error = float(np.square(weighted[:, chosen] @ solved - 1).sum())
@@ -135,13 +138,13 @@ class Fit:
 
 
 def _terms(sizes: Sequence[Size]) -> Floats:
-    return np.array([size.terms for size in sizes], dtype=np.float64)
+    return np.array([size.terms for size in sizes], dtype=np.float64).reshape(-1, 4)
 
 
-def left_out_error(parts: Sequence[Timed], *, one_rate: bool = False, kept: int = 0) -> float:
+def left_out_error(parts: Sequence[Timed], allowed: Sequence[Sequence[int]] = (WHOLE, WHOLE), kept: int = 0) -> float:
     """Root mean square of the relative error of each timing, predicted from the others, all parts together.
 
-    The last `kept` ones are never left out: nothing else tells what they do. `one_rate` is about the first part.
+    The last `kept` ones are never left out: nothing else tells what they do. `allowed` are the terms of each part.
     """
     count = len(parts[0].seconds)
     if count < 2:
@@ -150,9 +153,8 @@ def left_out_error(parts: Sequence[Timed], *, one_rate: bool = False, kept: int 
     for left in range(count - kept):
         others = [i for i in range(count) if i != left]
         foretold = took = 0.0
-        for number, (sizes, seconds) in enumerate(parts):
-            known = [sizes[i] for i in others], [seconds[i] for i in others]
-            fit = Fit.of(*known, one_rate=one_rate and number == 0)
+        for (sizes, seconds), terms in zip(parts, allowed, strict=False):
+            fit = Fit.of([sizes[i] for i in others], [seconds[i] for i in others], terms)
             foretold, took = foretold + float(fit.seconds([sizes[left]])[0]), took + seconds[left]
         errors.append(foretold / took - 1)
     return float(np.sqrt(np.mean(np.square(errors))))

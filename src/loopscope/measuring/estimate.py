@@ -19,7 +19,19 @@ from typing import NamedTuple
 
 import torch
 
-from loopscope.measuring.batch_costs import AnswerSize, BatchSize, Fit, GroupSize, Timed, left_out_error, spread
+from loopscope.measuring.batch_costs import (
+    QUICK,
+    SCORED,
+    TOKENS,
+    WHOLE,
+    AnswerSize,
+    BatchSize,
+    Fit,
+    GroupSize,
+    Timed,
+    left_out_error,
+    spread,
+)
 from loopscope.measuring.compile_clock import CompileClock
 from loopscope.measuring.cost_estimate import CostEstimate
 from loopscope.measuring.depth_pass import Tables
@@ -39,6 +51,8 @@ SECONDS = 5.0
 """How long batches are timed by default; some run once before that."""
 LEAST_TIMED = 3
 """Groups of batches that are timed however long they take."""
+LEAST_SLOW = 2
+"""The same where each takes so long."""
 LONGEST_TIMED = 0.5
 """Seconds that a timed batch may take, or a fifth of the whole timing where that is more."""
 GROWING = 1.5
@@ -90,8 +104,11 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     trial = _longest_timed(timer, batches) if engine.stored is None else _Trial()
     timings = _timed(timer, batches, trial)
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
-    short = timings.in_part and not timings.anchors
-    fits = [Fit.of(*part, one_rate=short and number == 0) for number, part in enumerate(parts)]
+    # At level full the readout of scored tokens takes most of the time, and padding little.
+    short = SCORED if settings.level == "full" else TOKENS
+    whole = QUICK if settings.level == "quick" else WHOLE
+    allowed = (short if timings.in_part and not timings.anchors else whole, WHOLE)
+    fits = [Fit.of(*part, terms) for part, terms in zip(parts, allowed, strict=False)]
     totals = _totals(fits, batches)
     padded = sum(batch.size.tokens for batch in batches)
     states = int(timings.states / timings.tokens * padded)
@@ -102,7 +119,7 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
         padded=padded,
         batches=len(batches),
         seconds=sum(totals),
-        error=left_out_error(parts, one_rate=short, kept=timings.anchors),
+        error=left_out_error(parts, allowed, timings.anchors),
         loading=loading,
         starting=trial.starting + max(0.0, timings.starting - sum(_totals(fits, timings.first))),
         memory=timings.memory,
@@ -140,11 +157,13 @@ class _Trial(NamedTuple):
         most: tokens that a timed batch may have.
         starting: seconds that the first of all took beyond its rate.
         in_a_row: batches that are timed together.
+        slow: whether a single question takes so long that few can be timed.
     """
 
     most: float = float("inf")
     starting: float = 0.0
     in_a_row: int = IN_A_ROW
+    slow: bool = False
 
 
 def _totals(fits: Sequence[Fit], batches: Sequence[_Planned]) -> list[float]:
@@ -257,12 +276,12 @@ def _timed(timer: _Timer, whole: list[_Planned], trial: _Trial) -> _Timings:
     places = list(spread([sum(batch.size.tokens for batch in group) for group in groups]))
     largest = {batch.unit.task: batch for batch in reversed(ordered)}
     early = {id(batch): batch for batch in (*largest.values(), *(groups[place][0] for place in places[:LEAST_TIMED]))}
-    first = sorted(early.values(), key=lambda batch: -batch.size.tokens)
+    first = [] if trial.slow else sorted(early.values(), key=lambda batch: -batch.size.tokens)
     starting = sum(timer.once(batch) for batch in first)
     found = _Timings(first, starting)
-    began = clock.now()
+    began, least = clock.now(), LEAST_SLOW if trial.slow else LEAST_TIMED
     for place in places:
-        if len(found.passed.seconds) >= LEAST_TIMED and clock.now() - began > timer.budget:
+        if len(found.passed.seconds) >= least and clock.now() - began > timer.budget:
             break
         found.add(timer, groups[place])
     if batches != whole:
@@ -276,7 +295,10 @@ def _longest_timed(timer: _Timer, batches: list[_Planned]) -> _Trial:
     """The tokens of a batch that does not take too long to be timed: the largest one is tried in ever longer parts."""
     longest, allowed = max(batches, key=lambda batch: batch.size.tokens), max(LONGEST_TIMED, timer.budget / 5)
     trial, elsewhere = _Planned.of(longest.unit, longest.questions[:1], timer.policy), timer.clock.elsewhere
-    first, took = timer.once(trial), timer.once(trial)
+    first = timer.once(trial)
+    if first > LONGEST_PART / 2:
+        return _Trial(most=1.0, in_a_row=1, slow=True)
+    took = timer.once(trial)
     # Kernels are loaded the first time; for those that another thread compiles, the first time waits.
     starting = max(0.0, first - took - (timer.clock.elsewhere - elsewhere))
     # A few tokens do not fill a device: what they take says little of many, until twice as many take longer.
