@@ -13,7 +13,8 @@ import torch
 
 from loopscope.display import element, html_table
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.probes import BASIS, FURTHER, QUICK, Probe, Trial, Verdict, tried
+from loopscope.measuring.model_trial import Trial, Verdict
+from loopscope.measuring.probes import BASIS, FURTHER, QUICK, Probe, tried
 from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.models.protocol import LoopedModel
 
