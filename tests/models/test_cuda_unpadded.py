@@ -34,10 +34,15 @@ def drawn_groups(shares, longest=200, seed=0):
 
 
 @LOW
-@SHARING
-@pytest.mark.parametrize(("heads", "shared_heads", "width"), [(16, 16, 128), (55, 55, 96), (4, 2, 64), (3, 3, 20)])
+@pytest.mark.parametrize("way", ["apart", "shared", "gathered"])
+@pytest.mark.parametrize(
+    ("heads", "shared_heads", "width"), [(16, 16, 128), (55, 55, 96), (4, 2, 64), (3, 3, 20), (2, 1, 256)]
+)
 @torch.no_grad()
-def test_attention_is_the_plain_one_in_float64(dtype, heads, shared_heads, width, shares):
+def test_attention_is_the_plain_one_in_float64(dtype, heads, shared_heads, width, way, monkeypatch):
+    shares = way != "apart"
+    if way == "gathered":
+        monkeypatch.setattr(varlen, "takes_shared", lambda *_: False)
     packing = pack(drawn_groups(shares), unpadded=True).to("cuda")
     chance = torch.Generator("cuda").manual_seed(width)
     shape = (1, packing.batch.input_ids.shape[1], heads + 2 * shared_heads, width)
@@ -45,6 +50,7 @@ def test_attention_is_the_plain_one_in_float64(dtype, heads, shared_heads, width
     q, k, v = qkv.split([heads, shared_heads, shared_heads], dim=2)
     around = surroundings(packing.batch, None, dtype)
     assert takes_varlen(q)
+    assert varlen.takes_shared(q, packing.batch.parts) == (way == "shared")
     found, exact = attend(q, k, v, around, 0), attend(q.double(), k.double(), v.double(), around, 0)
     assert (found.double() - exact).norm() < 4e-3 * exact.norm()
 
@@ -61,6 +67,22 @@ def test_the_operation_is_that_of_torchs_own_function(shares):
     q, k, v = (torch.randn(*size, 64, device="cuda", generator=chance).bfloat16() for size in sizes)
     given = (q, k, v, parts.queries, parts.keys, parts.longest, parts.longest_keys, 0.125)
     assert torch.equal(varlen._kernel()(*given), public(*given))
+
+
+@LOW
+@torch.no_grad()
+def test_a_group_does_not_depend_on_what_stands_beside_it(dtype):
+    groups = drawn_groups(shares=True)
+    packing = pack(groups, unpadded=True).to("cuda")
+    chance = torch.Generator("cuda").manual_seed(1)
+    qkv = torch.randn(1, packing.batch.input_ids.shape[1], 12, 64, device="cuda", generator=chance).to(dtype)
+    every = attend(*qkv.split(4, dim=2), surroundings(packing.batch, None, dtype), 0)
+    start = 0
+    for group in groups:
+        own = slice(start, start + group.tokens)
+        around = surroundings(pack([group], unpadded=True).to("cuda").batch, None, dtype)
+        assert torch.equal(attend(*qkv[:, own].split(4, dim=2), around, 0), every[:, own])
+        start = own.stop
 
 
 @LOW

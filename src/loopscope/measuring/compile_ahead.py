@@ -76,7 +76,9 @@ def _compile_readout(head: AffineHead, settings: Settings) -> bool:
 
 def _compile_step(model: LoopedModule, settings: Settings) -> None:
     tokens = min(_LONGER, model.max_positions or _LONGER)
-    packing = pack([Group([[0] * tokens])], unpadded=settings.batch.padding == "none" and runs_unpadded(model))
+    unpadded = settings.batch.padding == "none" and runs_unpadded(model)
+    options = Group([[0] * tokens] * 2, tokens - 1) if settings.share_context else Group([[0] * tokens])
+    packing = pack([options], unpadded=unpadded)
     walk = Walk.of(model, packing.batch.to(model.device), 1)
     state = walk.state
     packing.to(model.device).separate(walk.to(1).state)

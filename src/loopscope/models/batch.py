@@ -34,6 +34,10 @@ class Parts:
         places: which position of the row each of these keys is, [keys] int64; None where every part sees itself alone.
         longest: positions of the longest part.
         longest_keys: the most keys that a part has.
+        rows: where each stretch of parts that share something begins, and where the last one ends, [rows + 1] int32.
+        shared: how many positions of each of these stretches all of it sees, [rows] int32.
+        own_N: where the part of each position begins, [N] int32.
+        longest_row: positions of the longest stretch.
         owner_1N: which entry of `Batch.source_rows` each position belongs to, [1, N].
         lengths: the longest sequence of each of these entries.
     """
@@ -43,6 +47,10 @@ class Parts:
     places: Tensor | None
     longest: int
     longest_keys: int
+    rows: Tensor
+    shared: Tensor
+    own_N: Tensor
+    longest_row: int
     owner_1N: Tensor
     lengths: tuple[int, ...]
 
@@ -54,6 +62,9 @@ class Parts:
             queries=move(self.queries),
             keys=move(self.keys),
             places=places,
+            rows=move(self.rows),
+            shared=move(self.shared),
+            own_N=move(self.own_N),
             owner_1N=move(self.owner_1N),
         )
 

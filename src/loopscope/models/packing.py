@@ -143,20 +143,26 @@ def _one_row(groups: Sequence[Group], sequences: Batch) -> Packing:
     widths = [len(row.ids) for row in rows]
     begins = (np.cumsum(widths) - widths).tolist()
     counted = np.arange(sequences.input_ids.shape[1])
-    asked, seen, place_RS = [], [], []
+    asked, seen, shares, place_RS = [], [], [], []
     for begin, row in zip(begins, rows, strict=True):
         shared = int((row.segments == 0).sum())
+        shares.append(shared)
         own = [place for place in row.places if len(place) > shared]
         asked += [shared, *(len(place) - shared for place in own)]
         seen += [begin + place for place in (np.arange(shared), *own)]
         place_RS += [begin + place[np.minimum(counted, len(place) - 1)] for place in row.places]
     known = [len(places) for places in seen]
+    queries = np.cumsum([0, *asked])
     parts = Parts(
-        torch.tensor([0, *np.cumsum(asked)], dtype=torch.int32),
+        torch.tensor(queries, dtype=torch.int32),
         torch.tensor([0, *np.cumsum(known)], dtype=torch.int32),
         torch.from_numpy(np.concatenate(seen)) if asked != known else None,
         max(asked),
         max(known),
+        torch.tensor([*begins, queries[-1]], dtype=torch.int32),
+        torch.tensor(shares, dtype=torch.int32),
+        torch.from_numpy(np.repeat(queries[:-1], asked).astype(np.int32)),
+        max(widths),
         torch.from_numpy(np.repeat(np.arange(len(rows)), widths))[None],
         tuple(max(map(len, row.places)) for row in rows),
     )

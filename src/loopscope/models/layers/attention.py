@@ -37,7 +37,7 @@ from torch.nn import functional
 
 from loopscope.models.batch import Batch, Parts
 from loopscope.models.layers.rope import UNROTATED, Positions, RotaryTables
-from loopscope.models.layers.varlen import attend_parts, takes_varlen
+from loopscope.models.layers.varlen import attend_parts, takes_shared, takes_varlen
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def _attend_by_length(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...])
 
 def _attend_parts(q: Tensor, k: Tensor, v: Tensor, parts: Parts, *, plain: bool) -> Tensor:
     """Each part by itself; by one kernel where there is one."""
-    if not plain and takes_varlen(q):
+    if not plain and (takes_varlen(q) or takes_shared(q, parts)):
         q_NHP, k_NKP, v_NKP = (x[0].transpose(0, 1) for x in (q, k, v))
         return attend_parts(q_NHP, k_NKP, v_NKP, parts).transpose(0, 1)[None]
     queries, keys = parts.queries.tolist(), parts.keys.tolist()

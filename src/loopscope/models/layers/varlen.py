@@ -1,8 +1,8 @@
 """Attention of sequences of any lengths side by side, without padding: torch's kernel, or flash-attention's.
 
 Both are the same fused kernel for 16-bit queries on a GPU, and both align a part's last position with its last key. A
-part whose keys are elsewhere in the row, such as what it shares with others, has them gathered first; the sum over its
-keys is then made as if it stood in a row of its own. `attention` has the plain code.
+part whose keys are elsewhere in the row, such as what it shares with others, goes to `shared_attention`; without Triton
+it has them gathered first. `attention` has the plain code.
 
 Shapes: N positions, T keys of all parts, H heads, K key-value heads, P head width.
 """
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from loopscope.kernels.choice import chosen, is_differentiating
+from loopscope.kernels.choice import chosen, is_differentiating, takes_kernel
 from loopscope.models.batch import Parts
 from loopscope.models.protocol import LoopedModel
 
@@ -52,8 +52,17 @@ def runs_unpadded(model: LoopedModel) -> bool:
     return bool(getattr(model, "unpadded", False)) and runs_varlen(model.device, getattr(model, "dtype", torch.float32))
 
 
+def takes_shared(q: Tensor, parts: Parts) -> bool:
+    """Whether `shared_attention` takes such queries, [..., P]: where something is shared, and Triton works."""
+    return parts.places is not None and q.shape[-1] <= _WIDEST and takes_kernel(q)
+
+
 def attend_parts(q_NHP: Tensor, k_NKP: Tensor, v_NKP: Tensor, parts: Parts) -> Tensor:
     """The attended values of every position, [N, H, P]."""
+    if takes_shared(q_NHP, parts):
+        from loopscope.models.layers.shared_attention import attend_shared
+
+        return attend_shared(q_NHP, k_NKP, v_NKP, parts)
     kernel, width = _kernel(), q_NHP.shape[-1]
     assert kernel is not None
     if parts.places is not None:

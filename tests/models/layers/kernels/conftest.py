@@ -13,11 +13,8 @@ import pytest
 import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-collect_ignore = (
-    []
-    if INTERPRETED
-    else [f"test_{name}.py" for name in ("rms_norm", "add_branch", "gated_silu", "rotation", "models")]
-)
+LAUNCHING = ("rms_norm", "add_branch", "gated_silu", "rotation", "models", "shared_attention")
+collect_ignore = [] if INTERPRETED else [f"test_{name}.py" for name in LAUNCHING]
 
 
 def _rounding(convert):
