@@ -133,7 +133,7 @@ def definitions() -> dict[tuple[str, str], list[Definition]]:
         inside = file.relative_to(SOURCE)
         package = inside.parts[0] if len(inside.parts) > 1 else ""
         for node in tree(file).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not _is_signature(node):
                 found.setdefault((package, node.name), []).append(_definition(inside, node))
             if isinstance(node, ast.ClassDef):
                 for inner in node.body:
@@ -141,6 +141,11 @@ def definitions() -> dict[tuple[str, str], list[Definition]]:
                         name = (package, f"{node.name}.{inner.name}")
                         found.setdefault(name, []).append(_definition(inside, inner))
     return found
+
+
+def _is_signature(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    """Whether it is one of the types of a function that is defined below."""
+    return any(isinstance(mark, ast.Name) and mark.id == "overload" for mark in node.decorator_list)
 
 
 def _definition(file: Path, node: ast.ClassDef | ast.FunctionDef) -> Definition:

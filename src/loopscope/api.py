@@ -3,60 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from loopscope.errors import LARGEST_SEED, LoopscopeError, choice, fraction, optional_text, setting, switch, text, whole
-from loopscope.measuring.checkpoints import Checkpoint, checkpoints, one_step, require_sound
-from loopscope.measuring.continued import StateSource
+from loopscope.errors import LoopscopeError, choice, optional_text, setting, text, whole
+from loopscope.measuring.checkpoints import checkpoints
 from loopscope.measuring.cost_estimate import CostEstimate
-from loopscope.measuring.data_request import DataRequest, SharedData
 from loopscope.measuring.estimate import SECONDS, estimate
-from loopscope.measuring.given_values import (
-    DEEPEST,
-    MOST_CANDIDATES,
-    MOST_QUESTIONS,
-    MOST_WORKERS,
-    Numbers,
-    limits,
-    rows,
-    scale_list,
-    scales_end,
-    task_list,
-)
+from loopscope.measuring.given_values import MOST_WORKERS, Numbers
 from loopscope.measuring.loaded_once import LoadedOnce
-from loopscope.measuring.model_request import ModelRequest
-from loopscope.measuring.plan import Encodings, Request
+from loopscope.measuring.measure_call import MeasureSettings, Tasks, Text, request_of, requests_of
+from loopscope.measuring.plan import Request
 from loopscope.measuring.progress import STYLES, Style
-from loopscope.measuring.protocols import DEFAULT, find_protocol
+from loopscope.measuring.protocols import DEFAULT
 from loopscope.measuring.run import Notify, run_request
-from loopscope.measuring.settings import READOUT_DTYPES, REFERENCES, BatchPolicy, LongPolicy, Prompting, Settings
+from loopscope.measuring.settings import LongPolicy
 from loopscope.models.in_memory import ModelSpec, borrowed
-from loopscope.models.initial_state import RULES
-from loopscope.models.user_models import model_arguments
 from loopscope.run import Run
 from loopscope.run_series import RunSeries, measure_each
 from loopscope.store.column_types import Level
 from loopscope.store.run import StoredRun
-from loopscope.store.training_step import step_in
-from loopscope.tasks.own_task import Task
-from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT
+from loopscope.tasks.prompting import FEWSHOT_SEED
 
 if TYPE_CHECKING:
     import torch
 
-Text = str | os.PathLike[str]
 ENGINES = ("local", "ray")
 
 
+@overload
+def measure(  # type: ignore[overload-overlap]  # text is a sequence of texts, too: here it is one name
+    model: ModelSpec, tasks: Tasks, *, output: Text, **settings: Unpack[MeasureSettings]
+) -> Run: ...
+@overload
+def measure(model: Sequence[Text], tasks: Tasks, *, output: Text, **settings: Unpack[MeasureSettings]) -> RunSeries: ...
 def measure(
     model: ModelSpec | Sequence[Text],
-    tasks: Text | Task | Iterable[Text | Task],
+    tasks: Tasks,
     *,
     output: Text,
     model_args: Mapping[str, Any] | str | None = None,
@@ -106,13 +93,14 @@ def measure(
     progress_style: Style = "auto",
     command_line: Sequence[str] = (),
     notify: Notify | None = None,
-) -> Run:
+) -> Run | RunSeries:
     """Measure tasks with a looped model and return the finished run; the same call resumes an interrupted one.
 
     Args:
         model: a specification of `load_model`, such as "toy-ouro", "ByteDance/Ouro-1.4B" or "mine.py:build"; a model
             in memory (a `LoopedModule`, or what `wrap` or `loop_layers` made); or a function that makes one. A list of
-            specifications or a pattern of folders, "runs/ckpt/step-*", measures each: see `measure_series`.
+            specifications or a pattern of folders, "runs/ckpt/step-*", measures each and returns a `RunSeries`, as
+            several revisions do: `measure_series` says so to a type checker, which cannot tell a pattern from a name.
         tasks: specifications of `load_task`, such as "gsm8k:test" or "mine=data/my.jsonl", tasks made with `Task`, data
             sets of Hugging Face: one, or a list of them.
         output: the run directory; of several models, the folder of their run directories.
@@ -189,14 +177,13 @@ def measure(
         call.workers = whole("workers", workers, 1, MOST_WORKERS)
     found = checkpoints(model, revision, training_step)
     if found is None:
-        return _measured(call, _request(call), text("output", output))
+        return _measured(call, request_of(call), text("output", output))
     folder, one = Path(text("output", output)), partial(_measured, call)
-    # Typed for the one run that nearly every call makes; `measure_series` is typed for several.
-    return measure_each(found, partial(_requests, call, found), folder, one, notify)  # type: ignore[return-value]
+    return measure_each(found, partial(requests_of, call, found), folder, one, notify)
 
 
 def measure_series(
-    models: Text | Sequence[Text], tasks: Text | Task | Iterable[Text | Task], *, output: Text, **settings: Any
+    models: Text | Sequence[Text], tasks: Tasks, *, output: Text, **settings: Unpack[MeasureSettings]
 ) -> RunSeries:
     """Measure the same tasks with several models, such as the checkpoints of a training; the same call resumes.
 
@@ -213,9 +200,7 @@ def measure_series(
         LoopscopeError: one line for whatever is wrong; what was measured before stays.
     """
     listed = [models] if isinstance(models, str | os.PathLike) else list(models)
-    found: Any = measure(listed, tasks, output=output, **settings)
-    series: RunSeries = found
-    return series
+    return measure(listed, tasks, output=output, **settings)
 
 
 def _measured(call: SimpleNamespace, request: Request, directory: str) -> Run:
@@ -224,25 +209,14 @@ def _measured(call: SimpleNamespace, request: Request, directory: str) -> Run:
         return Run(run_request(request, directory, *rest))
 
 
-def _requests(call: SimpleNamespace, found: Sequence[Checkpoint]) -> list[Request]:
-    """What is asked of each model, with the rows and their encodings in common; every checkpoint is looked at first."""
-    if not call.random_weights:
-        require_sound(found)
-    requests = [
-        _request(SimpleNamespace(**vars(call) | {"model": each.spec, "revision": None, "training_step": each.step}))
-        for each in found
-    ]
-    data, encodings = SharedData(**vars(requests[0].data)), Encodings()
-    return [replace(request, data=data, encodings=encodings) for request in requests]
-
-
 def plan(
     model: ModelSpec | Sequence[Text],
-    tasks: Text | Task | Iterable[Text | Task],
+    tasks: Tasks,
     *,
+    output: Text = "",
     seconds: float = SECONDS,
     once: LoadedOnce | None = None,
-    **settings: Any,
+    **settings: Unpack[MeasureSettings],
 ) -> CostEstimate:
     """What `measure` with the same arguments would take on this machine: tokens, time, memory, disk.
 
@@ -252,112 +226,26 @@ def plan(
     Args:
         model: as in `measure`.
         tasks: as in `measure`.
+        output: as in `measure`, to which nothing is written.
         seconds: how long batches are timed, of all models together.
         once: where plans one after the other keep what they have in common: the model, rows, encodings.
-        settings: as in `measure`; those that change no batch (output, engine, progress_style) may be left out.
+        settings: as in `measure`; those that change no batch (engine, progress_style) may be left out.
 
     Raises:
         LoopscopeError: one line for whatever `measure` would refuse.
     """
     if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise LoopscopeError(f"{setting('seconds', seconds)} is no time: give a number of seconds above 0")
-    bound = signature(measure).bind(model, tasks, **{"output": "", **settings})
+    bound = signature(measure).bind(model, tasks, output=output, **settings)
     bound.apply_defaults()
     call = SimpleNamespace(**bound.arguments)
     found = checkpoints(call.model, call.revision, call.training_step)
     if found is not None:
-        requests = _requests(call, found)
+        requests = requests_of(call, found)
         return CostEstimate.together([estimate(request, seconds / len(requests)) for request in requests])
-    request = _request(call)
+    request = request_of(call)
     with borrowed(request.model.given):
         return estimate(request, seconds, once)
-
-
-def _request(call: SimpleNamespace) -> Request:
-    """What a call of `measure` asks for, checked."""
-    protocol = find_protocol(call.protocol)
-    source = None if call.continue_from is None else StateSource(call.continue_from)
-    candidates = 0 if call.lens is None else whole("lens", call.lens, 1, MOST_CANDIDATES)
-    settings = Settings.of(
-        call.transitions,
-        call.depths,
-        call.level,
-        tokens=switch("tokens", call.tokens),
-        paths=switch("paths", call.paths),
-        certify=switch("certify", call.certify),
-        trace=switch("trace", call.trace) or candidates > 0,
-        lens=candidates,
-        scales_to=scales_end(call.scales_to),
-        renormalise=switch("renormalise", call.renormalise),
-        interpolate=not (switch("every_scale", call.every_scale) or protocol.every_scale),
-        reference=choice("reference", call.reference, REFERENCES),
-        trajectories=scale_list("trajectories", call.trajectories),
-        protocol=call.protocol,
-        batch=BatchPolicy.parse(_or(call.batch_size, protocol.batch_size)),
-        keep_states=None if call.keep_states is None else whole("keep_states", call.keep_states, 0, DEEPEST),
-        continue_from=None if source is None else source.identity,
-        training_step=_training_step(call),
-        unit_size=whole("unit_size", call.unit_size, 1, MOST_QUESTIONS),
-        readout_dtype=choice("readout_dtype", _named(_or(call.readout_dtype, protocol.readout_dtype)), READOUT_DTYPES),
-        scalar_checks=whole("scalar_checks", call.scalar_checks, 0, MOST_QUESTIONS),
-        exit_threshold=fraction("exit_threshold", call.exit_threshold),
-        long=choice("long", call.long, get_args(LongPolicy)),
-        share_context=switch("share_context", call.share_context),
-    )
-    return Request(
-        ModelRequest.of(
-            call.model,
-            text("device", _named(call.device)),
-            optional_text("dtype", _named(_or(call.dtype, protocol.dtype))),
-            revision=optional_text("revision", call.revision),
-            random_weights=switch("random_weights", call.random_weights),
-            seed=whole("seed", call.seed, -LARGEST_SEED, LARGEST_SEED),
-            tokenizer=_tokenizer(call.tokenizer),
-            args=model_arguments(call.model_args),
-            initial_state=None if call.initial_state is None else choice("initial_state", call.initial_state, RULES),
-            default_state=protocol.initial_state,
-            initial_seed=None
-            if call.initial_seed is None
-            else whole("initial_seed", call.initial_seed, 0, LARGEST_SEED),
-        ),
-        DataRequest(
-            task_list(call.tasks),
-            optional_text("data_dir", call.data_dir),
-            optional_text("template", call.template),
-            limits(call.limit),
-            rows(call.ids),
-            Prompting(
-                None if call.num_fewshot is None else whole("num_fewshot", call.num_fewshot, 0, MOST_FEWSHOT),
-                optional_text("fewshot_split", call.fewshot_split),
-                whole("fewshot_seed", call.fewshot_seed, 0, LARGEST_SEED),
-                switch("apply_chat_template", call.apply_chat_template),
-            ),
-        ),
-        settings,
-        None if source is None else source.path,
-    )
-
-
-def _or(given: Any, default: Any) -> Any:
-    return default if given is None else given
-
-
-def _training_step(call: SimpleNamespace) -> int | None:
-    """What was given, or what the names in the call tell: revision, folder, arguments of the user's own code."""
-    if call.training_step is not None:
-        return one_step(call.training_step)
-    told = (call.revision, call.model, *model_arguments(call.model_args).values())
-    steps = (step_in(os.fspath(name)) for name in told if isinstance(name, str | os.PathLike))
-    return next((step for step in steps if step is not None), None)
-
-
-def _tokenizer(given: Any) -> Any:
-    """A name or a file as text, an object as the tokenizer that it is now."""
-    if given is None or isinstance(given, str | os.PathLike):
-        return optional_text("tokenizer", given)
-    from loopscope.models.tokenizer import from_object
-
-    return from_object(given)
 
 
 def certify(
@@ -397,8 +285,3 @@ def certify(
         notify=notify,
     )
     return Run(opened.path)
-
-
-def _named(given: Any) -> Any:
-    """A device or dtype of torch by its name."""
-    return str(given).removeprefix("torch.") if type(given).__module__ == "torch" else given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from loopscope.api import measure
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError, command_line_words, setting, shown
 from loopscope.measuring.given_values import DEEPEST, limits, rows, task_list
+from loopscope.measuring.measure_call import MeasureSettings
 from loopscope.store import StoredRun
 
 ENOUGH: dict[str, Any] = {"transitions": [1], "limit": 1, "device": "cpu"}
@@ -202,3 +204,9 @@ def test_words_return_to_python_after_a_command(capsys: pytest.CaptureFixture[st
     with command_line_words():
         assert setting("data_dir", "two words") == "--data-dir 'two words'"
         assert setting("progress_style", "fancy") == "--progress fancy"
+
+
+def test_a_type_checker_is_told_what_measure_takes() -> None:
+    taken = {name: known.annotation for name, known in signature(measure).parameters.items()}
+    told = {name: known.__forward_arg__ for name, known in MeasureSettings.__annotations__.items()}
+    assert told == {name: given for name, given in taken.items() if name not in ("model", "tasks", "output")}

@@ -100,17 +100,18 @@ def measure(
         wake(device)
     from loopscope.api import measure as run_measure
     from loopscope.api import plan as estimate
+    from loopscope.run import Run
     from loopscope.run_series import RunSeries
 
     if plan:
         print(estimate(**given))
         return
-    run = run_measure(
-        **given,
-        command_line=["loopscope", *sys.argv[1:]],
-        notify=lambda line: print(f"loopscope: {line}", file=sys.stderr),
-        progress_style=progress,  # type: ignore[arg-type]
-    )
+    given |= {
+        "command_line": ["loopscope", *sys.argv[1:]],
+        "notify": lambda line: print(f"loopscope: {line}", file=sys.stderr),
+        "progress_style": progress,
+    }
+    run: Run | RunSeries = run_measure(**given)
     where = shlex.quote(output)
     if isinstance(run, RunSeries):
         print(f"{run.summary()} Next: {run.next_commands()}")
