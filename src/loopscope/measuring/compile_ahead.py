@@ -43,7 +43,7 @@ def compile_ahead(model: LoopedModel, settings: Settings) -> None:
         if isinstance(model, LoopedModule) and not card_of(model).is_own:
             _compile_step(model, settings)
     if head is not None:
-        from loopscope.readout.affine.fused.logits import growth_of
+        from loopscope.readout.affine.fused.growth import growth_of
 
         growth_of(head.weight_VD)
 

@@ -103,7 +103,7 @@ def merge_kernel(
     stride = SLOTS * tokens.to(tl.int64)
     at = sums + rows
     grow = tl.load(growth).to(tl.float64)
-    grow_spread = tl.load(growth + 1).to(tl.float64)
+    grow_spread = 1.0 + tl.load(target_logits + 2 * tokens + rows, mask=live, other=0.0).to(tl.float64)
     top0 = tl.full([BLOCK_T], -1.0e30, dtype=tl.float64)
     top1 = tl.full([BLOCK_T], -1.0e30, dtype=tl.float64)
     for split in range(splits):

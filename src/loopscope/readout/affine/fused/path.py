@@ -21,7 +21,8 @@ from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import descriptor, launch, power_of_two
 from loopscope.readout.affine.endpoint import EndpointDistributions
 from loopscope.readout.affine.even import EvenScales, Survey
-from loopscope.readout.affine.fused.logits import growth_of, target_logits
+from loopscope.readout.affine.fused.growth import growth_of
+from loopscope.readout.affine.fused.logits import target_logits
 from loopscope.readout.affine.fused.merge import Extra, Results, merge_kernel
 from loopscope.readout.affine.fused.sweep import kept, slots, sweep_kernel
 
@@ -150,7 +151,8 @@ def _chunk(
 ) -> Tensor:
     (tokens, width), vocabulary = head.h_TD.shape, head.weight_VD.shape[0]
     device = head.h_TD.device
-    labels = target_logits(head.h_TD, head.h_plus_TD, head.weight_VD, head.bias_V, targets_T)
+    growth = growth_of(head.weight_VD)
+    labels = target_logits(head.h_TD, head.h_plus_TD, head.weight_VD, head.bias_V, targets_T, growth)
     places = sum(1 << place for place in set(even.places)) if order else 0
     placed = places.bit_count()
     block_width = next(size for size in (tiles.width, 64, 32, 16) if width % size == 0)
@@ -159,7 +161,6 @@ def _chunk(
     splits = -(-tile_count // per_split)
     total = slots(even.count, placed, order)
     sums = torch.empty(splits, total, tokens, dtype=torch.float32, device=device)
-    growth = growth_of(head.weight_VD)
     own = labels if own_T is None else own_T.to(torch.float32)
     constants: dict[str, Any] = {
         "COUNT": even.count,
@@ -181,7 +182,7 @@ def _chunk(
         labels if head.bias_V is None else head.bias_V,
         targets_T,
         labels,
-        growth,
+        growth.likely,
         own,
         sums,
         tokens,
@@ -208,7 +209,7 @@ def _chunk(
         sums,
         sums,
         labels,
-        growth,
+        growth.likely,
         own,
         out,
         tokens,

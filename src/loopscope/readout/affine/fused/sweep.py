@@ -12,7 +12,7 @@ exp(a_old(α) − a_new(α)), as in a running softmax; that factor's rounding to
 displacement less that of a. The lower half of the scales is reached from α = 0, the upper half from α = 1: a weight is
 never more than (K−1)/2 multiplications from an exponential, and one that underflowed at its end is below exp(−43).
 
-**Growth.** Tensor cores lose a little of every sum (`logits`): z is in raw units here, and grows where it is used.
+**Growth.** Tensor cores lose a little of every sum (`growth`): z is in raw units here, and grows where it is used.
 
 **Moments** are of u = v − v_y, about the tile's own mean in a second look at the registers, and merged with what was
 there by the formulas of `pairwise`, in which nothing cancels.
