@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from loopscope.kernels import language
-from loopscope.kernels.language import compile_only, launch
+from loopscope.kernels.language import compile_only, is_compiling, launch, wait_for_compilers
 
 ON_GPU = SimpleNamespace(is_cuda=True, device=SimpleNamespace(index=0))
 
@@ -66,6 +66,19 @@ def test_a_launch_waits_for_its_own_kernels_compiler():
     assert run == [("run", (1,), (2,), 8), ("run", (2,), (3,), 4)]
     assert kernel.events.index(compiled[0]) < kernel.events.index("built") < kernel.events.index(run[-1])
     assert kernel.events.count("built") == 2
+    assert kernel not in language._pending
+
+
+def test_whether_anything_is_still_being_compiled():
+    kernel = Kernel()
+    with compile_only():
+        launch(kernel, (1,), ON_GPU)
+    assert is_compiling()
+    threading.Timer(0.01, kernel.may_end.set).start()
+    wait_for_compilers()
+    assert not is_compiling()
+    assert kernel.events == [("compiled", (), (1,), 4), "built"]
+    launch(kernel, (1,), ON_GPU)
     assert kernel not in language._pending
 
 

@@ -29,7 +29,7 @@ def test_it_stands_still_while_kernels_are_compiled(monkeypatch: pytest.MonkeyPa
         ahead = threading.Thread(target=lambda: knobs.compilation.listener(**told, times=times, cache_hit=False))
         ahead.start()
         ahead.join()
-        assert (clock.compiling, clock.elsewhere) == (4.0, 4.0)
+        assert clock.compiling == 4.0
         assert clock.now() <= time.perf_counter() - 4.0
     assert heard == [False, True, False]
     assert knobs.compilation.listener is earlier

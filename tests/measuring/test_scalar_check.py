@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from loopscope.measuring import depth_pass
-from loopscope.measuring.depth_pass import agrees, scalar_check_columns, scalar_quadratics
+from loopscope.measuring import scalar_check
 from loopscope.measuring.layout import Layout, collate
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.reading import readout_of
+from loopscope.measuring.scalar_check import agrees, scalar_check_columns, scalar_quadratics
 from loopscope.measuring.transfer import Arrival
 from loopscope.measuring.update import Update
 from loopscope.models import load_model, load_tokenizer
@@ -27,7 +27,7 @@ CHECKED = [False, True, True, False, True]
 def test_questions_together_are_each_by_itself(
     family: str, task: str, together: int, checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(depth_pass._LOGITS, "cpu", together)
+    monkeypatch.setitem(scalar_check._LOGITS, "cpu", together)
     model, loaded = load_model(checkpoint(family), dtype="float64"), load_task(task, limit=5)
     questions = QuestionEncoder(load_tokenizer(checkpoint(family)), None, "error").questions(loaded, loaded.rows, 0)
     batch = collate(questions).batch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import shlex
 import sys
 import threading
@@ -124,17 +126,31 @@ def measure(
 
 
 def wake(device: str) -> None:
-    """Starts a GPU and its compiler in a thread: that takes longer than the imports, which go on meanwhile."""
+    """Starts a GPU and its compiler in threads: that takes longer than the imports, which go on meanwhile."""
+    if device == "cpu":
+        return
+    # Neither is a daemon: a thread that Python's end catches in a library may end the process with an abort.
+    threading.Thread(target=_wake_triton, name="loopscope-wake-triton").start()
     import torch
 
-    def start() -> None:
-        with suppress(Exception):  # whatever is wrong is said when the model is loaded
-            place = torch.zeros(1, device=device.replace("auto", "cuda")).device
-            from loopscope.kernels.choice import chosen
-            from loopscope.kernels.language import probe
+    if torch.cuda.is_available():
+        threading.Thread(target=_wake_device, args=(device,), name="loopscope-wake-device").start()
 
-            if chosen() != "reference":
-                probe(place)
 
-    if device != "cpu" and torch.cuda.is_available():
-        threading.Thread(target=start, name="loopscope-wake", daemon=True).start()
+def _wake_triton() -> None:
+    """Triton looks through all of its own files once, before it compiles anything."""
+    with suppress(Exception):  # it may be missing, or another version
+        ctypes.CDLL("libcuda.so.1")  # without a driver there is nothing to compile for
+        importlib.import_module("triton.runtime.cache").triton_key()
+
+
+def _wake_device(device: str) -> None:
+    with suppress(Exception):  # whatever is wrong is said when the model is loaded
+        import torch
+
+        place = torch.zeros(1, device=device.replace("auto", "cuda")).device
+        from loopscope.kernels.choice import chosen
+        from loopscope.kernels.language import probe
+
+        if chosen() != "reference":
+            probe(place)

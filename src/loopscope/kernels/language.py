@@ -1,7 +1,8 @@
 """Triton as the kernels see it, with the types that it does not declare; launches; a probe of whether it works here.
 
 The kernels' modules can be imported without Triton; only a launch needs it. Within `compile_only` a launch on a GPU
-compiles in a thread and runs nothing; a later launch of the same kernel waits for that.
+compiles in a thread and runs nothing; a later launch of the same kernel waits for that (`is_compiling` tells whether
+there is anything to wait for).
 """
 
 from __future__ import annotations
@@ -108,6 +109,18 @@ def compile_only() -> Iterator[None]:
     finally:
         _compiling.reset(token)
         pool.shutdown(wait=False)
+
+
+def is_compiling() -> bool:
+    """Whether a kernel that nobody has launched yet is still being compiled ahead."""
+    return any(not compiled.done() for waited in list(_pending.values()) for compiled in list(waited.values()))
+
+
+def wait_for_compilers() -> None:
+    """Until nothing is being compiled ahead; what went wrong shows when it is compiled again."""
+    for waited in list(_pending.values()):
+        for compiled in list(waited.values()):
+            compiled.exception()
 
 
 def _variant(options: dict[str, Any]) -> str:

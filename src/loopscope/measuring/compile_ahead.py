@@ -1,7 +1,8 @@
 """The kernels that a pass will ask for, compiled in threads while the host reads and encodes its questions.
 
-Those of an affine head, which take seconds each, of a step and of the norms. What they compute meanwhile is never
-looked at; torch's own operations run, so that what comes with their first call is over, too.
+Those of a step and of the norms first, then those of an affine head, which take seconds each: batches go through their
+loops meanwhile (`Worker`). What they compute here is never looked at; torch's own operations run, so that what comes
+with their first call is over, too.
 """
 
 from __future__ import annotations
@@ -36,20 +37,15 @@ def compile_ahead(model: LoopedModel, settings: Settings) -> None:
     """Begins to compile; without a GPU there is nothing to do."""
     if model.device.type != "cuda":
         return
-    head = model.head if settings.readout_dtype == "float32" else None
     with compile_only():
-        if head is not None and not _compile_readout(head, settings):
-            head = None
         if isinstance(model, LoopedModule) and not card_of(model).is_own:
             _compile_step(model, settings)
-    if head is not None:
-        from loopscope.readout.affine.fused.growth import growth_of
+        head = model.head if settings.readout_dtype == "float32" else None
+        if head is not None:
+            _compile_readout(head, settings)
 
-        growth_of(head.weight_VD)
 
-
-def _compile_readout(head: AffineHead, settings: Settings) -> bool:
-    """Whether the kernels take the head."""
+def _compile_readout(head: AffineHead, settings: Settings) -> None:
     from loopscope.readout.affine.fused.path import ENDS, fused_path
 
     weight_VD = head.weight_VD.view_as(head.weight_VD)  # a tensor of its own: what is found of it here is not kept
@@ -57,7 +53,7 @@ def _compile_readout(head: AffineHead, settings: Settings) -> bool:
     targets_T = torch.zeros(_TOKENS, dtype=torch.int64, device=weight_VD.device)
     path = fused_path(h_TD, h_TD, weight_VD, head.bias_V, targets_T, check=False)
     if path is None:
-        return False
+        return
     if settings.transitions:
         scales = Scales.of(settings.level, tokens=settings.tokens)
         path.survey(EvenScales.of(scales.points, scales.with_derivatives), 2, _never, spread=False)
@@ -71,7 +67,6 @@ def _compile_readout(head: AffineHead, settings: Settings) -> bool:
             stored.at([0.5], 1)
         with suppress(LoopscopeError):
             stored.envelope(PATH_NODES - 1)
-    return True
 
 
 def _compile_step(model: LoopedModule, settings: Settings) -> None:

@@ -16,11 +16,10 @@ class CompileClock:
 
     Attributes:
         compiling: seconds that kernels took to compile so far, in the thread that made the clock.
-        elsewhere: the same of all other threads.
     """
 
     def __init__(self) -> None:
-        self.compiling = self.elsewhere = 0.0
+        self.compiling = 0.0
         self._thread = threading.get_ident()
         self._knobs = _compilation_knobs()
 
@@ -40,11 +39,8 @@ class CompileClock:
             self._knobs.listener = self._before
 
     def _compiled(self, *, times: Any, cache_hit: bool, **more: Any) -> None:
-        seconds = 0.0 if cache_hit else times.total / 1e6
-        if threading.get_ident() == self._thread:
-            self.compiling += seconds
-        else:
-            self.elsewhere += seconds
+        if not cache_hit and threading.get_ident() == self._thread:
+            self.compiling += times.total / 1e6
         if self._before is not None:
             self._before(times=times, cache_hit=cache_hit, **more)
 

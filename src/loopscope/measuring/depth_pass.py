@@ -2,19 +2,15 @@
 
 Depth by depth the utility is read, and for every requested update t → t+1 everything that its level asks for.
 `launch` asks the device for all of it without waiting once (level full, whose searches are the host's, aside); what
-it returns is finished on the host when the numbers are there, by which time the next batch can be on its way.
-
-On the first questions of a task Q is computed a second way (Appendix "Execution and differentiation"): the scalar
-second derivative of U along the normalised chord over all valid positions, by automatic differentiation through the
-same readout. It passes if it agrees with Q to 1e-6 absolute or 1e-4 relative. Questions do not interact, so one second
-derivative serves several of them, each along its own chord.
+it returns is finished on the host when the numbers are there, by which time the next batch can be on its way. While
+kernels that read states are still being compiled, `begin` goes as far as the first state that is read.
 
 Shapes: R sequences, S positions, D hidden width, B questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +18,16 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.kernels.language import is_compiling
 from loopscope.measuring.as_in_paper import paper_columns
 from loopscope.measuring.certificates import certificate_columns
 from loopscope.measuring.fp64 import analyse
-from loopscope.measuring.groups import LOGITS
 from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
 from loopscope.measuring.longer_steps import longer_step_columns
 from loopscope.measuring.progress import stage
 from loopscope.measuring.reading import Reading, readout_of
 from loopscope.measuring.renormalised import renormalised_columns
+from loopscope.measuring.scalar_check import scalar_check_columns
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.stored_states import Midway
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
@@ -40,70 +37,8 @@ from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned,
 from loopscope.measuring.update import Update, update_columns
 from loopscope.models.packing import Packing
 from loopscope.models.protocol import Context, LoopedModel
-from loopscope.models.walk import Walk, read, readout_asks_context
-from loopscope.readout.affine.sources import full_precision_products
-from loopscope.readout.hessian_vector import chord_curvatures
-from loopscope.readout.options import grouped_option_utility
+from loopscope.models.walk import Walk, readout_asks_context
 from loopscope.store.column_types import Level
-
-ABSOLUTE, RELATIVE = 1e-6, 1e-4
-_LOGITS = {"cpu": LOGITS // 4}
-"""Logits at a time, where not `LOGITS`: both derivatives keep some ten float64 arrays of that size."""
-
-
-def scalar_quadratics(update: Update) -> Tensor:
-    """Q = φ''(0)/2 of every question, by the scalar second derivative along its chord, float64 [B]."""
-    model, dtype, layout = update.readout.model, update.readout.dtype, update.layout
-    targets_N1 = layout.targets_N.unsqueeze(1)
-    sequences = torch.arange(len(layout.counts), device=layout.sequence_N.device)
-    mean_RN = (sequences.unsqueeze(1) == layout.sequence_N).double() / layout.tokens_R.unsqueeze(1)
-
-    def utility(state_RSD: Tensor) -> Tensor:
-        z_NV = read(model, state_RSD, layout.positions_N2, dtype, layout.context).double()
-        scores_R = mean_RN @ torch.log_softmax(z_NV, -1).gather(1, targets_N1)[:, 0]
-        return scores_R if layout.options is None else grouped_option_utility(scores_R, layout.options)
-
-    width = update.readout.width(layout, max(layout.lengths))
-    state = update.before_RSD[:, :width].to(dtype)
-    valid = layout.batch.attention_mask[:, :width].unsqueeze(-1)
-    displacement = torch.where(valid, update.after_RSD[:, :width].to(dtype) - state, torch.zeros_like(state))
-    try:
-        with full_precision_products():
-            return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))
-    except RuntimeError as error:
-        if "not implemented" not in str(error):
-            raise
-        raise LoopscopeError(
-            f"torch cannot differentiate this readout twice, so Q cannot be computed a second way ({error}); "
-            f"leave the check out with {setting('scalar_checks', 0)}"
-        ) from error
-
-
-def agrees(quadratic: float, scalar: float) -> bool:
-    """The paper's disjunctive criterion."""
-    gap = abs(quadratic - scalar)
-    return gap <= ABSOLUTE or gap <= RELATIVE * abs(scalar)
-
-
-def scalar_check_columns(update: Update, checked_B: Sequence[bool]) -> Columns:
-    """The second calculation of Q where it is asked for, null elsewhere; beside the column `quadratic`."""
-    readout, device = update.readout, update.before_RSD.device
-    chosen = [index for index, checked in enumerate(checked_B) if checked]
-    # One question at a time where the readout is more than a head.
-    most = _LOGITS.get(device.type, LOGITS) // readout.model.vocabulary_size if readout.is_affine else 0
-    found = [scalar_quadratics(group) for group in update.groups(most, chosen)]
-    scalars = torch.cat(found) if found else torch.zeros(0, dtype=torch.float64, device=device)
-
-    def spread(columns: Columns, values: np.ndarray[Any, Any]) -> list[float | None]:
-        held = dict(zip(chosen, values.tolist(), strict=True))
-        return [held.get(index) for index in range(len(checked_B))]
-
-    def passed(columns: Columns) -> list[bool | None]:
-        pairs = zip(columns["quadratic"].tolist(), columns["scalar_quadratic"], strict=True)
-        return [None if scalar is None else agrees(quadratic, scalar) for quadratic, scalar in pairs]
-
-    return {"scalar_quadratic": Later(spread, scalars), "scalar_check_passed": Later(passed)}
-
 
 Tables = dict[str, Columns]
 
@@ -133,22 +68,35 @@ class Trip:
         self._readout = readout_of(model, getattr(torch, settings.readout_dtype), careful=careful)
         self._ways_again: set[str] = set()
         self._finite: dict[int, Tensor] = {}
+        self._course = self._launched()
+        self._pending: PendingTrip | None = None
 
     def run(self) -> Tables:
         """The rows of the batch in every table but `examples`."""
         return self.launch().finish()
 
     @torch.no_grad()
-    def launch(self) -> PendingTrip:
-        """Ask the device for everything."""
+    def begin(self) -> int:
+        """Ask the device for what needs no kernel that is still being compiled; the bytes of states that wait there."""
         try:
-            return self._launch()
+            return next(self._course)
+        except StopIteration as end:
+            self._pending = end.value
+            return 0
         except LoopscopeError:
             # Whatever was refused, a state that is not finite is what the user must hear of.
             self._require_finite({}, *map(array, self._finite.values()))
             raise
 
-    def _launch(self) -> PendingTrip:
+    def launch(self) -> PendingTrip:
+        """Ask the device for everything, or for what is left."""
+        while self._pending is None:
+            self.begin()
+        pending, self._pending = self._pending, None  # it knows its trip
+        return pending
+
+    def _launched(self) -> Generator[int, None, PendingTrip]:
+        """Pauses before a state is read whose kernels are still being compiled."""
         settings, model = self._settings, self._model
         gate = self._gate()
         deepest = settings.deepest
@@ -177,6 +125,8 @@ class Trip:
             if depth in settings.depths:
                 with stage("finite", device):
                     self._finite[depth] = self._finite_sequences(state)
+            if self._is_read(depth) and is_compiling():
+                yield 5 * state.nbytes  # the context's, the last two as they were packed and in rows of their own
             if depth - 1 in settings.transitions:
                 assert before is not None, "a transition starts at depth 0 or later"
                 updates[depth - 1] = self._update(depth - 1, before, state)
@@ -228,6 +178,12 @@ class Trip:
         tables = trip.run()
         self._ways_again = trip.ways_taken()
         return tables
+
+    def _is_read(self, depth: int) -> bool:
+        """Whether logits of a state are asked for."""
+        settings = self._settings
+        asked = depth in settings.depths and not self._is_surveyed(depth)
+        return asked or depth - 1 in settings.transitions or settings.trace
 
     def _is_surveyed(self, depth: int) -> bool:
         """Whether an update that starts or ends at a depth says what would be read there."""

@@ -99,6 +99,9 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     loading = clock.now() - began + once.spared - spared
     if not shared:
         loading += once.encodings.spared(tokens - (once.encodings.tokens - encoded))
+    ready = clock.now()
+    engine.wait_for_kernels()  # the pass begins without them, and hides that behind its first batches
+    compiling = clock.now() - ready
     answers = own_answers(engine.model, engine.tokenizer, settings)
     timer = _Timer(Worker(engine.model, settings, stored=engine.stored), answers, settings.batch, clock, seconds)
     trial = _longest_timed(timer, batches) if engine.stored is None else _Trial()
@@ -124,7 +127,7 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
         starting=trial.starting + max(0.0, timings.starting - sum(_totals(fits, timings.first))),
         memory=timings.memory,
         rates=asdict(fits[0]),
-        compiling=clock.compiling,
+        compiling=clock.compiling + compiling,
         shortened=timings.in_part,
         disk=timings.disk(len(prepared.manifest.units()), len(everyone)) + states,
         timed=sum(len(group.sizes) for group in timings.passed.sizes if isinstance(group, GroupSize)),
@@ -294,13 +297,12 @@ def _timed(timer: _Timer, whole: list[_Planned], trial: _Trial) -> _Timings:
 def _longest_timed(timer: _Timer, batches: list[_Planned]) -> _Trial:
     """The tokens of a batch that does not take too long to be timed: the largest one is tried in ever longer parts."""
     longest, allowed = max(batches, key=lambda batch: batch.size.tokens), max(LONGEST_TIMED, timer.budget / 5)
-    trial, elsewhere = _Planned.of(longest.unit, longest.questions[:1], timer.policy), timer.clock.elsewhere
+    trial = _Planned.of(longest.unit, longest.questions[:1], timer.policy)
     first = timer.once(trial)
     if first > LONGEST_PART / 2:
         return _Trial(most=1.0, in_a_row=1, slow=True)
     took = timer.once(trial)
-    # Kernels are loaded the first time; for those that another thread compiles, the first time waits.
-    starting = max(0.0, first - took - (timer.clock.elsewhere - elsewhere))
+    starting = max(0.0, first - took)  # kernels are loaded the first time
     # A few tokens do not fill a device: what they take says little of many, until twice as many take longer.
     before = took
     while len(trial.questions) < len(longest.questions) and (

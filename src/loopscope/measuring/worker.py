@@ -2,7 +2,8 @@
 
 The next unit is encoded in a thread of its own, and the next batch is launched before the last one is finished, so that
 a GPU has something to do while the host puts rows together. Two batches are never alive at a time: what waits is a
-launched batch's results, which are small. A batch that runs out of memory is halved.
+launched batch's results, which are small. Only while kernels are still being compiled, batches that have gone through
+their loops wait with their states, within a share of the device's memory. A batch that runs out of memory is halved.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.kernels.language import is_compiling, wait_for_compilers
 from loopscope.measuring.compile_ahead import compile_ahead
 from loopscope.measuring.continued import StateSource
 from loopscope.measuring.depth_pass import PendingTrip, Tables, Trip
@@ -45,6 +47,9 @@ def release() -> None:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
+
+HELD = 1 / 16
+"""Share of a GPU's memory that states may take which wait for a compiler."""
 
 Name = TypeVar("Name")
 Result = TypeVar("Result")
@@ -99,12 +104,23 @@ class _Unit(Generic[Name]):
 
 @dataclass
 class _Flight(Generic[Name]):
-    """A launched batch; the last one of its unit completes it."""
+    """A batch on its way; the last one of its unit completes it.
+
+    Attributes:
+        trip: what was asked of the device so far.
+        last: whether the unit ends with it.
+        waits: the bytes of states that wait for a compiler.
+        pending: its results, once everything was asked for; None where memory did not suffice.
+        begun: tells when the device is through what it was asked for in the beginning, where something waits.
+    """
 
     unit: _Unit[Name]
     batch: Sequence[Question]
-    trip: PendingTrip
+    trip: Trip
     last: bool
+    waits: int = 0
+    pending: PendingTrip | None = None
+    begun: torch.cuda.Event | None = None
 
 
 class Worker:
@@ -131,6 +147,7 @@ class Worker:
 
     def run(self, units: Iterable[tuple[Name, Sequence[Question]]]) -> Iterator[Measured[Name] | MeasuredBatch]:
         """Each unit in order, after its batches, as soon as the batch after its last one is launched."""
+        held: deque[_Flight[Name]] = deque()
         flights: deque[_Flight[Name]] = deque()
         for name, questions in units:
             questions = questions if self._answers is None else self._answers(questions)
@@ -139,20 +156,38 @@ class Worker:
             waiting = deque(planned if unit.stored is None else unit.stored.batches(questions))
             while waiting:
                 waiting = deque(shrunk(waiting, self._ceiling))
-                trip = self._launch(unit, waiting[0])
-                if trip is None:
+                flight = self._begin(unit, waiting[0], last=len(waiting) == 1)
+                if flight is not None:
+                    waiting.popleft()
+                    held.append(flight)
+                    if self._holds(held):
+                        continue
+                elif not held:
+                    self._halve(unit, waiting[0])
                     continue
-                batch = waiting.popleft()
-                flights.append(_Flight(unit, batch, trip, not waiting))
-                if len(flights) > 1:
+                while held:
+                    flights.append(self._launched(held.popleft()))  # one by one: its states are free then
+                if flight is None:
+                    release()
+                for _ in range(min(2, len(flights) - 1)):  # two: what has waited is caught up with by and by
                     yield from self._land(flights.popleft())
-        for flight in flights:
-            yield from self._land(flight)
+        flights.extend(map(self._launched, held))
+        while flights:
+            yield from self._land(flights.popleft())
+
+    def _holds(self, held: Sequence[_Flight[Any]]) -> bool:
+        """Whether the batches go on waiting for a compiler; the host is never more than one ahead of the device."""
+        if not (held[-1].waits and is_compiling()):
+            return False
+        if len(held) > 1 and held[-2].begun is not None:
+            held[-2].begun.synchronize()
+        memory = torch.cuda.get_device_properties(self._model.device).total_memory
+        return sum(flight.waits for flight in held) <= HELD * memory
 
     def _land(self, flight: _Flight[Name]) -> Iterator[Measured[Name] | MeasuredBatch]:
         """Finish a batch, and its unit if it is the last one of it."""
         unit = flight.unit
-        unit.batches += self._finish(unit, flight.batch, flight.trip)
+        unit.batches += self._finish(unit, flight.batch, flight.pending)
         yield MeasuredBatch(len(flight.batch), sum(question.positions for question in flight.batch))
         if flight.last:
             with stage("join"):
@@ -160,41 +195,56 @@ class Worker:
                 states = encode_states(unit.kept) if unit.kept else None
             yield Measured(unit.name, tables, unit.notices, unit.ways_taken, states)
 
-    def _launch(self, unit: _Unit[Name], batch: Sequence[Question]) -> PendingTrip | None:
-        """The batch on its way, or None when it did not fit and smaller ones are to be tried."""
+    def _begin(self, unit: _Unit[Name], batch: Sequence[Question], *, last: bool) -> _Flight[Name] | None:
+        """The batch on its way, as far as its kernels are there; None when it did not fit."""
         try:
             with stage("launch"):
                 start = None if unit.stored is None else unit.stored.midway(batch)
-                return Trip(self._model, self._settings, batch, careful=self._careful, start=start).launch()
+                trip = Trip(self._model, self._settings, batch, careful=self._careful, start=start)
+                flight = _Flight(unit, batch, trip, last, trip.begin())
+                if flight.waits and self._model.device.type == "cuda":
+                    flight.begun = torch.cuda.current_stream(self._model.device).record_event()
+                return flight
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
         # Outside the handler: the traceback no longer keeps the tensors of the failed attempt alive.
-        self._halve(unit, batch)
         return None
 
-    def _finish(self, unit: _Unit[Name], batch: Sequence[Question], trip: PendingTrip) -> list[Tables]:
+    def _launched(self, flight: _Flight[Name]) -> _Flight[Name]:
+        """The same flight with everything asked for; what does not fit now is halved when its turn comes."""
+        try:
+            with stage("launch"):
+                flight.pending = flight.trip.launch()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        return flight
+
+    def _finish(self, unit: _Unit[Name], batch: Sequence[Question], trip: PendingTrip | None) -> list[Tables]:
         """The tables of a launched batch, or those of its halves where memory refused at the last moment."""
         try:
-            with stage("finish"):
-                tables = trip.finish()
-            self._careful |= trip.repeated
-            unit.ways_taken |= trip.ways_taken()
-            unit.notices += sorted(trip.notes() - self._said)
-            self._said |= trip.notes()
-            unit.kept += [] if trip.kept is None else [trip.kept]
-            return [tables]
+            if trip is not None:
+                with stage("finish"):
+                    tables = trip.finish()
+                self._careful |= trip.repeated
+                unit.ways_taken |= trip.ways_taken()
+                unit.notices += sorted(trip.notes() - self._said)
+                self._said |= trip.notes()
+                unit.kept += [] if trip.kept is None else [trip.kept]
+                return [tables]
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
         self._halve(unit, batch)
         waiting, found = deque(shrunk([batch], self._ceiling)), []
         while waiting:
-            again = self._launch(unit, waiting[0])
+            again = self._begin(unit, waiting[0], last=False)
             if again is None:
+                self._halve(unit, waiting[0])
                 waiting = deque(shrunk(waiting, self._ceiling))
             else:
-                found += self._finish(unit, waiting.popleft(), again)
+                found += self._finish(unit, waiting.popleft(), self._launched(again).pending)
         return found
 
     def _halve(self, unit: _Unit[Name], batch: Sequence[Question]) -> None:
@@ -265,6 +315,11 @@ class LocalEngine:
     def _encoded(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> tuple[WorkUnit, list[Question]]:
         with stage("encode"):
             return unit, self.encoder.questions(task, rows, unit.start)
+
+    def wait_for_kernels(self) -> None:
+        """Until everything that is compiled ahead is there."""
+        self._begun.exception()
+        wait_for_compilers()
 
     def close(self) -> None:
         """Nothing to give back."""
