@@ -19,6 +19,8 @@ def test_the_command_is_a_process_of_its_own(setting):
     (row,) = from_command.rows(setting)
     assert row.measured.repeats == 1
     assert row.goals[0].measured == row.measured.value > 0.0
+    in_order = [row.figures[name] for name in ("opened", "first_unit", "stored")]
+    assert 0.0 < in_order[0] < in_order[1] <= in_order[2] < row.measured.value
 
 
 @pytest.mark.slow
