@@ -52,7 +52,7 @@ OBJECTS = (
 WALK = (
     *(":measure", "measuring:run_request", "tasks:load_task", "models:load_model", "measuring:prepare"),
     *("store:open_or_create", "measuring:run_pending", "measuring:Worker.run", "measuring:plan_batches"),
-    *("measuring:collate", "measuring:Trip.launch", "readout:affine_path_from_states"),
+    *("measuring:collate", "measuring:Trip.begin", "readout:affine_path_from_states"),
     *("measuring:update_columns", "measuring:PendingTrip.finish", "store:RunWriter.commit", "store:RunWriter.finish"),
 )
 
