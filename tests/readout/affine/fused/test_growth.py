@@ -93,6 +93,17 @@ def test_what_is_added_early_loses_more(flat, early):
     assert abs(float(own.mean())) < 2.5e-7
 
 
+def test_what_remains_is_the_order_in_which_a_logit_was_summed(head, monkeypatch):
+    """What no factor on a finished logit can know: whether it came early in the width or late."""
+    monkeypatch.setattr(growth, "products", cut_off)
+    anywhere = 1.0 + float(growth.growth_of(head).spread[0]) / 2
+    states = torch.randn(64, 2048, generator=torch.Generator().manual_seed(6)).to(torch.bfloat16)
+    early, late = ((states * half).double() @ head.double().T for half in torch.eye(2).repeat_interleave(1024, 1))
+    missing = early + late - anywhere * cut_off(states, head).double()
+    explained = float(torch.corrcoef(torch.stack([missing.flatten(), (early - late).flatten()]))[0, 1])
+    assert explained > 0.7
+
+
 def test_it_is_measured_once_for_each_head(head, monkeypatch):
     first = growth.growth_of(head)
     monkeypatch.setattr(growth, "products", None)
