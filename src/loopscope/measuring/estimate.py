@@ -51,8 +51,8 @@ SECONDS = 5.0
 """How long batches are timed by default; some run once before that."""
 LEAST_TIMED = 3
 """Groups of batches that are timed however long they take."""
-LEAST_SLOW = 2
-"""The same where each takes so long."""
+LONG_QUESTION = 5.0
+"""Seconds after which a single question counts as slow: it and one of middle length are timed then, each once."""
 LONGEST_TIMED = 0.5
 """Seconds that a timed batch may take, or a fifth of the whole timing where that is more."""
 GROWING = 1.5
@@ -105,7 +105,7 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     answers = own_answers(engine.model, engine.tokenizer, settings)
     timer = _Timer(Worker(engine.model, settings, stored=engine.stored), answers, settings.batch, clock, seconds)
     trial = _longest_timed(timer, batches) if engine.stored is None else _Trial()
-    timings = _timed(timer, batches, trial)
+    timings = _timed(timer, batches, trial) if trial.slow is None else _timed_slowly(timer, batches, trial.slow)
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
     # At level full the readout of scored tokens takes most of the time, and padding little.
     short = SCORED if settings.level == "full" else TOKENS
@@ -160,13 +160,13 @@ class _Trial(NamedTuple):
         most: tokens that a timed batch may have.
         starting: seconds that the first of all took beyond its rate.
         in_a_row: batches that are timed together.
-        slow: whether a single question takes so long that few can be timed.
+        slow: the shortest question, where it takes so long that it is timed once, and another one at the most.
     """
 
     most: float = float("inf")
     starting: float = 0.0
     in_a_row: int = IN_A_ROW
-    slow: bool = False
+    slow: _Ran | None = None
 
 
 def _totals(fits: Sequence[Fit], batches: Sequence[_Planned]) -> list[float]:
@@ -174,6 +174,21 @@ def _totals(fits: Sequence[Fit], batches: Sequence[_Planned]) -> list[float]:
     found = [fits[0].seconds([batch.size for batch in batches])]
     found += [fit.seconds([AnswerSize.of(batch.questions) for batch in batches]) for fit in fits[1:]]
     return [float(seconds.sum()) for seconds in found]
+
+
+class _Ran(NamedTuple):
+    """Batches that ran together: what was asked (own answers in the place of references), and how long it took."""
+
+    group: Sequence[_Planned]
+    asked: Sequence[tuple[WorkUnit, Sequence[Question]]]
+    found: Sequence[Measured[WorkUnit]]
+    answering: float
+    passing: float
+
+    @property
+    def seconds(self) -> float:
+        """Of all of it."""
+        return self.answering + self.passing
 
 
 class _Timer(NamedTuple):
@@ -196,11 +211,13 @@ class _Timer(NamedTuple):
             torch.cuda.synchronize()
         return found
 
-    def once(self, batch: _Planned) -> float:
-        """Seconds of a batch by itself."""
+    def ran(self, group: Sequence[_Planned]) -> _Ran:
+        """Some batches together."""
         began = self.clock.now()
-        self.measured([(batch.unit, self.answered(batch.questions))])
-        return self.clock.now() - began
+        asked = [(batch.unit, self.answered(batch.questions)) for batch in group]
+        between = self.clock.now()
+        found = self.measured(asked)
+        return _Ran(group, asked, found, between - began, self.clock.now() - between)
 
 
 @dataclass
@@ -230,19 +247,15 @@ class _Timings:
     tokens: int = 0
     states: int = 0
 
-    def add(self, timer: _Timer, group: Sequence[_Planned]) -> None:
-        """Time some batches together."""
-        start = timer.clock.now()
-        asked = [(batch.unit, timer.answered(batch.questions)) for batch in group]
-        between = timer.clock.now()
-        found = timer.measured(asked)
-        self.passed.seconds.append(timer.clock.now() - between)
-        sizes = [BatchSize.of(batch, timer.policy) for _, batch in asked]
+    def add(self, ran: _Ran, policy: BatchPolicy) -> None:
+        """Note what some batches took together."""
+        self.passed.seconds.append(ran.passing)
+        sizes = [BatchSize.of(questions, policy) for _, questions in ran.asked]
         self.passed.sizes.append(GroupSize(sizes))
-        self.answered.seconds.append(between - start)
-        self.answered.sizes.append(GroupSize([AnswerSize.of(batch.questions) for batch in group]))
+        self.answered.seconds.append(ran.answering)
+        self.answered.sizes.append(GroupSize([AnswerSize.of(batch.questions) for batch in ran.group]))
         self.tokens += sum(size.tokens for size in sizes)
-        for (_, questions), measured in zip(asked, found, strict=True):
+        for (_, questions), measured in zip(ran.asked, ran.found, strict=True):
             self.tables[tuple(measured.tables["questions"])].append(measured.tables)
             self.questions += len(questions)
             self.states += 0 if measured.states is None else len(measured.states)
@@ -250,13 +263,14 @@ class _Timings:
     def lengthen(self, timer: _Timer, longest: _Planned, most: float) -> None:
         """Time as much of a batch as does not take too long, by what shorter parts took: at first of `most` tokens."""
         allowed, rate = max(LONGEST_PART, timer.budget), sum(self.passed.seconds) / self.tokens
-        (part,), self.in_part = _shortened([longest], timer.policy, most), True
+        (part,) = _shortened([longest], timer.policy, most)
+        self.in_part = len(part.questions) < len(longest.questions)
         while self.in_part:
             (longer,) = _shortened([longest], timer.policy, allowed / rate)
             if len(longer.questions) <= len(part.questions):
                 break
             part = longer
-            self.add(timer, [part])
+            self.add(timer.ran([part]), timer.policy)
             self.anchors += 1
             self.in_part = len(part.questions) < len(longest.questions)
             rate = self.passed.seconds[-1] / part.size.tokens
@@ -272,44 +286,63 @@ def _timed(timer: _Timer, whole: list[_Planned], trial: _Trial) -> _Timings:
 
     Parts of batches may not fill a device, so ever longer ones of the largest batch are timed after them.
     """
-    clock, batches = timer.clock, _shortened(whole, timer.policy, trial.most)
+    clock, longest = timer.clock, max(whole, key=lambda batch: batch.size.tokens)
+    batches = _shortened(whole, timer.policy, trial.most)
     ordered = sorted(batches, key=lambda batch: -batch.size.tokens)
     in_a_row = min(trial.in_a_row, -(-len(ordered) // LEAST_TIMED))
     groups = [ordered[start : start + in_a_row] for start in range(0, len(ordered), in_a_row)]
     places = list(spread([sum(batch.size.tokens for batch in group) for group in groups]))
     largest = {batch.unit.task: batch for batch in reversed(ordered)}
     early = {id(batch): batch for batch in (*largest.values(), *(groups[place][0] for place in places[:LEAST_TIMED]))}
-    first = [] if trial.slow else sorted(early.values(), key=lambda batch: -batch.size.tokens)
-    starting = sum(timer.once(batch) for batch in first)
+    first = sorted(early.values(), key=lambda batch: -batch.size.tokens)
+    starting = sum(timer.ran([batch]).seconds for batch in first)
     found = _Timings(first, starting)
-    began, least = clock.now(), LEAST_SLOW if trial.slow else LEAST_TIMED
+    began = clock.now()
     for place in places:
-        if len(found.passed.seconds) >= least and clock.now() - began > timer.budget:
+        if len(found.passed.seconds) >= LEAST_TIMED and clock.now() - began > timer.budget:
             break
-        found.add(timer, groups[place])
+        found.add(timer.ran(groups[place]), timer.policy)
     if batches != whole:
-        found.lengthen(timer, max(whole, key=lambda batch: batch.size.tokens), trial.most)
+        found.lengthen(timer, longest, trial.most)
     found.memory = _memory()
     release()
     return found
 
 
+def _timed_slowly(timer: _Timer, whole: list[_Planned], shortest: _Ran) -> _Timings:
+    """The shortest question of the largest batch, and one of middle length unless that would take too long."""
+    longest = max(whole, key=lambda batch: batch.size.tokens)
+    found = _Timings([], 0.0, in_part=len(longest.questions) > 1)
+    found.add(shortest, timer.policy)
+    if found.in_part and shortest.seconds < LONGEST_PART:
+        middle = _by_length(longest)[len(longest.questions) // 2]
+        found.add(timer.ran([_Planned.of(longest.unit, [middle], timer.policy)]), timer.policy)
+    found.memory = _memory()
+    release()
+    return found
+
+
+def _by_length(batch: _Planned) -> list[Question]:
+    return sorted(batch.questions, key=lambda question: question.positions)
+
+
 def _longest_timed(timer: _Timer, batches: list[_Planned]) -> _Trial:
     """The tokens of a batch that does not take too long to be timed: the largest one is tried in ever longer parts."""
     longest, allowed = max(batches, key=lambda batch: batch.size.tokens), max(LONGEST_TIMED, timer.budget / 5)
-    trial = _Planned.of(longest.unit, longest.questions[:1], timer.policy)
-    first = timer.once(trial)
-    if first > LONGEST_PART / 2:
-        return _Trial(most=1.0, in_a_row=1, slow=True)
-    took = timer.once(trial)
+    ordered = _by_length(longest)
+    trial = _Planned.of(longest.unit, ordered[:1], timer.policy)
+    first, again = timer.ran([trial]).seconds, timer.ran([trial])
+    took = again.seconds
     starting = max(0.0, first - took)  # kernels are loaded the first time
+    if took > LONG_QUESTION:
+        return _Trial(trial.size.tokens, starting, 1, again)
     # A few tokens do not fill a device: what they take says little of many, until twice as many take longer.
     before = took
     while len(trial.questions) < len(longest.questions) and (
         2 * took < allowed or (took < GROWING * before and took < 4 * allowed)
     ):
-        trial = _Planned.of(longest.unit, longest.questions[: 2 * len(trial.questions)], timer.policy)
-        before, took = took, timer.once(trial)
+        trial = _Planned.of(longest.unit, ordered[: 2 * len(trial.questions)], timer.policy)
+        before, took = took, timer.ran([trial]).seconds
     whole = len(trial.questions) == len(longest.questions)
     most = float("inf") if whole else max(1.0, allowed / took) * trial.size.tokens
     return _Trial(most, starting, max(1, min(IN_A_ROW, int(allowed / took))))
