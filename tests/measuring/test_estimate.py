@@ -125,7 +125,7 @@ def test_of_a_batch_that_takes_too_long_as_much_as_time_allows_is_timed(
     assert cost.seconds == pytest.approx(seconds, rel=0.15)
 
 
-@pytest.mark.parametrize(("per_scored", "timed"), [(0.2, 2), (0.3, 1)])
+@pytest.mark.parametrize(("per_scored", "timed"), [(0.2, 2), (0.6, 1)])
 def test_of_questions_that_take_long_each_a_few_are_timed(
     checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, per_scored: float, timed: int
 ) -> None:

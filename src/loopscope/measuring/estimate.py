@@ -53,6 +53,8 @@ LEAST_TIMED = 3
 """Groups of batches that are timed however long they take."""
 LONG_QUESTION = 5.0
 """Seconds after which a single question counts as slow: it and one of middle length are timed then, each once."""
+LONGEST_QUESTION = 30.0
+"""Seconds that the one of middle length may take."""
 LONGEST_TIMED = 0.5
 """Seconds that a timed batch may take, or a fifth of the whole timing where that is more."""
 GROWING = 1.5
@@ -314,9 +316,9 @@ def _timed_slowly(timer: _Timer, whole: list[_Planned], shortest: _Ran) -> _Timi
     longest = max(whole, key=lambda batch: batch.size.tokens)
     found = _Timings([], 0.0, in_part=len(longest.questions) > 1)
     found.add(shortest, timer.policy)
-    if found.in_part and shortest.seconds < LONGEST_PART:
-        middle = _by_length(longest)[len(longest.questions) // 2]
-        found.add(timer.ran([_Planned.of(longest.unit, [middle], timer.policy)]), timer.policy)
+    middle = _Planned.of(longest.unit, [_by_length(longest)[len(longest.questions) // 2]], timer.policy)
+    if found.in_part and shortest.seconds / found.tokens * middle.size.tokens < LONGEST_QUESTION:
+        found.add(timer.ran([middle]), timer.policy)
     found.memory = _memory()
     release()
     return found
