@@ -17,8 +17,8 @@ SHAPES = {
     "many-tiles": (17, 200, 16),
 }
 TILES = {
-    "whole": Tiles(16, 32, 16, 4, 1, halves=False),
-    "halves": Tiles(16, 32, 16, 4, 1, halves=True),
+    "whole": Tiles(16, 64, 16, 4, 1),
+    "halves": Tiles(16, 32, 16, 4, 1),
 }
 
 

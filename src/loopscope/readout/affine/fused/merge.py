@@ -1,14 +1,18 @@
 """The kernel that puts the splits of the vocabulary together, one after the other in their order, in float64.
 
 With M the largest logit of all splits at either end, each split's sums are brought to the common units by
-exp(a_s(α) − a(α)) and added; means and central moments by the formulas about the common mean. Then, with S(α) the mass
-and y the reference label,
+exp(a_s(α) − a(α)) and added; power sums about the first split's centre, which float64 turns into central ones without
+loss. Then, with S(α) the mass and y the reference label,
 
     log p_y(α) = −log S(α) − (a(α) − z_y(α)),    φ' = −E[u],    φ'' = −Var[u],    φ''' = −κ₃,    φ'''' = −κ₄,
     KL(p‖q) = E_p[x⁰ − x⁺] − log S(0) + log S(1),    H(p) = log S(0) − E_p[x⁰].
 
 Shapes: T tokens, K scales.
 """
+
+# Triton's tuples know concatenation, not unpacking.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
@@ -17,21 +21,20 @@ from typing import NamedTuple
 from torch import Tensor
 
 from loopscope.kernels.language import Value, constant, constants, constexpr, jit, tl
-from loopscope.readout.affine.fused.sweep import (
-    FOURTH,
+from loopscope.readout.affine.fused.sums import (
+    CENTRE0,
+    CENTRE1,
     HEADER,
     HIGHEST,
     LOWEST,
-    MEAN,
     OWN_MASS,
     S00,
     S01,
     S10,
     S11,
-    SECOND,
-    THIRD,
     TOP0,
     TOP1,
+    shifted,
 )
 
 _LOG2 = constant(0.6931471805599453)
@@ -88,7 +91,6 @@ def merge_kernel(
     SLOTS: constexpr,
     EXTRA: constexpr,
     ORDER: constexpr,
-    KEPT: constexpr,
     HAS_OWN: constexpr,
     ENDS: constexpr,
     EXTREMES: constexpr,
@@ -125,6 +127,13 @@ def merge_kernel(
     lowest = tl.full([BLOCK_T], 1.0e30, dtype=tl.float64)
     if HAS_OWN:
         own_alpha = tl.load(own + rows, mask=live, other=0.0).to(tl.float64)
+    centre0 = _sum(at, CENTRE0, tokens, live)
+    centre1 = _sum(at, CENTRE1, tokens, live)
+    powers = ()
+    for k in tl.static_range(0, COUNT):
+        if (PLACES >> k) & 1:
+            for _ in tl.static_range(0, ORDER + 1):
+                powers = powers + (zero,)
     for split in range(splits):
         here = at + split * stride
         drop0 = _sum(here, TOP0, tokens, live) * grow - top0
@@ -147,6 +156,9 @@ def merge_kernel(
             lowest = tl.minimum(lowest, _sum(here, LOWEST, tokens, live))
         if HAS_OWN:
             own_mass += _sum(here, OWN_MASS, tokens, live) * tl.exp(drop0 + own_alpha * (drop1 - drop0))
+        off0 = _sum(here, CENTRE0, tokens, live) - centre0
+        off1 = _sum(here, CENTRE1, tokens, live) - centre1
+        powers = _powers(powers, here, drop0, drop1, off0, off1, tokens, live, COUNT, PLACES, ORDER)
 
     y0 = tl.load(target_logits + rows, mask=live, other=0.0).to(tl.float64)
     y1 = tl.load(target_logits + tokens + rows, mask=live, other=0.0).to(tl.float64)
@@ -182,16 +194,17 @@ def merge_kernel(
     if HAS_OWN:
         gain = log0 - tl.log(own_mass) - own_alpha * (lead1 - lead0)
         tl.store(extra + tokens * OWN, tl.where(own_alpha == 0.0, 0.0, gain) + poison, mask=live)
-    place = 0
+    seen = ()
     for k in tl.static_range(0, COUNT):
         if (PLACES >> k) & 1:
-            derivatives = out + (COUNT + place * (1 + ORDER)) * tokens + rows
+            derivatives = out + (COUNT + len(seen)) * tokens + rows
             tl.store(derivatives, tl.sum(tl.where((scale == k)[None, :], gains, 0.0), 1), mask=live)
-            _moments(
-                at, derivatives + tokens, top0, top1, tokens, splits, stride, poison, grow, grow_spread, live,
-                HEADER + COUNT + place * KEPT, COUNT, ORDER, k,
-            )  # fmt: skip
-            place += 1
+            centre = poison + centre0
+            if 2 * k >= COUNT:
+                centre = poison + centre1
+            _derivatives(derivatives, powers, centre, grow, grow_spread, tokens, live, len(seen), ORDER)
+            for _ in tl.static_range(0, ORDER + 1):
+                seen = seen + (zero,)
 
 
 @jit
@@ -201,63 +214,63 @@ def _sum(at: Value, slot: Value, tokens: Value, live: Value) -> Value:
 
 
 @jit
-def _moments(
-    sums: Value,
-    out: Value,
-    top0: Value,
-    top1: Value,
+def _powers(
+    before: Value,
+    at: Value,
+    drop0: Value,
+    drop1: Value,
+    off0: Value,
+    off1: Value,
     tokens: Value,
-    splits: Value,
-    stride: Value,
-    poison: Value,
+    live: Value,
+    COUNT: constexpr,
+    PLACES: constexpr,
+    ORDER: constexpr,
+) -> Value:
+    """Mass and power sums of every place with those of another split, whose centres are off by so much."""
+    out = ()
+    slot = HEADER + COUNT
+    for k in tl.static_range(0, COUNT):
+        if (PLACES >> k) & 1:
+            keep = tl.exp(drop0 + k / (COUNT - 1) * (drop1 - drop0))
+            off = off0
+            if 2 * k >= COUNT:
+                off = off1
+            mass = _sum(at, HEADER + k, tokens, live)
+            here = ()
+            for n in tl.static_range(0, ORDER):
+                here = here + (_sum(at, slot + n, tokens, live),)
+            out = out + (before[len(out)] + keep * mass,)
+            for n in tl.static_range(1, ORDER + 1):
+                out = out + (before[len(out)] + keep * shifted(here, 0, mass, off, n),)
+            slot += ORDER
+    return out
+
+
+@jit
+def _derivatives(
+    out: Value,
+    powers: Value,
+    centre: Value,
     grow: Value,
     grow_spread: Value,
+    tokens: Value,
     live: Value,
-    FIRST: constexpr,
-    COUNT: constexpr,
+    MASS: constexpr,
     ORDER: constexpr,
-    K: constexpr,
 ) -> None:
-    """Mean and central moments at scale K about the common mean, and the derivatives that they are."""
-    alpha = K / (COUNT - 1)
-    mass = tl.zeros_like(top0)
-    total = tl.zeros_like(top0)
-    for split in range(splits):
-        at = sums + split * stride
-        drop0 = _sum(at, TOP0, tokens, live) * grow - top0
-        drop1 = _sum(at, TOP1, tokens, live) * grow - top1
-        keep = tl.exp(drop0 + alpha * (drop1 - drop0))
-        here = keep * _sum(at, HEADER + K, tokens, live)
-        mass += here
-        total += here * _sum(at, FIRST + MEAN, tokens, live)
-    mass = tl.where(live, mass, 1.0)
-    mean = poison + total / mass
-    tl.store(out, -mean * grow, mask=live)
+    """The derivatives at a place from its mass and the power sums that follow it."""
+    mass = tl.where(live, powers[MASS], 1.0)
+    off = powers[MASS + 1] / mass
+    tl.store(out + tokens, -(centre + off) * grow, mask=live)
+    poison = centre - centre
     if ORDER >= 2:
-        second = tl.zeros_like(top0)
-        third = tl.zeros_like(top0)
-        fourth = tl.zeros_like(top0)
-        for split in range(splits):
-            at = sums + split * stride
-            drop0 = _sum(at, TOP0, tokens, live) * grow - top0
-            drop1 = _sum(at, TOP1, tokens, live) * grow - top1
-            keep = tl.exp(drop0 + alpha * (drop1 - drop0))
-            here = keep * _sum(at, HEADER + K, tokens, live)
-            off = _sum(at, FIRST + MEAN, tokens, live) - mean
-            lost = _sum(at, FIRST + ORDER, tokens, live)
-            m2 = keep * (_sum(at, FIRST + SECOND, tokens, live) + lost)
-            second += m2 + here * off * off
-            if ORDER >= 3:
-                m3 = keep * _sum(at, FIRST + THIRD, tokens, live)
-                third += m3 + 3.0 * off * m2 + here * off * off * off
-                if ORDER >= 4:
-                    m4 = keep * _sum(at, FIRST + FOURTH, tokens, live)
-                    fourth += m4 + 4.0 * off * m3 + 6.0 * off * off * m2 + here * off * off * off * off
         square = grow_spread * grow_spread
-        variance = second / mass * square
-        tl.store(out + tokens, -variance, mask=live)
+        variance = shifted(powers, MASS + 1, mass, -off, 2) / mass * square + poison
+        tl.store(out + 2 * tokens, -variance, mask=live)
         if ORDER >= 3:
-            tl.store(out + 2 * tokens, -third / mass * square * grow_spread, mask=live)
+            third = shifted(powers, MASS + 1, mass, -off, 3) / mass * square * grow_spread
+            tl.store(out + 3 * tokens, -(third + poison), mask=live)
             if ORDER >= 4:
-                kurtosis = fourth / mass * square * square - 3.0 * variance * variance
-                tl.store(out + 3 * tokens, -kurtosis, mask=live)
+                fourth = shifted(powers, MASS + 1, mass, -off, 4) / mass * square * square
+                tl.store(out + 4 * tokens, 3.0 * variance * variance - fourth, mask=live)

@@ -24,7 +24,8 @@ from loopscope.readout.affine.even import EvenScales, Survey
 from loopscope.readout.affine.fused.growth import growth_of
 from loopscope.readout.affine.fused.logits import target_logits
 from loopscope.readout.affine.fused.merge import Extra, Results, merge_kernel
-from loopscope.readout.affine.fused.sweep import kept, slots, sweep_kernel
+from loopscope.readout.affine.fused.sums import slots
+from loopscope.readout.affine.fused.sweep import sweep_kernel
 
 MOST_SCALES = 33
 """A weight is at most half as many multiplications away from an exponential."""
@@ -33,15 +34,19 @@ CHUNK = 8192
 """Tokens whose sums exist at a time."""
 
 
+MOST_TILES = 24
+"""Tiles of a split: sums in FP32 stay short, and their rounding below that of the products."""
+
+
 class Tiles(NamedTuple):
     """The shape of a program's work."""
 
-    tokens: int = 128
+    tokens: int = 64
     vocabulary: int = 128
     width: int = 64
-    warps: int = 8
+    warps: int = 4
     stages: int = 3
-    halves: bool = True
+    programs: int = 2  # that a multiprocessor holds at a time
 
 
 DEFAULT = Tiles()
@@ -157,7 +162,7 @@ def _chunk(
     placed = places.bit_count()
     block_width = next(size for size in (tiles.width, 64, 32, 16) if width % size == 0)
     token_blocks, tile_count = -(-tokens // tiles.tokens), -(-vocabulary // tiles.vocabulary)
-    per_split = -(-tile_count // min(splits or _splits(token_blocks, tile_count, device), tile_count))
+    per_split = -(-tile_count // min(splits or _splits(token_blocks, tile_count, tiles.programs, device), tile_count))
     splits = -(-tile_count // per_split)
     total = slots(even.count, placed, order)
     sums = torch.empty(splits, total, tokens, dtype=torch.float32, device=device)
@@ -167,7 +172,6 @@ def _chunk(
         "PLACES": places,
         "SLOTS": total,
         "ORDER": order,
-        "KEPT": kept(order),
         "HAS_OWN": own_T is not None,
         "ENDS": ends,
         "EXTREMES": extremes,
@@ -189,10 +193,12 @@ def _chunk(
         vocabulary,
         width,
         per_split,
+        2,
         warps=tiles.warps,
         fusion=True,
         num_stages=tiles.stages,
-        HALVES=tiles.halves,
+        FIRST_PLACE=min(even.places, default=0),
+        LAST_PLACE=max(even.places, default=0),
         HAS_BIAS=head.bias_V is not None,
         RAGGED=vocabulary % tiles.vocabulary != 0,
         BLOCK_T=tiles.tokens,
@@ -223,13 +229,14 @@ def _chunk(
 
 
 @functools.lru_cache(maxsize=1024)
-def _splits(token_blocks: int, tile_count: int, device: torch.device) -> int:
+def _splits(token_blocks: int, tile_count: int, resident: int, device: torch.device) -> int:
     """As many splits as let the programs fill the device's multiprocessors a whole number of times, or nearly."""
     if device.type != "cuda":
         return min(2, tile_count)
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    processors = resident * torch.cuda.get_device_properties(device).multi_processor_count
     best, chosen = 0.0, 1
-    for splits in range(1, min(tile_count, 64) + 1):
+    fewest = -(-tile_count // MOST_TILES)
+    for splits in range(fewest, max(fewest, min(tile_count, 64)) + 1):
         per_split = -(-tile_count // splits)
         programs = token_blocks * -(-tile_count // per_split)
         waves = -(-programs // processors)
