@@ -9,8 +9,7 @@ the difference of the two means and s_a = W_a/W, s_b = W_b/W their shares (Péba
     M₄ = M₄ₐ + M₄ᵦ + δ⁴ W_a s_b (s_a² − s_a s_b + s_b²) + 6δ² (s_a² M₂ᵦ + s_b² M₂ₐ) + 4δ (s_a M₃ᵦ − s_b M₃ₐ).
 
 The torch functions serve the ways `moments` and `even`. In the kernels of `fp64_kernel`, `merge_states` does what
-`merge_moments` does in plain code. `merged_third` and `merged_fourth` are shared with the sweep of `fused`, which adds
-up M₂ with compensation and so has its own line for it.
+`merge_moments` does in plain code.
 
 Shapes: t tokens, K scales.
 

@@ -17,14 +17,14 @@ SHAPES = {
     "many-tiles": (17, 200, 16),
 }
 TILES = {
-    "whole": Tiles(16, 64, 16, 4, 1),
-    "halves": Tiles(16, 32, 16, 4, 1),
+    "narrow": Tiles(16, 32, 16, 4, 1),
+    "wide": Tiles(16, 64, 16, 4, 1),
 }
 
 
 def run(made, count=21, at=AT, order=2, **options):
     h, h_plus, weight, bias, targets = made
-    options = {"tiles": TILES["halves"], "splits": 3} | options
+    options = {"tiles": TILES["narrow"], "splits": 3} | options
     return fused_survey(
         FusedHead(h, h_plus, weight, bias), targets, EvenScales.of(count, at), order, extremes=True, **options
     )
@@ -90,6 +90,16 @@ def test_a_certain_reference_keeps_its_digits(states):
     assert float(true.initial.max()) > -1e-6
     torch.testing.assert_close(found.initial_T, true.initial, rtol=1e-3, atol=1.2e-7)
     torch.testing.assert_close(found.derivatives[2], true.derivatives[2], rtol=1e-3, atol=1e-9)
+
+
+def test_a_likely_entry_at_the_end_keeps_the_digits_of_the_others(states):
+    """Its displacement becomes the centre at once: about any other the variance would cancel."""
+    h, h_plus, weight, _, targets = states(8, 180, 32)
+    weight[-8:] = 3.0 * h / 32**0.5
+    made = (h, h_plus.copy_(h * 1.01), weight, None, targets % 100)
+    found, true = run(made, splits=1), exact(made)
+    assert float(true.derivatives[2].abs().max()) < 1e-3
+    torch.testing.assert_close(found.derivatives[2], true.derivatives[2], rtol=1e-3, atol=1e-10)
 
 
 @pytest.mark.parametrize("count", [2, 3, 6, 21, 33])

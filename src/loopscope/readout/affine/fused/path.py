@@ -33,9 +33,11 @@ MOST_SCALES = 33
 CHUNK = 8192
 """Tokens whose sums exist at a time."""
 
-
 MOST_TILES = 24
 """Tiles of a split: sums in FP32 stay short, and their rounding below that of the products."""
+
+_ROUNDS = 2
+"""Of the sweep's loop over a tile's columns; as an argument, because a length that is known would be unrolled."""
 
 
 class Tiles(NamedTuple):
@@ -193,7 +195,7 @@ def _chunk(
         vocabulary,
         width,
         per_split,
-        2,
+        _ROUNDS,
         warps=tiles.warps,
         fusion=True,
         num_stages=tiles.stages,
