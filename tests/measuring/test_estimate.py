@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import loopscope as ls
-from loopscope.measuring import estimate as module
+from loopscope.measuring import calibration
 from loopscope.measuring.batch_costs import BatchSize
+from loopscope.measuring.calibration import LEAST_TIMED, LONGEST_PART, Planned, Timer, _shortened
 from loopscope.measuring.compile_clock import CompileClock
-from loopscope.measuring.estimate import LEAST_TIMED, LONGEST_PART, _Planned, _shortened, _Timer
 from loopscope.measuring.layout import Question
 from loopscope.measuring.loaded_once import LoadedOnce
 from loopscope.measuring.model_request import ModelRequest
@@ -71,16 +71,16 @@ class Simulated:
         loading: float = 0.0,
     ) -> None:
         self.seconds, self.ran = 0.0, []  # type: float, list[int]
-        measured = _Timer.measured
+        measured = Timer.measured
 
-        def timed(timer: _Timer, batches: Any) -> Any:
+        def timed(timer: Timer, batches: Any) -> Any:
             sizes = [BatchSize.of(questions, timer.policy) for _, questions in batches]
             self.seconds += 0.0 if self.ran else loading
             self.seconds += sum(max(host, per_token * size.tokens + per_scored * size.scored) for size in sizes)
             self.ran += [size.tokens for size in sizes]
             return measured(timer, batches)
 
-        monkeypatch.setattr(_Timer, "measured", timed)
+        monkeypatch.setattr(Timer, "measured", timed)
         monkeypatch.setattr(CompileClock, "now", lambda _: self.seconds)
 
 
@@ -105,7 +105,7 @@ def test_batches_that_take_too_long_are_not_thought_short(
     checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Simulated(monkeypatch, host=0.3, per_token=0.001)
-    monkeypatch.setattr(module, "LONGEST_PART", 0.0)
+    monkeypatch.setattr(calibration, "LONGEST_PART", 0.0)
     cost = ls.plan(checkpoint("ouro"), "arithmetic", **LONG)
     assert max(clock.ran) < cost.padded / 8
     assert cost.seconds > 0.9 * 0.001 * cost.padded
@@ -158,7 +158,7 @@ def _questions(count: int) -> list[Question]:
 def test_parts_are_the_first_questions_within_the_tokens() -> None:
     questions = _questions(12)
     unit = WorkUnit(0, "arithmetic", "test", 0, 12)
-    batches = [_Planned.of(unit, questions[:8], POLICY), _Planned.of(unit, questions[8:], POLICY)]
+    batches = [Planned.of(unit, questions[:8], POLICY), Planned.of(unit, questions[8:], POLICY)]
     assert _shortened(batches, POLICY, float("inf")) == batches
     long, short = _shortened(batches, POLICY, batches[1].size.tokens)
     assert short == batches[1]

@@ -10,59 +10,24 @@ beyond their rate (kernels are loaded) comes once; compiling them, which a run f
 
 from __future__ import annotations
 
-import resource
-import sys
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import asdict, replace
 
 import torch
 
-from loopscope.measuring.batch_costs import (
-    QUICK,
-    SCORED,
-    TOKENS,
-    WHOLE,
-    AnswerSize,
-    BatchSize,
-    Fit,
-    GroupSize,
-    Timed,
-    left_out_error,
-    spread,
-)
+from loopscope.measuring.batch_costs import QUICK, SCORED, TOKENS, WHOLE, AnswerSize, Fit, GroupSize, left_out_error
+from loopscope.measuring.calibration import Planned, Timer, time_some
 from loopscope.measuring.compile_clock import CompileClock
 from loopscope.measuring.cost_estimate import CostEstimate
-from loopscope.measuring.depth_pass import Tables
-from loopscope.measuring.layout import Question, plan_batches
+from loopscope.measuring.layout import plan_batches
 from loopscope.measuring.loaded_once import LoadedOnce
-from loopscope.measuring.own_answers import OwnAnswers, own_answers
+from loopscope.measuring.own_answers import own_answers
 from loopscope.measuring.plan import Encodings, Request
 from loopscope.measuring.run import chat_of, prepare
-from loopscope.measuring.settings import BatchPolicy
-from loopscope.measuring.transfer import stacked
-from loopscope.measuring.worker import LocalEngine, Measured, Worker, release
-from loopscope.store.run_directory import WorkUnit
-from loopscope.store.shards import encode, to_arrow
-from loopscope.store.tables import TABLES
+from loopscope.measuring.worker import LocalEngine, Worker
 
 SECONDS = 5.0
 """How long batches are timed by default; some run once before that."""
-LEAST_TIMED = 3
-"""Groups of batches that are timed however long they take."""
-LONG_QUESTION = 5.0
-"""Seconds after which a single question counts as slow: it and one of middle length are timed then, each once."""
-LONGEST_QUESTION = 30.0
-"""Seconds that the one of middle length may take."""
-LONGEST_TIMED = 0.5
-"""Seconds that a timed batch may take, or a fifth of the whole timing where that is more."""
-GROWING = 1.5
-"""Twice the questions fill a device where they take longer by this factor."""
-LONGEST_PART = 10.0
-"""Seconds that as much of the largest batch as is timed may take where the others are timed in shorter parts."""
-IN_A_ROW = 3
-"""Batches of a group, where they are short: they follow each other as in a pass."""
 
 
 def estimate(request: Request, seconds: float = SECONDS, once: LoadedOnce | None = None) -> CostEstimate:
@@ -89,13 +54,13 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
         loaded = request.data.load(chat_of(engine.tokenizer))
     settings = request.settings_for(engine.facts())
     prepared = prepare(request, loaded, engine.facts(), engine.tokenizer)
-    batches: list[_Planned] = []
+    batches: list[Planned] = []
     for unit in prepared.manifest.units():
         planned = prepared.task_of(unit)
         questions = engine.encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
         stored = None if engine.stored is None else engine.stored(unit)
         cut = plan_batches(questions, settings.batch) if stored is None else stored.batches(questions)
-        batches += [_Planned.of(unit, batch, settings.batch) for batch in cut]
+        batches += [Planned.of(unit, batch, settings.batch) for batch in cut]
     everyone = [question for batch in batches for question in batch.questions]
     tokens = sum(question.positions for question in everyone)
     loading = clock.now() - began + once.spared - spared
@@ -105,9 +70,8 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     engine.wait_for_kernels()  # the pass begins without them, and hides that behind its first batches
     compiling = clock.now() - ready
     answers = own_answers(engine.model, engine.tokenizer, settings)
-    timer = _Timer(Worker(engine.model, settings, stored=engine.stored), answers, settings.batch, clock, seconds)
-    trial = _longest_timed(timer, batches) if engine.stored is None else _Trial()
-    timings = _timed(timer, batches, trial) if trial.slow is None else _timed_slowly(timer, batches, trial.slow)
+    timer = Timer(Worker(engine.model, settings, stored=engine.stored), answers, settings.batch, clock, seconds)
+    timings = time_some(timer, batches, in_parts=engine.stored is None)  # stored states are those of whole batches
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
     # At level full the readout of scored tokens takes most of the time, and padding little.
     short = SCORED if settings.level == "full" else TOKENS
@@ -126,7 +90,7 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
         seconds=sum(totals),
         error=left_out_error(parts, allowed, timings.anchors),
         loading=loading,
-        starting=trial.starting + max(0.0, timings.starting - sum(_totals(fits, timings.first))),
+        starting=timings.loading + max(0.0, timings.starting - sum(_totals(fits, timings.first))),
         memory=timings.memory,
         rates=asdict(fits[0]),
         compiling=clock.compiling + compiling,
@@ -140,249 +104,8 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     )
 
 
-class _Planned(NamedTuple):
-    """A batch of a unit."""
-
-    unit: WorkUnit
-    questions: list[Question]
-    size: BatchSize
-
-    @classmethod
-    def of(cls, unit: WorkUnit, questions: list[Question], policy: BatchPolicy) -> _Planned:
-        """With its size."""
-        return cls(unit, questions, BatchSize.of(questions, policy))
-
-
-class _Trial(NamedTuple):
-    """What ever longer parts of the largest batch tell.
-
-    By default everything is timed whole: states that a run goes on from are those of whole batches.
-
-    Attributes:
-        most: tokens that a timed batch may have.
-        starting: seconds that the first of all took beyond its rate.
-        in_a_row: batches that are timed together.
-        slow: the shortest question, where it takes so long that it is timed once, and another one at the most.
-    """
-
-    most: float = float("inf")
-    starting: float = 0.0
-    in_a_row: int = IN_A_ROW
-    slow: _Ran | None = None
-
-
-def _totals(fits: Sequence[Fit], batches: Sequence[_Planned]) -> list[float]:
+def _totals(fits: Sequence[Fit], batches: Sequence[Planned]) -> list[float]:
     """Seconds of the pass over some batches, and of the own answers to them where there is a fit for those."""
     found = [fits[0].seconds([batch.size for batch in batches])]
     found += [fit.seconds([AnswerSize.of(batch.questions) for batch in batches]) for fit in fits[1:]]
     return [float(seconds.sum()) for seconds in found]
-
-
-class _Ran(NamedTuple):
-    """Batches that ran together: what was asked (own answers in the place of references), and how long it took."""
-
-    group: Sequence[_Planned]
-    asked: Sequence[tuple[WorkUnit, Sequence[Question]]]
-    found: Sequence[Measured[WorkUnit]]
-    answering: float
-    passing: float
-
-    @property
-    def seconds(self) -> float:
-        """Of all of it."""
-        return self.answering + self.passing
-
-
-class _Timer(NamedTuple):
-    """What runs batches, and by which clock for how long."""
-
-    worker: Worker
-    answers: OwnAnswers | None
-    policy: BatchPolicy
-    clock: CompileClock
-    budget: float
-
-    def answered(self, batch: Sequence[Question]) -> Sequence[Question]:
-        """Against the model's own answers, where these are asked for."""
-        return batch if self.answers is None else self.answers(batch)
-
-    def measured(self, batches: Sequence[tuple[WorkUnit, Sequence[Question]]]) -> list[Measured[WorkUnit]]:
-        """As a pass runs them: the next one is launched before the last one is finished."""
-        found = [step for step in self.worker.run(batches) if isinstance(step, Measured)]
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return found
-
-    def ran(self, group: Sequence[_Planned]) -> _Ran:
-        """Some batches together."""
-        began = self.clock.now()
-        asked = [(batch.unit, self.answered(batch.questions)) for batch in group]
-        between = self.clock.now()
-        found = self.measured(asked)
-        return _Ran(group, asked, found, between - began, self.clock.now() - between)
-
-
-@dataclass
-class _Timings:
-    """What was timed, and what it left behind.
-
-    Attributes:
-        first: batches that ran before, and how long that took (`starting`).
-        passed: the pass over groups of batches.
-        answered: generating the own answers to them.
-        anchors: how many of the last groups are ever longer parts of the largest batch.
-        in_part: whether that was not timed whole.
-        memory: bytes at the most.
-        tables: of all timed batches that have the same columns.
-        questions: of all timed batches; likewise `tokens`, and `states`, the bytes of states that were kept.
-    """
-
-    first: list[_Planned]
-    starting: float
-    passed: Timed = field(default_factory=lambda: Timed([], []))
-    answered: Timed = field(default_factory=lambda: Timed([], []))
-    anchors: int = 0
-    in_part: bool = False
-    memory: int = 0
-    tables: dict[tuple[str, ...], list[Tables]] = field(default_factory=lambda: defaultdict(list))
-    questions: int = 0
-    tokens: int = 0
-    states: int = 0
-
-    def add(self, ran: _Ran, policy: BatchPolicy) -> None:
-        """Note what some batches took together."""
-        self.passed.seconds.append(ran.passing)
-        sizes = [BatchSize.of(questions, policy) for _, questions in ran.asked]
-        self.passed.sizes.append(GroupSize(sizes))
-        self.answered.seconds.append(ran.answering)
-        self.answered.sizes.append(GroupSize([AnswerSize.of(batch.questions) for batch in ran.group]))
-        self.tokens += sum(size.tokens for size in sizes)
-        for (_, questions), measured in zip(ran.asked, ran.found, strict=True):
-            self.tables[tuple(measured.tables["questions"])].append(measured.tables)
-            self.questions += len(questions)
-            self.states += 0 if measured.states is None else len(measured.states)
-
-    def lengthen(self, timer: _Timer, longest: _Planned, most: float) -> None:
-        """Time as much of a batch as does not take too long, by what shorter parts took: at first of `most` tokens."""
-        allowed, rate = max(LONGEST_PART, timer.budget), sum(self.passed.seconds) / self.tokens
-        (part,) = _shortened([longest], timer.policy, most)
-        self.in_part = len(part.questions) < len(longest.questions)
-        while self.in_part:
-            (longer,) = _shortened([longest], timer.policy, allowed / rate)
-            if len(longer.questions) <= len(part.questions):
-                break
-            part = longer
-            self.add(timer.ran([part]), timer.policy)
-            self.anchors += 1
-            self.in_part = len(part.questions) < len(longest.questions)
-            rate = self.passed.seconds[-1] / part.size.tokens
-
-    def disk(self, units: int, questions: int) -> int:
-        """Bytes of so many shards of each table, with the rows of so many questions."""
-        stored = [_disk(tables) for tables in self.tables.values()]
-        return int(units * stored[0].shards + sum(part.rows for part in stored) / self.questions * questions)
-
-
-def _timed(timer: _Timer, whole: list[_Planned], trial: _Trial) -> _Timings:
-    """Groups of batches in an order in which any beginning stands for all, after one batch of each task and size.
-
-    Parts of batches may not fill a device, so ever longer ones of the largest batch are timed after them.
-    """
-    clock, longest = timer.clock, max(whole, key=lambda batch: batch.size.tokens)
-    batches = _shortened(whole, timer.policy, trial.most)
-    ordered = sorted(batches, key=lambda batch: -batch.size.tokens)
-    in_a_row = min(trial.in_a_row, -(-len(ordered) // LEAST_TIMED))
-    groups = [ordered[start : start + in_a_row] for start in range(0, len(ordered), in_a_row)]
-    places = list(spread([sum(batch.size.tokens for batch in group) for group in groups]))
-    largest = {batch.unit.task: batch for batch in reversed(ordered)}
-    early = {id(batch): batch for batch in (*largest.values(), *(groups[place][0] for place in places[:LEAST_TIMED]))}
-    first = sorted(early.values(), key=lambda batch: -batch.size.tokens)
-    starting = sum(timer.ran([batch]).seconds for batch in first)
-    found = _Timings(first, starting)
-    began = clock.now()
-    for place in places:
-        if len(found.passed.seconds) >= LEAST_TIMED and clock.now() - began > timer.budget:
-            break
-        found.add(timer.ran(groups[place]), timer.policy)
-    if batches != whole:
-        found.lengthen(timer, longest, trial.most)
-    found.memory = _memory()
-    release()
-    return found
-
-
-def _timed_slowly(timer: _Timer, whole: list[_Planned], shortest: _Ran) -> _Timings:
-    """The shortest question of the largest batch, and one of middle length unless that would take too long."""
-    longest = max(whole, key=lambda batch: batch.size.tokens)
-    found = _Timings([], 0.0, in_part=len(longest.questions) > 1)
-    found.add(shortest, timer.policy)
-    middle = _Planned.of(longest.unit, [_by_length(longest)[len(longest.questions) // 2]], timer.policy)
-    if found.in_part and shortest.seconds / found.tokens * middle.size.tokens < LONGEST_QUESTION:
-        found.add(timer.ran([middle]), timer.policy)
-    found.memory = _memory()
-    release()
-    return found
-
-
-def _by_length(batch: _Planned) -> list[Question]:
-    return sorted(batch.questions, key=lambda question: question.positions)
-
-
-def _longest_timed(timer: _Timer, batches: list[_Planned]) -> _Trial:
-    """The tokens of a batch that does not take too long to be timed: the largest one is tried in ever longer parts."""
-    longest, allowed = max(batches, key=lambda batch: batch.size.tokens), max(LONGEST_TIMED, timer.budget / 5)
-    ordered = _by_length(longest)
-    trial = _Planned.of(longest.unit, ordered[:1], timer.policy)
-    first, again = timer.ran([trial]).seconds, timer.ran([trial])
-    took = again.seconds
-    starting = max(0.0, first - took)  # kernels are loaded the first time
-    if took > LONG_QUESTION:
-        return _Trial(trial.size.tokens, starting, 1, again)
-    # A few tokens do not fill a device: what they take says little of many, until twice as many take longer.
-    before = took
-    while len(trial.questions) < len(longest.questions) and (
-        2 * took < allowed or (took < GROWING * before and took < 4 * allowed)
-    ):
-        trial = _Planned.of(longest.unit, ordered[: 2 * len(trial.questions)], timer.policy)
-        before, took = took, timer.ran([trial]).seconds
-    whole = len(trial.questions) == len(longest.questions)
-    most = float("inf") if whole else max(1.0, allowed / took) * trial.size.tokens
-    return _Trial(most, starting, max(1, min(IN_A_ROW, int(allowed / took))))
-
-
-def _shortened(batches: list[_Planned], policy: BatchPolicy, most: float) -> list[_Planned]:
-    """The batches; those of more tokens are cut to their first questions."""
-    found = []
-    for batch in batches:
-        kept = batch.questions
-        while len(kept) > 1 and BatchSize.of(kept, policy).tokens > most:
-            kept = kept[: len(kept) // 2]
-        found.append(batch if len(kept) == len(batch.questions) else _Planned.of(batch.unit, kept, policy))
-    return found
-
-
-class _Bytes(NamedTuple):
-    """Of the shards with some rows: what every shard has, and what the rows add."""
-
-    shards: float
-    rows: float
-
-
-def _disk(measured: Sequence[Tables]) -> _Bytes:
-    """As one unit of them all would be stored: what the second half of its rows adds to the first, the others add."""
-    constants = {"model": "model", "task": "task", "split": "split", "kind": "solution"}
-    shards = rows = 0.0
-    for name in measured[0]:
-        table = to_arrow(TABLES[name], stacked([tables[name] for tables in measured]), constants)
-        half, whole = table.num_rows // 2, len(encode(TABLES[name], table))
-        added = (whole - len(encode(TABLES[name], table.slice(0, half)))) / max(1, table.num_rows - half)
-        shards, rows = shards + whole - added * table.num_rows, rows + added * table.num_rows
-    return _Bytes(shards, rows)
-
-
-def _memory() -> int:
-    """The most that was in use so far: of the GPU, or of this process."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
