@@ -4,12 +4,14 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import loopscope.models
 from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
+from loopscope.path import predicted_scale
 from loopscope.tasks.arithmetic.problem import split_of
 from loopscope.tasks.arithmetic.task import Arithmetic, problem
 from loopscope.toys.budget import rate_factor
@@ -110,6 +112,14 @@ def test_first_update_beyond_training_shows_the_effect(update):
     assert value["A+Q"] >= 0.96
     assert value["quadratic"] >= 0.93
     assert found["quadratic"].interval.low > found["quarter"].interval.high
+
+
+def test_the_stored_quadratic_steps_are_those_of_the_stored_slopes_and_curvatures():
+    for name, update in runpy.run_path(str(DOCS / "figures" / "toy_card.py"))["updates"]().items():
+        slope, quadratic, gain, _, shorter = update.T
+        scale = predicted_scale(slope, quadratic)
+        assert np.array_equal(shorter[scale == 1.0], gain[scale == 1.0]), name
+        assert not shorter[scale == 0.0].any(), name
 
 
 @pytest.mark.slow
