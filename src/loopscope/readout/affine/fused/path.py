@@ -236,8 +236,8 @@ def _splits(token_blocks: int, tile_count: int, resident: int, device: torch.dev
     if device.type != "cuda":
         return min(2, tile_count)
     processors = resident * torch.cuda.get_device_properties(device).multi_processor_count
-    best, chosen = 0.0, 1
     fewest = -(-tile_count // MOST_TILES)
+    best, chosen = 0.0, fewest
     for splits in range(fewest, max(fewest, min(tile_count, 64)) + 1):
         per_split = -(-tile_count // splits)
         programs = token_blocks * -(-tile_count // per_split)
