@@ -18,7 +18,7 @@ from torch import Tensor
 from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
 from loopscope.models.batch import Parts
 
-_ASKING, _KEYS, _WARPS, _STAGES = 64, 32, 4, 3
+_ASKING, _KEYS, _WARPS, _STAGES = 64, 32, 4, 2
 _LEAST = 16
 """What a product of the kernel has at least."""
 
