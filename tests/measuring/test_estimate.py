@@ -69,6 +69,7 @@ class Simulated:
         per_token: float = 0.0,
         per_scored: float = 0.0,
         loading: float = 0.0,
+        per_batch: float = 0.0,
     ) -> None:
         self.seconds, self.ran = 0.0, []  # type: float, list[int]
         measured = Timer.measured
@@ -77,6 +78,7 @@ class Simulated:
             sizes = [BatchSize.of(questions, timer.policy) for _, questions in batches]
             self.seconds += 0.0 if self.ran else loading
             self.seconds += sum(max(host, per_token * size.tokens + per_scored * size.scored) for size in sizes)
+            self.seconds += per_batch * len(sizes)
             self.ran += [size.tokens for size in sizes]
             return measured(timer, batches)
 
@@ -125,7 +127,7 @@ def test_of_a_batch_that_takes_too_long_as_much_as_time_allows_is_timed(
     assert cost.seconds == pytest.approx(seconds, rel=0.15)
 
 
-@pytest.mark.parametrize(("per_scored", "timed"), [(0.2, 2), (0.6, 1)])
+@pytest.mark.parametrize(("per_scored", "timed"), [(0.2, 2), (1.2, 1)])
 def test_of_questions_that_take_long_each_a_few_are_timed(
     checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, per_scored: float, timed: int
 ) -> None:
@@ -137,6 +139,16 @@ def test_of_questions_that_take_long_each_a_few_are_timed(
     assert cost.seconds == pytest.approx(per_scored * BatchSize.of(_questions(64)).scored)
     assert cost.starting == pytest.approx(8.0)
     assert cost.shortened
+
+
+def test_two_slow_questions_tell_what_a_batch_takes(
+    checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search of many rounds takes as long for one question as for many."""
+    Simulated(monkeypatch, host=0.0, per_scored=0.2, per_batch=8.0)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **{**LONG, "level": "full"})
+    assert cost.timed == 2
+    assert cost.seconds == pytest.approx(8.0 * cost.batches + 0.2 * BatchSize.of(_questions(64)).scored)
 
 
 def test_short_batches_are_timed_whole(checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,9 @@ WHOLE = (1, 0, 2, 3)
 does, and others may be larger."""
 QUICK = (1, 0, 3)
 """Those at level quick, where scored tokens take little: options have few, and their cost would fit what is uneven."""
-TOKENS, SCORED = (1,), (2,)
-"""Where only short parts of batches were timed: what does not grow with a part grows with the whole."""
+TOKENS, SCORED = (1,), (2, 0)
+"""Where only short parts of batches were timed: what does not grow with a part grows with the whole. At level full the
+readout of scored tokens takes most of the time, padding little, and a search of many rounds something for a batch."""
 
 
 class BatchSize(NamedTuple):
@@ -109,8 +110,10 @@ class Fit:
     pair: float
 
     @classmethod
-    def of(cls, sizes: Sequence[Size], seconds: Sequence[float], allowed: Sequence[int] = WHOLE) -> Fit:
+    def of(cls, sizes: Sequence[Size], seconds: Sequence[float], allowed: Sequence[int] = WHOLE, spare: int = 1) -> Fit:
         """Least squares of relative errors over the terms that come out positive, scaled to what all took together.
+
+        There are fewer terms than timings by as many as are to `spare`: as many would fit whatever was timed.
 
         >>> Fit.of([BatchSize(1, 10), BatchSize(2, 10), BatchSize(4, 10)], [1.1, 1.2, 1.4])
         Fit(batch=1.0, token=0.01, scored=0.0, pair=0.0)
@@ -120,7 +123,7 @@ class Fit:
         # A single timing tells a rate, and that of tokens is what other batches share with it.
         found, least = np.zeros(4), 0.0 if len(times) == 1 else np.inf
         found[allowed[0]] = times.sum() / terms[:, allowed[0]].sum()
-        most = min(len(allowed), max(1, len(times) - 1))  # as many terms as timings fit whatever was timed
+        most = min(len(allowed), max(1, len(times) - spare))
         for chosen in chain.from_iterable(combinations(allowed, count) for count in range(1, most + 1)):
             solved, *_ = np.linalg.lstsq(weighted[:, chosen], np.ones(len(times)), rcond=None)
             error = float(np.square(weighted[:, chosen] @ solved - 1).sum())

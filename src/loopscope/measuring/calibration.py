@@ -27,7 +27,7 @@ LEAST_TIMED = 3
 """Groups of batches that are timed however long they take."""
 LONG_QUESTION = 5.0
 """Seconds after which a single question counts as slow: it and one of middle length are timed then, each once."""
-LONGEST_QUESTION = 30.0
+LONGEST_QUESTION = 60.0
 """Seconds that the one of middle length may take."""
 LONGEST_TIMED = 0.5
 """Seconds that a timed batch may take, or a fifth of the whole timing where that is more."""

@@ -73,11 +73,12 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     timer = Timer(Worker(engine.model, settings, stored=engine.stored), answers, settings.batch, clock, seconds)
     timings = time_some(timer, batches, in_parts=engine.stored is None)  # stored states are those of whole batches
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
-    # At level full the readout of scored tokens takes most of the time, and padding little.
     short = SCORED if settings.level == "full" else TOKENS
     whole = QUICK if settings.level == "quick" else WHOLE
-    allowed = (short if timings.in_part and not timings.anchors else whole, WHOLE)
-    fits = [Fit.of(*part, terms) for part, terms in zip(parts, allowed, strict=False)]
+    in_parts = timings.in_part and not timings.anchors
+    allowed = (short if in_parts else whole, WHOLE)
+    spare = 0 if in_parts and short == SCORED else 1  # two slow questions are all that is timed
+    fits = [Fit.of(*part, terms, spare) for part, terms in zip(parts, allowed, strict=False)]
     totals = _totals(fits, batches)
     padded = sum(batch.size.tokens for batch in batches)
     states = int(timings.states / timings.tokens * padded)
