@@ -49,6 +49,18 @@ class Compilers:
         monkeypatch.setattr(PendingTrip, "finish", finished)
 
 
+def refuse_memory_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The second trip that is asked to `begin` or `launch` finds no memory."""
+    method, refused = getattr(Trip, name), iter([False, True])
+
+    def short(trip: Trip) -> Any:
+        if next(refused, False):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return method(trip)
+
+    monkeypatch.setattr(Trip, name, short)
+
+
 EVERYTHING: dict[str, Any] = {"transitions": [1, 3], "depths": [2, 5], "tokens": True, "trace": True, "lens": 2}
 EVERYTHING |= {"trajectories": [0.5], "keep_states": 2}
 FULL: dict[str, Any] = {"transitions": [1], "level": "full", "limit": 3, "batch_size": "1"}
@@ -95,14 +107,7 @@ def test_memory_that_is_refused_is_given_free_by_what_waits(
 ) -> None:
     at_once = contents(measured("ouro", "arithmetic", **SHORT).path)
     compilers = Compilers(monkeypatch, 1000)
-    begin, refused = Trip.begin, iter([False, True])
-
-    def short(trip: Trip) -> int:
-        if next(refused, False):
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return begin(trip)
-
-    monkeypatch.setattr(Trip, "begin", short)
+    refuse_memory_once(monkeypatch, "begin")
     said: list[str] = []
     run = measured("ouro", "arithmetic", notify=said.append, **SHORT)
     assert compilers.seen[:2] == ["waits", "launch"]
@@ -115,14 +120,7 @@ def test_what_has_waited_and_no_longer_fits_is_halved(
 ) -> None:
     whole = measured("ouro", "arithmetic", **SHORT)
     Compilers(monkeypatch, 1000)
-    launch, refused = Trip.launch, iter([False, True])
-
-    def short(trip: Trip) -> PendingTrip:
-        if next(refused, False):
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return launch(trip)
-
-    monkeypatch.setattr(Trip, "launch", short)
+    refuse_memory_once(monkeypatch, "launch")
     said: list[str] = []
     run = measured("ouro", "arithmetic", notify=said.append, **SHORT)
     assert len(said) == 1

@@ -166,7 +166,7 @@ def merge_gain_sums(a: GainSums, b: GainSums, factor_a: Tensor, factor_b: Tensor
 
 
 @jit
-def merged_third(
+def _merged_third(
     second_a: Value, second_b: Value, third_a: Value, third_b: Value, delta: Value, pair: Value, share_a: Value,
     share_b: Value,
 ) -> Any:  # fmt: skip
@@ -176,7 +176,7 @@ def merged_third(
 
 
 @jit
-def merged_fourth(
+def _merged_fourth(
     second_a: Value, second_b: Value, third_a: Value, third_b: Value, fourth: Value, delta: Value, pair: Value,
     share_a: Value, share_b: Value,
 ) -> Any:  # fmt: skip
@@ -212,8 +212,8 @@ def merge_states(a: Value, b: Value, alpha: Value) -> Any:
     third_b = factor_b * third_b
     # In this order the compiler contracts the same products into sums whichever of the three are wanted.
     fourth = factor_a * fourth_a + factor_b * fourth_b
-    fourth = merged_fourth(second_a, second_b, third_a, third_b, fourth, delta, pair, share_a, share_b)
-    third = merged_third(second_a, second_b, third_a, third_b, delta, pair, share_a, share_b)
+    fourth = _merged_fourth(second_a, second_b, third_a, third_b, fourth, delta, pair, share_a, share_b)
+    third = _merged_third(second_a, second_b, third_a, third_b, delta, pair, share_a, share_b)
     second = second_a + second_b + delta * delta * pair
     slope = factor_a * slope_a + factor_b * slope_b
     return (
