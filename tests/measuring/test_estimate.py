@@ -10,7 +10,7 @@ import pytest
 import loopscope as ls
 from loopscope.measuring import calibration
 from loopscope.measuring.batch_costs import BatchSize
-from loopscope.measuring.calibration import LEAST_TIMED, LONGEST_PART, Planned, Timer, _shortened
+from loopscope.measuring.calibration import LEAST_TIMED, LONGEST_PART, LONGEST_TOGETHER, Planned, Timer, _shortened
 from loopscope.measuring.compile_clock import CompileClock
 from loopscope.measuring.layout import Question
 from loopscope.measuring.loaded_once import LoadedOnce
@@ -141,7 +141,28 @@ def test_of_questions_that_take_long_each_a_few_are_timed(
     assert cost.shortened
 
 
-def test_two_slow_questions_tell_what_a_batch_takes(
+def test_a_slow_batch_that_is_short_enough_is_timed_whole(
+    checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two questions of about the same length cannot tell what both together take."""
+    clock = Simulated(monkeypatch, host=0.0, per_scored=0.2, per_batch=8.0)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **{**LONG, "level": "full", "limit": 2})
+    assert (cost.batches, clock.ran[-1], cost.shortened) == (1, cost.padded, False)
+    assert cost.seconds == pytest.approx(8.0 + 0.2 * BatchSize.of(_questions(2)).scored)
+
+
+def test_a_few_slow_questions_that_do_not_fill_a_device_are_followed_by_more(
+    checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Simulated(monkeypatch, host=12.0, per_scored=0.1)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **{**LONG, "level": "full"})
+    seconds = 0.1 * BatchSize.of(_questions(64)).scored
+    assert seconds / cost.batches > LONGEST_TOGETHER
+    assert clock.seconds < 3 * LONGEST_TOGETHER
+    assert cost.seconds == pytest.approx(seconds, rel=0.1)
+
+
+def test_slow_questions_tell_what_a_batch_takes(
     checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search of many rounds takes as long for one question as for many."""
@@ -159,6 +180,17 @@ def test_short_batches_are_timed_whole(checkpoint: Callable[[str], str], monkeyp
     assert len(clock.ran) < 32, "not all of them"
     assert cost.seconds == pytest.approx(0.32, rel=0.05)
     assert not cost.shortened
+
+
+@pytest.mark.parametrize(("batches", "told"), [(4, True), (2, False)])
+def test_few_batches_are_foretold_from_each_other(
+    checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, batches: int, told: bool
+) -> None:
+    """Where the host takes as long for any batch, three or more say so; of two, one tells nothing of the other."""
+    Simulated(monkeypatch, host=0.1)
+    cost = ls.plan(checkpoint("ouro"), "arithmetic", **{**ASKED, "limit": 2 * batches, "batch_size": "2"})
+    assert cost.seconds == pytest.approx(0.1 * batches)
+    assert ("foretold" in str(cost), cost.error < 1e-6) == (told, told)
 
 
 def _questions(count: int) -> list[Question]:

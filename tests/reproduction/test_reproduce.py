@@ -261,8 +261,12 @@ def test_a_mistake_is_one_line(options: dict[str, list[str]], message: str) -> N
         paper_runs("papers")
 
 
-def test_a_plan_of_no_time_is_refused_in_the_words_of_the_flag(
-    command: Callable[..., list[str]], tmp_path: Path, capsys: Any
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [("--plan-seconds", "-1", "--plan-seconds -1.0 is no time"), ("--long", "cut", "--long cut is not known")],
+)
+def test_a_value_is_refused_in_the_words_of_the_flag(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: Any, flag: str, value: str, message: str
 ) -> None:
-    assert exit_code(command(tmp_path, "--plan", "--plan-seconds", "-1", "--only", "tokens")) == 2
-    assert "--plan-seconds -1.0 is no time" in capsys.readouterr().err
+    assert exit_code(command(tmp_path, "--plan", flag, value, "--only", "tokens")) == 2
+    assert message in capsys.readouterr().err

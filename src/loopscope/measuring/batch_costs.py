@@ -147,10 +147,11 @@ def _terms(sizes: Sequence[Size]) -> Floats:
 def left_out_error(parts: Sequence[Timed], allowed: Sequence[Sequence[int]] = (WHOLE, WHOLE), kept: int = 0) -> float:
     """Root mean square of the relative error of each timing, predicted from the others, all parts together.
 
-    The last `kept` ones are never left out: nothing else tells what they do. `allowed` are the terms of each part.
+    The last `kept` ones are never left out: nothing else tells what they do. `allowed` are the terms of each part. Of
+    two timings one is left, from which nothing can be told but a rate: not a number.
     """
     count = len(parts[0].seconds)
-    if count < 2:
+    if count < 3:
         return float("nan")
     errors = []
     for left in range(count - kept):

@@ -26,9 +26,11 @@ from loopscope.store.tables import TABLES
 LEAST_TIMED = 3
 """Groups of batches that are timed however long they take."""
 LONG_QUESTION = 5.0
-"""Seconds after which a single question counts as slow: it and one of middle length are timed then, each once."""
-LONGEST_QUESTION = 60.0
-"""Seconds that the one of middle length may take."""
+"""Seconds after which a single question counts as slow: it and ever more of them together are timed then, each once."""
+LONGEST_TOGETHER = 60.0
+"""Seconds that these may take, by the rate of those before."""
+MORE_TOGETHER = 1.5
+"""So many times as many questions tell something new."""
 LONGEST_TIMED = 0.5
 """Seconds that a timed batch may take, or a fifth of the whole timing where that is more."""
 GROWING = 1.5
@@ -61,7 +63,7 @@ class _Trial(NamedTuple):
         most: tokens that a timed batch may have.
         starting: seconds that the first of all took beyond its rate.
         in_a_row: batches that are timed together.
-        slow: the shortest question, where it takes so long that it is timed once, and another one at the most.
+        slow: the shortest question, where it takes so long that it is timed once.
     """
 
     most: float = float("inf")
@@ -125,6 +127,7 @@ class Timings:
         answered: generating the own answers to them.
         anchors: how many of the last groups are ever longer parts of the largest batch.
         in_part: whether that was not timed whole.
+        slow: whether a single question takes so long that two groups are all that was timed.
         memory: bytes at the most.
         tables: of all timed batches that have the same columns.
         questions: of all timed batches; likewise `tokens`, and `states`, the bytes of states that were kept.
@@ -137,6 +140,7 @@ class Timings:
     answered: Timed = field(default_factory=lambda: Timed([], []))
     anchors: int = 0
     in_part: bool = False
+    slow: bool = False
     memory: int = 0
     tables: dict[tuple[str, ...], list[Tables]] = field(default_factory=lambda: defaultdict(list))
     questions: int = 0
@@ -195,7 +199,7 @@ def _timed(timer: Timer, whole: list[Planned], trial: _Trial) -> Timings:
     clock, longest = timer.clock, max(whole, key=lambda batch: batch.size.tokens)
     batches = _shortened(whole, timer.policy, trial.most)
     ordered = sorted(batches, key=lambda batch: -batch.size.tokens)
-    in_a_row = min(trial.in_a_row, -(-len(ordered) // LEAST_TIMED))
+    in_a_row = max(1, min(trial.in_a_row, len(ordered) // LEAST_TIMED))
     groups = [ordered[start : start + in_a_row] for start in range(0, len(ordered), in_a_row)]
     places = list(spread([sum(batch.size.tokens for batch in group) for group in groups]))
     largest = {batch.unit.task: batch for batch in reversed(ordered)}
@@ -214,14 +218,29 @@ def _timed(timer: Timer, whole: list[Planned], trial: _Trial) -> Timings:
 
 
 def _timed_slowly(timer: Timer, whole: list[Planned], shortest: _Ran) -> Timings:
-    """The shortest question of the largest batch, and one of middle length unless that would take too long."""
+    """The shortest question of the largest batch, then ever more short ones together; the last two timings count.
+
+    A few tokens do not fill a device: two parts of which the second is longer tell what the rest of a batch adds.
+    """
     longest = max(whole, key=lambda batch: batch.size.tokens)
-    found = Timings([], 0.0, in_part=len(longest.questions) > 1)
-    found.add(shortest, timer.policy)
-    middle = Planned.of(longest.unit, [_by_length(longest)[len(longest.questions) // 2]], timer.policy)
-    if found.in_part and shortest.seconds / found.tokens * middle.size.tokens < LONGEST_QUESTION:
-        found.add(timer.ran([middle]), timer.policy)
+    most, kept, ran = len(longest.questions), 1, [shortest]
+    while kept < most:
+        rate = ran[-1].seconds / sum(batch.size.tokens for batch in ran[-1].group)
+        part = _within(longest, timer.policy, LONGEST_TOGETHER / rate)
+        if len(part.questions) < MORE_TOGETHER * kept:
+            break
+        kept, ran = len(part.questions), [*ran, timer.ran([part])]
+    found = Timings([], 0.0, in_part=kept < most, slow=True)
+    for each in ran[-2:]:
+        found.add(each, timer.policy)
     return found
+
+
+def _within(batch: Planned, policy: BatchPolicy, most: float) -> Planned:
+    """As many of the shortest questions of a batch as have no more tokens together, one at least."""
+    ordered = _by_length(batch)
+    fitting = [n for n in range(1, len(ordered) + 1) if BatchSize.of(ordered[:n], policy).tokens <= most]
+    return Planned.of(batch.unit, ordered[: max(fitting, default=1)], policy)
 
 
 def _by_length(batch: Planned) -> list[Question]:

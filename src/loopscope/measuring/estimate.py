@@ -75,9 +75,9 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
     short = SCORED if settings.level == "full" else TOKENS
     whole = QUICK if settings.level == "quick" else WHOLE
-    in_parts = timings.in_part and not timings.anchors
+    in_parts = timings.slow or (timings.in_part and not timings.anchors)
     allowed = (short if in_parts else whole, WHOLE)
-    spare = 0 if in_parts and short == SCORED else 1  # two slow questions are all that is timed
+    spare = 0 if timings.slow and short == SCORED else 1  # two timings are all there are
     fits = [Fit.of(*part, terms, spare) for part, terms in zip(parts, allowed, strict=False)]
     totals = _totals(fits, batches)
     padded = sum(batch.size.tokens for batch in batches)
