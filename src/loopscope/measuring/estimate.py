@@ -47,7 +47,7 @@ def _estimate(request: Request, seconds: float, clock: CompileClock, once: Loade
     request = replace(request, encodings=once.encodings)  # encoded once, as the run's first look does
     as_chat = request.data.prompting.apply_chat_template
     if not as_chat:
-        loaded = once.rows(request.data)
+        loaded = request.data.load()
         request = request.needing(loaded)
     engine = LocalEngine(request, once.model(request.model))
     if as_chat:  # the template is the tokenizer's, which may be the model's
