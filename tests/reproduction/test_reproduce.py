@@ -17,6 +17,7 @@ from loopscope.measuring.protocols import find_protocol
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.models.registry import EMBEDDED, parse_spec
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
+from loopscope.reproduction.reproduce import Reproduction
 from loopscope.run import Run
 from loopscope.studies.paper.published_numbers import model_names, models, tables
 from loopscope.studies.registry import FIGURES, TABLES
@@ -148,6 +149,26 @@ def test_the_whole_plan(command: Callable[..., list[str]], tmp_path: Path, capsy
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.parquet")}
     assert exit_code(command(tmp_path, "--only", "tokens")) == 0
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.parquet")}
+
+
+def test_what_a_resumed_run_took_is_not_held_against_its_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    work = Reproduction(paper_runs()[:1], tmp_path, notify=said.append)
+
+    def interrupted(*_: Any, output: Path, **more: Any) -> Run:
+        output.mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loopscope.api.measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work.measure()
+    monkeypatch.setattr("loopscope.api.measure", lambda *_, **more: None)
+    work.measure()
+    assert said[-1].endswith(" s since it was resumed")
+    work.measure()
+    assert said[-1].endswith(" s since it was resumed"), "it is finished, and no more is known of it"
 
 
 def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path: Path, capsys: Any) -> None:

@@ -73,9 +73,9 @@ class Reproduction:
         for number, run in enumerate(self.runs, 1):
             self.notify(f"run {number} of {len(self.runs)}: {run.name}, {run.describe()}")
             arguments, options = self.call(run)
-            began = time.perf_counter()
+            began, resumed = time.perf_counter(), self.directory(run).is_dir()
             found.append(api.measure(*arguments, output=self.directory(run), **options, notify=self.notify))
-            self._note(run, time.perf_counter() - began)
+            self._note(run, time.perf_counter() - began, resumed=resumed)
             self.notify(f"{run.name} took {_beside_estimate([self._read('times.json')[run.name]])}")
         if len(self.runs) > 1:
             times = self._read("times.json")
@@ -90,10 +90,11 @@ class Reproduction:
         plain = {name: None if value != value else value for name, value in asdict(cost).items()}  # JSON has no NaN
         self._keep("plan.json", self._read("plan.json") | {run.name: plain})
 
-    def _note(self, run: PaperRun, seconds: float) -> None:
+    def _note(self, run: PaperRun, seconds: float, *, resumed: bool) -> None:
         known = self._read("times.json")
-        # A finished run that is opened again took what it took the first time.
-        known.setdefault(run.name, {}).setdefault("seconds", round(seconds, 3))
+        noted = known.setdefault(run.name, {})
+        if "seconds" not in noted:  # a finished run that is opened again took what it took the first time
+            noted |= {"seconds": round(seconds, 3)} | ({"resumed": True} if resumed else {})
         self._keep("times.json", known)
 
     def _keep(self, name: str, known: dict[str, dict[str, Any]]) -> None:
@@ -150,10 +151,16 @@ class Reproduction:
 def _beside_estimate(times: Sequence[Mapping[str, float]]) -> str:
     """What runs took, and what they were estimated to take where that is known of each.
 
+    What a run took before it was interrupted is not known.
+
     >>> _beside_estimate([{"seconds": 50.0, "estimated_seconds": 55.0}]), _beside_estimate([{"seconds": 50.0}])
     ('50 s, estimated 55 s (+10%)', '50 s')
+    >>> _beside_estimate([{"seconds": 20.0, "estimated_seconds": 55.0, "resumed": True}])
+    '20 s since it was resumed'
     """
     took = sum(each["seconds"] for each in times)
+    if any(each.get("resumed") for each in times):
+        return f"{duration(took)} since {'it was' if len(times) == 1 else 'some were'} resumed"
     if not all("estimated_seconds" in each for each in times):
         return duration(took)
     estimated = sum(each["estimated_seconds"] for each in times)
