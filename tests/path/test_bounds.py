@@ -18,6 +18,7 @@ from loopscope.path import (
     taylor_deviation_bound,
     taylor_regret_bound,
     taylor_scale_bound,
+    taylor_value_bound,
     uniform_grid,
 )
 
@@ -200,6 +201,22 @@ def test_bad_arguments_are_refused_by_name(refuses):
         endpoint_bound(-HUGE, 0.0, HUGE)
     with refuses("A + Q + deviation exceeds float64: rescale the utility"):
         endpoint_bound(HUGE, 0.0, HUGE)
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.0])
+def test_the_quadratic_model_is_off_by_no_more_than_the_third_derivative_allows(paths, rounding, scale):
+    M = paths.bound_of(3)
+    model = paths.slope * scale + paths.quadratic * scale**2
+    slack = rounding * (1 + paths.bound_of(2))
+    assert (np.abs(paths.at(scale) - model) <= taylor_value_bound(M, scale) + slack).all()
+
+
+def test_the_bound_of_the_quadratic_model_is_what_a_cubic_path_reaches():
+    A, Q, c = 0.3, -0.5, np.array([0.2, -0.7])
+    for scale in (0.25, 0.5, 1.0):
+        path = A * scale + Q * scale**2 + c * scale**3
+        off = np.abs(path - (A * scale + Q * scale**2))
+        assert taylor_value_bound(6 * np.abs(c), scale) == pytest.approx(off)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
