@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 # How long an example takes depends on what else the machine does, and no test is about that.
@@ -17,6 +19,66 @@ settings.register_profile("loopscope", deadline=None, suppress_health_check=[Hea
 settings.load_profile("loopscope")
 
 ROOT = Path(__file__).resolve().parents[1]
+LONGEST = (
+    "test_documents.py",
+    "measuring/test_endings.py",
+    "corpus/test_corpus.py",
+    "report/browser/test_access.py",
+    "cli/test_demo.py",
+    "reproduction/test_reproduce.py",
+    "studies/figures/test_figures.py",
+    "measuring/test_ray_engine.py",
+    "store/test_damage.py",
+    "test_notebooks.py",
+    "toys/test_embedded.py",
+    "readout/affine/fused/test_interpreted.py",
+    "readout/affine/fp64_kernels/test_interpreted.py",
+    "measuring/test_memory.py",
+    "models/layers/kernels/test_interpreted.py",
+    "measuring/kernels/test_interpreted.py",
+    "bench/test_benchmark.py",
+    "measuring/test_objects.py",
+    "report/browser/test_large.py",
+    "measuring/test_seven_tasks.py",
+    "report/browser/test_addresses.py",
+    "toys/test_train_toy.py",
+    "readout/certified/test_enclosures.py",
+    "toys/test_training_ways.py",
+    "bench/test_whole_pass.py",
+    "readout/general/taylor/kernels/test_interpreted.py",
+    "bench/test_monitor_cost.py",
+    "toys/test_watching.py",
+    "test_readme.py",
+)
+"""Files of more than ten seconds, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the longest files: workers that get whole files end at about the same time then."""
+    places = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.fixture(scope="session")
+def made_once(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Callable[[Path], None]], Path]:
+    """A folder that one worker fills and all of them read: `made_once(name, fill)`."""
+    # A worker's own folder lies in that of the whole session.
+    place = tmp_path_factory.getbasetemp()
+    place = place.parent if hasattr(request.config, "workerinput") else place
+
+    def get(name: str, fill: Callable[[Path], None]) -> Path:
+        folder, finished = place / f"once-{name}", place / f"once-{name}.finished"
+        with FileLock(place / f"once-{name}.lock"):
+            if not finished.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                finished.touch()
+        return folder
+
+    return get
 
 
 @pytest.fixture

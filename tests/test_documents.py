@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from loopscope.cli.app import app, exit_code, normalise_flags
+from loopscope.cli.app import _group, exit_code, normalise_flags
 from loopscope.models.registry import EMBEDDED
 from loopscope.tasks import load_task
 from loopscope.tasks.template import parse_template
@@ -180,7 +179,7 @@ def read_flags(arguments: list[str], where: str) -> None:
     """The flags as the command line reads them; nothing is called."""
     whole = ["--model", "toy-ouro", "--tasks", "arithmetic", "--transitions", "4", "--output", "runs/x"]
     given = [word for argument in arguments for word in (whole if argument == "…" else [argument])]
-    group: Any = typer.main.get_command(app)
+    group = _group()
     name, *rest = normalise_flags(given)
     assert name in group.commands, f"{where}: there is no command {name}"
     group.commands[name].make_context(name, rest)
@@ -218,7 +217,7 @@ def test_lines_that_a_newcomer_writes_are_counted() -> None:
 
 def test_prose_names_commands_and_flags_that_exist() -> None:
     """Flags in running text, `--like-this`, are flags of some command or script."""
-    group: Any = typer.main.get_command(app)
+    group = _group()
     params = [param for command in group.commands.values() for param in command.params]
     known = {option for param in params for option in (*param.opts, *param.secondary_opts)}
     scripts = [*ROOT.glob("docs/figures/*.py"), *ROOT.glob("examples/*.py")]

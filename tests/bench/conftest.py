@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 import torch
@@ -23,7 +24,11 @@ def update():
 
 
 @pytest.fixture(scope="session")
-def quick_report(tmp_path_factory):
-    output = tmp_path_factory.mktemp("bench") / "new" / "bench.json"
-    report = run_bench("cpu", quick=True, output=str(output), progress=False)
-    return report, json.loads(output.read_text(encoding="utf-8"))
+def quick_report(made_once):
+    def fill(folder):
+        report = run_bench("cpu", quick=True, output=str(folder / "new" / "bench.json"), progress=False)
+        (folder / "report.pickle").write_bytes(pickle.dumps(report))
+
+    folder = made_once("bench", fill)
+    written = json.loads((folder / "new" / "bench.json").read_text(encoding="utf-8"))
+    return pickle.loads((folder / "report.pickle").read_bytes()), written

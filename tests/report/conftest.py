@@ -83,12 +83,15 @@ def choices() -> Any:
 
 
 @pytest.fixture(scope="session")
-def report(tmp_path_factory: pytest.TempPathFactory, riddles: Any, choices: Any) -> Path:
+def report(made_once: Callable[..., Path], riddles: Any, choices: Any) -> Path:
     """One page of both runs."""
-    folder = tmp_path_factory.mktemp("report")
-    SYNTHETIC.write_run(folder / "first", riddles)
-    SYNTHETIC.write_run(folder / "second", choices)
-    return write_report([folder / "first", folder / "second"], folder / "report.html", FEW)
+
+    def fill(folder: Path) -> None:
+        SYNTHETIC.write_run(folder / "first", riddles)
+        SYNTHETIC.write_run(folder / "second", choices)
+        write_report([folder / "first", folder / "second"], folder / "report.html", FEW)
+
+    return made_once("report", fill) / "report.html"
 
 
 @pytest.fixture(scope="session")

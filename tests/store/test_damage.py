@@ -153,8 +153,8 @@ def check(refused: dict[str, int], each: int) -> None:
     assert all(refused.values()), refused
 
 
-def test_200_flipped_bits(copy: Path) -> None:
-    check(flip_and_read(copy, 200, seed=1, readings=READINGS), each=20)
+def test_100_flipped_bits(copy: Path) -> None:
+    check(flip_and_read(copy, 100, seed=1, readings=READINGS), each=10)
 
 
 def real_run(path: Path) -> Path:

@@ -1,6 +1,7 @@
 import pytest
+from tokenizers import Tokenizer
 
-from loopscope.toys.data import build_tokenizer
+from loopscope.models.registry import EMBEDDED
 from loopscope.toys.recipe import Mixture, Recipe, huginn_config, ouro_config
 
 SMALL = Mixture(batch_tokens=1216, shard_problems=24, widths=(144, 224, 608))
@@ -8,7 +9,8 @@ SMALL = Mixture(batch_tokens=1216, shard_problems=24, widths=(144, 224, 608))
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    return build_tokenizer()
+    """What `build_tokenizer` builds, which takes seconds; test_embedded.py compares the two."""
+    return Tokenizer.from_file(str(EMBEDDED / "toy-ouro" / "tokenizer.json"))
 
 
 @pytest.fixture(scope="session")

@@ -174,6 +174,7 @@ BEFORE = 7.48
 """Seconds of those on one H200: a faster forward pass does not make the goal's ratio worse."""
 UNTRACED = "the pass without a trace"
 CPU_QUESTIONS = 8
+TRACED_QUESTIONS = 320
 LENS = 5
 
 
@@ -201,6 +202,7 @@ def measure(setup: PassSetup, setting: Setting) -> Row:
 def trace_rows(setting: Setting) -> list[Row]:
     """One row: a pass with a trace and a lens of five tokens against the same pass without."""
     wanted, sizes, clock = request_of(setting), setting.sizes, Clock(setting.device, host=True)
+    wanted = dataclasses.replace(wanted, limit=min(wanted.limit, TRACED_QUESTIONS))
     with tempfile.TemporaryDirectory() as scratch:
         plain = set_up(wanted, Path(scratch) / "plain")
         traced = set_up(dataclasses.replace(wanted, lens=LENS), Path(scratch) / "traced")

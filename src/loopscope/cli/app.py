@@ -7,6 +7,7 @@ Ctrl-C, SIGTERM and SIGHUP end a command in the same way, with the codes 130, 14
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import signal
 import sys
@@ -169,10 +170,16 @@ def _signals_as_ctrl_c() -> Iterator[list[int]]:
             signal.signal(number, signal.SIG_DFL)
 
 
+@functools.cache
+def _group() -> Any:
+    """The commands with their flags; typer reads every signature for them, which a process need do only once."""
+    return typer.main.get_command(app)
+
+
 def _code(arguments: list[str]) -> int:
     try:
         _refuse_undecodable(arguments)
-        result: Any = app(args=arguments, prog_name="loopscope", standalone_mode=False)
+        result: Any = _group()(args=arguments, prog_name="loopscope", standalone_mode=False)
         sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
     except LoopscopeError as error:
         return _complain(str(error))

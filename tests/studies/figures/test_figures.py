@@ -36,9 +36,13 @@ ROUNDING = 4
 
 
 @pytest.fixture(scope="module")
-def drawn(lively):
-    records = Records([lively])
-    return {name: study.figure(records, QUICK) for name, study in FIGURES.items()}
+def opened(lively):
+    return Records([lively])
+
+
+@pytest.fixture(scope="module")
+def drawn(opened):
+    return {name: figure(name, opened, QUICK) for name in FIGURES}
 
 
 @pytest.mark.parametrize("kind", ["pdf", "png", "svg"])
@@ -301,9 +305,9 @@ def test_a_condition_without_failures_keeps_its_line_and_a_dash(records, synthet
 
 
 @pytest.fixture(scope="module", params=["one", "two"])
-def wide(request, lively):
+def wide(request, opened):
     """Every figure of a run of sixteen conditions at one width."""
-    return request.param, {name: figure(name, lively, QUICK, width=request.param) for name in FIGURES}
+    return request.param, {name: figure(name, opened, QUICK, width=request.param) for name in FIGURES}
 
 
 def written_texts(drawn):

@@ -1,4 +1,4 @@
-"""Whole models through the kernels, against the plain code."""
+"""Whole models through the kernels, against the plain code and against float64."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ def test_states_and_logits_of_a_model(interpreted, launches, golden_model, famil
     with implementation("reference"):
         expected = model.states(batch, [1, 2])
         expected_logits = model.readout(found[1], positions)
+        exact = golden_model(family, dtype=torch.float64).states(batch, [1, 2])
     for t, tolerance in ((1, 0.01), (2, 0.02)):
-        difference = (found[t] - expected[t])[batch.attention_mask].float().norm()
-        assert difference <= tolerance * expected[t][batch.attention_mask].float().norm()
+        ours, plain, right = (states[t][batch.attention_mask].double() for states in (found, expected, exact))
+        assert (ours - plain).norm() <= tolerance * plain.norm()
+        assert (ours - right).norm() <= 1.3 * (plain - right).norm()
     assert (logits - expected_logits).float().norm() <= 0.01 * expected_logits.float().norm()
 
 
