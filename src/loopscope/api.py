@@ -228,7 +228,7 @@ def plan(
         tasks: as in `measure`.
         output: as in `measure`, to which nothing is written.
         seconds: how long batches are timed, of all models together.
-        once: where plans one after the other keep what they have in common: the model, rows, encodings.
+        once: where plans one after the other keep what they have in common: the model, encodings.
         settings: as in `measure`; those that change no batch (engine, progress_style) may be left out.
 
     Raises:

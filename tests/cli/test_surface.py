@@ -18,13 +18,13 @@ SURFACE = {
     "measure": "--address --apply-chat-template --batch-size --certify --config --continue-from --data-dir --depths "
     "--device --dtype --engine --every-scale --exit-threshold --fewshot-seed --fewshot-split --ids --initial-seed "
     "--initial-state --keep-states --lens --level --limit --long --model --model-args --num-fewshot --output --paths "
-    "--plan --progress --protocol --random-weights --readout-dtype --reference --renormalise --revision --scales-to "
-    "--seed --share-context --tasks --template --tokenizer --tokens --trace --training-step --trajectories "
+    "--plan --plan-seconds --progress --protocol --random-weights --readout-dtype --reference --renormalise --revision "
+    "--scales-to --seed --share-context --tasks --template --tokenizer --tokens --trace --training-step --trajectories "
     "--transitions --unit-size --workers",
     "models": "--json",
-    "reproduce": "--address --checkpoints --config --data-dir --device --engine --limit --models --only --output "
-    "--plan --plan-seconds --progress --protocol --random-weights --stand-ins --tasks --tokenizer --updates-only "
-    "--workers",
+    "reproduce": "--address --checkpoints --config --data-dir --device --engine --limit --long --models --only "
+    "--output --plan --plan-seconds --progress --protocol --random-weights --stand-ins --tasks --tokenizer "
+    "--updates-only --workers",
     "report": "--lens-questions --output runs",
     "studies": "",
     "tables": "--format --name --protocol runs",

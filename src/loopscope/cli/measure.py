@@ -94,10 +94,11 @@ def measure(
     address: Annotated[str | None, flag("--address", "Address of an existing Ray cluster.")] = None,
     progress: Annotated[str, flag("--progress", "auto, bar, plain or none.")] = "auto",
     plan: Annotated[bool, flag("--plan", "Say what it would take on this machine, and stop.")] = False,
+    plan_seconds: Annotated[float, flag("--plan-seconds", "How long batches are timed for that.")] = 5.0,
     config: ConfigFlag = None,
 ) -> None:
     """Measure tasks with a looped model, into a run directory."""
-    given = {name: value for name, value in locals().items() if name not in ("config", "progress", "plan")}
+    given = {name: value for name, value in locals().items() if name not in _APART}
     if engine == "local" and not plan:
         wake(device)
     from loopscope.api import measure as run_measure
@@ -106,7 +107,7 @@ def measure(
     from loopscope.run_series import RunSeries
 
     if plan:
-        print(estimate(**given))
+        print(estimate(**given, seconds=plan_seconds))
         return
     given |= {
         "command_line": ["loopscope", *sys.argv[1:]],
@@ -123,6 +124,10 @@ def measure(
     else:
         count = run.stored_rows("depths")
         print(f"{count} utilities in {where}. Next: loopscope figures {where} --name depth-curves")
+
+
+_APART = ("config", "progress", "plan", "plan_seconds")
+"""What is no argument of `loopscope.measure` under its own name."""
 
 
 def wake(device: str) -> None:
