@@ -7,18 +7,21 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
+from loopscope.measuring.cost_estimate import CostEstimate
 from loopscope.measuring.protocols import find_protocol
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.models.registry import EMBEDDED, parse_spec
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.reproduction.reproduce import Reproduction
 from loopscope.run import Run
+from loopscope.store.run_directory import WorkUnit
 from loopscope.studies.paper.published_numbers import model_names, models, tables
 from loopscope.studies.registry import FIGURES, TABLES
 from loopscope.tasks.known_tasks import BENCHMARKS
@@ -164,11 +167,28 @@ def test_what_a_resumed_run_took_is_not_held_against_its_estimate(
     monkeypatch.setattr("loopscope.api.measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         work.measure()
-    monkeypatch.setattr("loopscope.api.measure", lambda *_, **more: None)
+    finished = SimpleNamespace(manifest=SimpleNamespace(units=list))
+    monkeypatch.setattr("loopscope.api.measure", lambda *_, **more: finished)
     work.measure()
     assert said[-1].endswith(" s since it was resumed")
     work.measure()
     assert said[-1].endswith(" s since it was resumed"), "it is finished, and no more is known of it"
+
+
+@pytest.mark.parametrize(("questions", "beside"), [(2, True), (3, False)])
+def test_an_estimate_of_another_limit_does_not_stand_beside_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, questions: int, beside: bool
+) -> None:
+    said: list[str] = []
+    work = Reproduction(paper_runs()[:1], tmp_path, notify=said.append)
+    counts = {"tokens": 40, "padded": 44, "batches": 1, "memory": 1, "disk": 1, "timed": 1}
+    times = {"seconds": 1.0, "error": 0.1, "loading": 1.0, "starting": 0.0}
+    work.note_estimate(work.runs[0], CostEstimate("ouro", {"gsm8k": 2}, **counts, **times))
+    unit = WorkUnit(0, "gsm8k", "test", 0, questions)
+    finished = SimpleNamespace(manifest=SimpleNamespace(units=lambda: [unit]))
+    monkeypatch.setattr("loopscope.api.measure", lambda *_, **more: finished)
+    work.measure()
+    assert (", estimated 2.0 s" in said[-1]) is beside
 
 
 def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path: Path, capsys: Any) -> None:

@@ -75,7 +75,7 @@ class Reproduction:
             arguments, options = self.call(run)
             began, resumed = time.perf_counter(), self.directory(run).is_dir()
             found.append(api.measure(*arguments, output=self.directory(run), **options, notify=self.notify))
-            self._note(run, time.perf_counter() - began, resumed=resumed)
+            self._note(run, found[-1], time.perf_counter() - began, resumed=resumed)
             self.notify(f"{run.name} took {_beside_estimate([self._read('times.json')[run.name]])}")
         if len(self.runs) > 1:
             times = self._read("times.json")
@@ -85,14 +85,16 @@ class Reproduction:
     def note_estimate(self, run: PaperRun, cost: CostEstimate) -> None:
         """Keep an estimate beside the time that the run will have taken, and all of it; the last one counts."""
         known = self._read("times.json")
-        known.setdefault(run.name, {})["estimated_seconds"] = round(cost.whole, 3)
+        known.setdefault(run.name, {}).update(estimated_seconds=round(cost.whole, 3), questions=cost.questions)
         self._keep("times.json", known)
         plain = {name: None if value != value else value for name, value in asdict(cost).items()}  # JSON has no NaN
         self._keep("plan.json", self._read("plan.json") | {run.name: plain})
 
-    def _note(self, run: PaperRun, seconds: float, *, resumed: bool) -> None:
+    def _note(self, run: PaperRun, measured: Run, seconds: float, *, resumed: bool) -> None:
         known = self._read("times.json")
         noted = known.setdefault(run.name, {})
+        if noted.get("questions") != sum(unit.size for unit in measured.manifest.units()):  # another limit was planned
+            noted.pop("estimated_seconds", None)
         if "seconds" not in noted:  # a finished run that is opened again took what it took the first time
             noted |= {"seconds": round(seconds, 3)} | ({"resumed": True} if resumed else {})
         self._keep("times.json", known)
@@ -164,7 +166,7 @@ def _beside_estimate(times: Sequence[Mapping[str, float]]) -> str:
     if not all("estimated_seconds" in each for each in times):
         return duration(took)
     estimated = sum(each["estimated_seconds"] for each in times)
-    return f"{duration(took)}, estimated {duration(estimated)} ({estimated / took - 1:+.0%})"
+    return f"{duration(took)}, estimated {duration(estimated)} ({estimated / max(took, 0.001) - 1:+.0%})"
 
 
 def _of_a_plan(options: Mapping[str, Any]) -> dict[str, Any]:
