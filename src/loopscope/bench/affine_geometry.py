@@ -9,6 +9,7 @@ Shapes: T reference tokens, t those of a chunk, D hidden width, V vocabulary ent
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from loopscope.bench.clock import Call
 from loopscope.bench.row import Reference, Row, Setting, at_least, at_most
 from loopscope.bench.sizes import PEAKED, TYPICAL, Update, following, random_update, with_likely_targets
 from loopscope.readout import Survey, affine_path_from_states
+from loopscope.readout.affine.in_a_row import surveys
 from loopscope.readout.affine.sources import blocks, full_precision_products
 
 SCALES = 21
@@ -33,6 +35,17 @@ def survey(update: Update, curvature_at: tuple[float, ...] = CURVATURE_AT, *, ch
         update.h_TD, update.h_plus_TD, update.weight_VD, None, update.targets_T, dtype=torch.float32, check=check
     )
     return path.per_token().survey(SCALES, curvature_at, order=2)
+
+
+def surveys_in_a_row(updates: Sequence[Update]) -> list[Survey]:
+    """The same of updates that follow one another, as a pass asks for them."""
+    paths = [
+        affine_path_from_states(
+            update.h_TD, update.h_plus_TD, update.weight_VD, None, update.targets_T, dtype=torch.float32, check=False
+        ).per_token()
+        for update in updates
+    ]
+    return surveys(paths, SCALES, CURVATURE_AT, 2)
 
 
 def rows(setting: Setting) -> list[Row]:
@@ -92,7 +105,7 @@ def _in_a_row(setting: Setting, update: Update) -> Row:
         updates.append(following(updates[-1], seed))
     products = _BareProducts(*updates, on_gpu=setting.on_gpu)
     calls: dict[str, Call] = {
-        "ours": lambda: [survey(each, check=False) for each in updates],
+        "ours": lambda: surveys_in_a_row(updates),
         "products": products,
     }
     raced = setting.clock.race(calls, sizes.repeats, in_a_row=2 if setting.on_gpu else 1)

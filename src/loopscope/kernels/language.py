@@ -37,7 +37,7 @@ else:
 
 VARYING = (
     *("tokens", "rows", "positions", "splits", "tiles_per_split", "size", "count"),
-    *("groups", "queries", "keys", "first", "mask_stride", "order_stride"),
+    *("groups", "queries", "keys", "first", "mask_stride", "order_stride", "length"),
 )
 """Arguments that differ from batch to batch: a kernel is not compiled anew for those that are 1 or divisible by 16."""
 

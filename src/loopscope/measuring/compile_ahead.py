@@ -14,6 +14,7 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.kernels.language import compile_only
+from loopscope.measuring.reading import readout_of
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import Scales, squared_norms
 from loopscope.models.base import LoopedModule
@@ -23,8 +24,7 @@ from loopscope.models.packing import Group, pack
 from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.models.walk import Walk
 from loopscope.path.grids import PATH_NODES
-from loopscope.readout.affine.even import EvenScales
-from loopscope.readout.affine.make import affine_path
+from loopscope.readout.affine.make import affine_path, affine_path_from_states
 from loopscope.store.column_types import Level
 
 _TOKENS = 2
@@ -42,11 +42,12 @@ def compile_ahead(model: LoopedModel, settings: Settings) -> None:
             _compile_step(model, settings)
         head = model.head if settings.readout_dtype == "float32" else None
         if head is not None:
-            _compile_readout(head, settings)
+            _compile_readout(head, settings, readout_of(model, torch.float32).most_together(settings))
 
 
-def _compile_readout(head: AffineHead, settings: Settings) -> None:
+def _compile_readout(head: AffineHead, settings: Settings, most_together: int) -> None:
     from loopscope.readout.affine.fused.path import ENDS, fused_path
+    from loopscope.readout.affine.in_a_row import surveys
 
     weight_VD = head.weight_VD.view_as(head.weight_VD)  # a tensor of its own: what is found of it here is not kept
     h_TD = torch.zeros(_TOKENS, weight_VD.shape[1], dtype=weight_VD.dtype, device=weight_VD.device)
@@ -56,10 +57,12 @@ def _compile_readout(head: AffineHead, settings: Settings) -> None:
         return
     if settings.transitions:
         scales = Scales.of(settings.level, tokens=settings.tokens)
-        path.survey(EvenScales.of(scales.points, scales.with_derivatives), 2, _never, spread=False)
+        one = affine_path_from_states(h_TD, h_TD, weight_VD, head.bias_V, targets_T, dtype=torch.float32, check=False)
+        for together in {len(run) for run in settings.runs(most_together)}:
+            surveys([one.per_token()] * together, scales.points, scales.with_derivatives, 2)
     if settings.level is not Level.QUICK:
         path.own(torch.zeros(_TOKENS, dtype=torch.float64, device=weight_VD.device), _never)
-    path.survey(ENDS, 0, _never, spread=False)
+    path.survey(ENDS, 0)
     if settings.level is Level.FULL:
         z_TV = torch.zeros(_TOKENS, weight_VD.shape[0], dtype=torch.float64, device=weight_VD.device)
         stored = affine_path(z_TV, z_TV, targets_T)

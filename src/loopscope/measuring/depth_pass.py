@@ -1,6 +1,8 @@
-"""One pass of a batch to the deepest loop: two states alive at a time, everything read on the way.
+"""One pass of a batch to the deepest loop: a few states alive at a time, everything read on the way.
 
-Depth by depth the utility is read, and for every requested update t → t+1 everything that its level asks for.
+Depth by depth the utility is read, and for every requested update t → t+1 everything that its level asks for. Two
+states are alive at a time; where updates that follow one another are surveyed together (`most_together`), all of
+theirs.
 `launch` asks the device for all of it without waiting once (level full, whose searches are the host's, aside); what
 it returns is finished on the host when the numbers are there, by which time the next batch can be on its way. While
 kernels that read states are still being compiled, `begin` goes as far as the first state that is read.
@@ -25,7 +27,7 @@ from loopscope.measuring.fp64 import analyse
 from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
 from loopscope.measuring.longer_steps import longer_step_columns
 from loopscope.measuring.progress import stage
-from loopscope.measuring.reading import Reading, readout_of
+from loopscope.measuring.reading import Reading, Surveyed, readout_of
 from loopscope.measuring.renormalised import renormalised_columns
 from loopscope.measuring.scalar_check import scalar_check_columns
 from loopscope.measuring.settings import Settings
@@ -103,6 +105,8 @@ class Trip:
         if settings.tokens and gate is not None:
             deepest = max(deepest, gate.gate.budget)
         updates: dict[int, Tables] = {}
+        waiting: dict[int, Update] = {}
+        last = {run[-1] for run in settings.runs(self._readout.most_together(settings))}
         device = model.device
         with stage("forward", device):
             walk = Walk.of(model, self._packing.batch, deepest - settings.start)
@@ -129,7 +133,10 @@ class Trip:
                 yield 5 * state.nbytes  # the context's, the last two as they were packed and in rows of their own
             if depth - 1 in settings.transitions:
                 assert before is not None, "a transition starts at depth 0 or later"
-                updates[depth - 1] = self._update(depth - 1, before, state)
+                waiting[depth - 1] = Update(self._readout, self._layout, before, state)
+                if depth - 1 in last:
+                    updates |= self._updates(waiting)
+                    waiting = {}
             if trace is not None and depth <= settings.deepest:
                 with stage("trace", device):
                     trace.see(depth, state)
@@ -226,10 +233,18 @@ class Trip:
                     f" at depth {depth}: try {setting('dtype', 'float32')}, fewer loops, or leave the question out"
                 )
 
-    def _update(self, transition: int, h_RSD: Tensor, h_plus_RSD: Tensor) -> Tables:
+    def _updates(self, updates: dict[int, Update]) -> dict[int, Tables]:
+        """The tables of updates that follow one another, by transition."""
+        surveys = self._readout.surveys(list(updates.values()), self._settings)
+        return {
+            transition: self._update(transition, update, survey)
+            for (transition, update), survey in zip(updates.items(), surveys, strict=True)
+        }
+
+    def _update(self, transition: int, update: Update, survey: Surveyed | None) -> Tables:
         settings, layout, found = self._settings, self._layout, self._readings.found
-        update = Update(self._readout, layout, h_RSD, h_plus_RSD)
-        paths = self._readout.paths(update, settings, found.get(transition))
+        paths = self._readout.paths(update, settings, found.get(transition), survey)
+        device = layout.targets_N.device
         found[transition] = paths.before
         if paths.after is not None:
             found[transition + 1] = paths.after
@@ -248,10 +263,10 @@ class Trip:
             self._trace.gained(transition + 1, paths.tokens)
         if settings.level is not Level.QUICK:
             checked = [question.row < settings.scalar_checks for question in layout.questions]
-            with stage("scalar checks", h_RSD.device):
+            with stage("scalar checks", device):
                 questions.update(scalar_check_columns(update, checked))
         if settings.tokens:
-            with stage("tokens", h_RSD.device):
+            with stage("tokens", device):
                 tables["tokens"] = token_columns(paths.tokens, layout, settings)
         if settings.certify:
             tables["certificates"] = {**identity, **certificate_columns(update)}
@@ -262,7 +277,7 @@ class Trip:
             tables["renormalised"] = {**identity, **renormalised_columns(update, paths)}
         bracket = settings.paper_bracket
         if bracket is not None:
-            with stage("as in the paper", h_RSD.device):
+            with stage("as in the paper", device):
                 ends = questions["utility_before"], questions["utility_after"]
                 tables["as_in_paper"] = {**identity, **paper_columns(update, *ends)}
         if settings.level is Level.FULL:

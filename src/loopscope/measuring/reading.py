@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from loopscope.kernels.choice import takes_kernel
 from loopscope.measuring.groups import GroupedReadout
 from loopscope.measuring.interpolated_grid import interpolated_grid
 from loopscope.measuring.layout import Layout
@@ -29,6 +31,8 @@ from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import OutputChange, Scales, Update, UpdatePaths, interpolated, predicting
 from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.readout.affine.even import Survey
+from loopscope.readout.affine.in_a_row import surveys
 from loopscope.readout.affine.make import affine_path, affine_path_from_states
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.reference import log_probability_at_start
@@ -41,6 +45,8 @@ from loopscope.store.column_types import Level
 
 _GPU_BLOCK = 1 << 24
 """Logits of a block on a GPU: 128 MiB in float64."""
+_MOST_TOGETHER = 7
+"""Updates that follow one another and are surveyed together: one more state of a batch is alive then."""
 GENERAL = "general"
 """What `ways_taken` calls Taylor mode through a readout that is not affine; nested forward mode is "nested" there."""
 _DERIVATIONS: WeakKeyDictionary[Any, Derivation] = WeakKeyDictionary()
@@ -88,6 +94,13 @@ class Ends(NamedTuple):
     outputs: OutputChange | None
 
 
+class Surveyed(NamedTuple):
+    """An update under an affine head: the path of every reference token, and what one survey told of it."""
+
+    path: AffinePath
+    survey: Survey
+
+
 class GeneralReadout(GroupedReadout):
     """Any readout: all positions of a sequence may matter, and φ is evaluated where it is asked for."""
 
@@ -126,7 +139,17 @@ class GeneralReadout(GroupedReadout):
         """A place for the readings of a trip."""
         return Readings(self, layout)
 
-    def paths(self, update: Update, settings: Settings, before: Reading | None) -> UpdatePaths:
+    def most_together(self, settings: Settings) -> int:
+        """How many updates that follow one another are surveyed together."""
+        return 1
+
+    def surveys(self, updates: Sequence[Update], settings: Settings) -> Sequence[Surveyed | None]:
+        """What is found out about updates that follow one another before each is looked at by itself."""
+        return [None] * len(updates)
+
+    def paths(
+        self, update: Update, settings: Settings, before: Reading | None, found: Surveyed | None = None
+    ) -> UpdatePaths:
         """φ of every reference token and question; `before` is the reading of H where there is one."""
         layout, quick = update.layout, settings.level is Level.QUICK
         with stage("ends", update.before_RSD.device):
@@ -243,17 +266,33 @@ class AffineReadout(GeneralReadout):
         found = self._tokens(first_ND, second_ND, layout).survey(2, [], 0)
         return Reading.of(found.initial, layout), Reading.of(found.initial + found.gains[:, -1], layout)
 
-    def paths(self, update: Update, settings: Settings, before: Reading | None) -> UpdatePaths:
-        """One survey for everything but scales of the questions' own."""
+    def most_together(self, settings: Settings) -> int:
+        """A few where the fused kernels take them; one of level full, which does more with each."""
+        if settings.level is Level.FULL or self.dtype != torch.float32:
+            return 1
+        return _MOST_TOGETHER if takes_kernel(self._head.weight_VD.detach()) else 1
+
+    def surveys(self, updates: Sequence[Update], settings: Settings) -> Sequence[Surveyed]:
+        """Everything but scales of the questions' own."""
+        layout, scales = updates[0].layout, Scales.of(settings.level, tokens=settings.tokens)
+        states = [updates[0].before_RSD, *(update.after_RSD for update in updates)]
+        with stage("survey", updates[0].before_RSD.device):
+            made = [predicting(state, layout) for state in states]
+            paths = [self._tokens(h_ND, h_plus_ND, layout) for h_ND, h_plus_ND in pairwise(made)]
+            found = surveys(paths, scales.points, scales.with_derivatives, 2)
+        return [Surveyed(path, survey) for path, survey in zip(paths, found, strict=True)]
+
+    def paths(
+        self, update: Update, settings: Settings, before: Reading | None, found: Surveyed | None = None
+    ) -> UpdatePaths:
+        """From the survey of the update."""
         layout, scales = update.layout, Scales.of(settings.level, tokens=settings.tokens)
-        with stage("survey", update.before_RSD.device):
-            path = self._tokens(*update.predicting(), layout)
-            found = path.survey(scales.points, scales.with_derivatives, 2)
-        tokens = RememberedPath(path, found.initial)
-        tokens.know([index / (scales.points - 1) for index in range(scales.points)], found.gains.unsqueeze(0))
-        tokens.know(scales.with_derivatives, found.derivatives)
-        before = Reading.of(found.initial, layout)
-        ends = found.distributions
+        path, survey = found or self.surveys([update], settings)[0]
+        tokens = RememberedPath(path, survey.initial)
+        tokens.know([index / (scales.points - 1) for index in range(scales.points)], survey.gains.unsqueeze(0))
+        tokens.know(scales.with_derivatives, survey.derivatives)
+        before = Reading.of(survey.initial, layout)
+        ends = survey.distributions
         outputs = OutputChange(layout.sequence_mean(ends.divergence), layout.sequence_mean(ends.entropy_change))
         mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R)
         return UpdatePaths(tokens, _joint(mean, layout), before, None, outputs)

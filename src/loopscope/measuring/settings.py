@@ -234,6 +234,19 @@ class Settings:
         found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
+    def runs(self, most: int) -> list[list[int]]:
+        """Transitions that follow one another, at most so many at a time.
+
+        >>> Settings.of([1, 2, 3, 5], [], "quick").runs(2)
+        [[1, 2], [3], [5]]
+        """
+        found: list[list[int]] = []
+        for transition in self.transitions:
+            if not found or len(found[-1]) == most or found[-1][-1] != transition - 1:
+                found.append([])
+            found[-1].append(transition)
+        return found
+
     @property
     def paper_bracket(self) -> float | None:
         """The widest bracket of the table `as_in_paper`; None where there is no such table."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,29 @@ import pytest
 from torch import Tensor
 
 from loopscope.kernels.choice import implementation
-from loopscope.measuring.depth_pass import Trip
+from loopscope.measuring.depth_pass import Tables, Trip
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import Settings
 from loopscope.models import load_model, load_tokenizer
 from loopscope.models.families.ouro import Ouro
+from loopscope.readout.affine import in_a_row
 from loopscope.readout.affine.fused import path
 from loopscope.tasks.load import load_task
 
 
-@pytest.mark.usefixtures("interpreted")
+@pytest.fixture
+def plain_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The states are those of the plain code: only how they are read is compared."""
+    step = Ouro.step
+
+    def plain_step(*arguments: Any) -> Tensor:
+        with implementation("reference"):
+            return step(*arguments)
+
+    monkeypatch.setattr(Ouro, "step", plain_step)
+
+
+@pytest.mark.usefixtures("interpreted", "plain_steps")
 @pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
 def test_fused_trip(task: str, checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     model, loaded = load_model(checkpoint("ouro"), dtype="bfloat16"), load_task(task, limit=1)
@@ -27,24 +40,42 @@ def test_fused_trip(task: str, checkpoint: Callable[[str], str], monkeypatch: py
     settings = Settings.of([1], [], "grid")
     with implementation("reference"):
         plain = Trip(model, settings, questions).run()
-    step, sweep, asked = Ouro.step, path.fused_survey, []
-
-    def plain_step(*arguments: Any) -> Tensor:
-        with implementation("reference"):
-            return step(*arguments)
+    sweep, asked = path.fused_survey, []
 
     def counted(*arguments: Any, **options: Any) -> Any:
         asked.append(options)
         return sweep(*arguments, **options)
 
-    # The states are those of the plain code: only how they are read is compared.
-    monkeypatch.setattr(Ouro, "step", plain_step)
     monkeypatch.setattr(path, "fused_survey", counted)
     with implementation("triton"):
         pending = Trip(model, settings, questions).launch()
         found = pending.finish()
     assert not pending.repeated
     assert len(asked) == 3, "the survey, the quadratic scale, both rounded states"
+    _require_close(found, plain)
+
+
+@pytest.mark.usefixtures("interpreted", "plain_steps")
+def test_updates_that_follow_one_another(checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, loaded = load_model(checkpoint("ouro"), dtype="bfloat16"), load_task("arithmetic", limit=1)
+    questions = QuestionEncoder(load_tokenizer(checkpoint("ouro")), None, "error").questions(loaded, loaded.rows, 0)
+    settings, lengths, chain = Settings.of([0, 1, 2], [], "quick"), [], in_a_row.fused_surveys
+    with implementation("reference"):
+        plain = Trip(model, settings, questions).run()
+
+    def counted(states: Sequence[Tensor], *arguments: Any) -> Any:
+        lengths.append(len(states))
+        return chain(states, *arguments)
+
+    monkeypatch.setattr(in_a_row, "fused_surveys", counted)
+    with implementation("triton"):
+        found = Trip(model, settings, questions).run()
+    assert lengths == [4], "each state once"
+    _require_close(found, plain)
+
+
+def _require_close(found: Tables, plain: Tables) -> None:
+    assert found.keys() == plain.keys()
     for table, columns in plain.items():
         for name, values in columns.items():
             if isinstance(values, np.ndarray) and values.dtype.kind == "f":

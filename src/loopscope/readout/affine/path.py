@@ -17,7 +17,7 @@ from loopscope.readout.affine.choose import EVEN_WAYS, WAYS, WHOLE_ROWS, Asked, 
 from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
 from loopscope.readout.affine.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
 from loopscope.readout.affine.even import EvenBlocks, EvenScales, EvenSurvey, Survey, even_survey, scales_on
-from loopscope.readout.affine.fused.path import FusedPath
+from loopscope.readout.affine.fused.path import FusedPath, TokenSurvey
 from loopscope.readout.affine.moments import Swept, sweep
 from loopscope.readout.affine.sources import LogitBlock, LogitSource, ScaledDisplacement, blocks
 from loopscope.readout.checks import (
@@ -282,20 +282,10 @@ class AffinePath(UtilityPath):
         """
         even = EvenScales.of(count, moments_at)
         order = as_order(order, self.max_order)
-        way = self._choose(Asked(even=True, fused=self._fused is not None and self._fused.takes(even)))
-        if way == "fused":
-            assert self._fused is not None
-            again = lambda lost: self._some(lost).survey(count, moments_at, order, spread=spread)  # noqa: E731
-            found = self._fused.survey(even, order, again, spread=spread)
-            segments = self._segments
-            return self._surveyed(
-                even,
-                segment_mean(segments, found.gains_TK),
-                segment_mean(segments, found.derivatives.transpose(0, 1)).transpose(0, 1),
-                segment_mean(segments, found.initial_T),
-                EndpointDistributions(*(segment_mean(segments, field) for field in found.distributions.fields())),
-                found.spread_T if spread else None,
-            )
+        fused = self.in_kernels(even)
+        if fused is not None:
+            return self.told(even, order, fused.survey(even, order, spread=spread), spread=spread)
+        way = self._choose(Asked(even=True))
         gains, derivatives, initial, distributions = (SegmentMean(self._segments) for _ in range(4))
         spread_T = torch.empty(self.tokens, dtype=torch.float64, device=self._source.device)
         for rows in self._rows(way):
@@ -313,6 +303,28 @@ class AffinePath(UtilityPath):
             initial.result(),
             EndpointDistributions(*distributions.result().T),
             spread_T if spread else None,
+        )
+
+    def in_kernels(self, even: EvenScales) -> FusedPath | None:
+        """The fused kernels, where they answer a survey at these scales."""
+        fused = self._fused
+        if fused is None or not fused.takes(even):
+            return None
+        return fused if self._choose(Asked(even=True, fused=True)) == "fused" else None
+
+    def told(self, even: EvenScales, order: int, found: TokenSurvey, *, spread: bool = False) -> Survey:
+        """What the fused kernels found, averaged over each example's tokens; what they gave up is read another way."""
+        segments, fused = self._segments, self._fused
+        assert fused is not None
+        again = lambda lost: self._some(lost).survey(even.count, even.with_derivatives, order, spread=spread)  # noqa: E731
+        found = fused.completed(found, again)
+        return self._surveyed(
+            even,
+            segment_mean(segments, found.gains_TK),
+            segment_mean(segments, found.derivatives.transpose(0, 1)).transpose(0, 1),
+            segment_mean(segments, found.initial_T),
+            EndpointDistributions(*(segment_mean(segments, field) for field in found.distributions.fields())),
+            found.spread_T if spread else None,
         )
 
     def _survey_rows(self, way: str, rows: slice, even: EvenScales, order: int) -> EvenSurvey:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
 from loopscope.readout import affine_path_from_states
+from loopscope.readout.affine.in_a_row import surveys
 
 pytestmark = [
     pytest.mark.gpu,
@@ -51,3 +54,23 @@ def test_repeated_bit_for_bit(states):
     assert torch.equal(one.gains, other.gains)
     assert torch.equal(one.derivatives, other.derivatives)
     assert torch.equal(one.distributions.stacked(), other.distributions.stacked())
+
+
+@pytest.mark.parametrize(("tokens", "vocabulary", "length"), [(512, VOCABULARY, 8), (333, 50_001, 5)])
+def test_updates_that_follow_one_another(states, tokens, vocabulary, length):
+    h, h_plus, weight, _, targets = states(tokens, vocabulary, WIDTH, scale=2.0, step=0.5, device="cuda")
+    made = [h, h_plus]
+    while len(made) < length:
+        made.append((made[-1].float() + 0.3 * torch.randn_like(made[-1], dtype=torch.float32)).to(h.dtype))
+    paths, exact = (
+        [
+            affine_path_from_states(*ends, weight, None, targets, dtype=dtype, check=False, block_tokens=64).per_token()
+            for ends in pairwise(made)
+        ]
+        for dtype in (torch.float32, torch.float64)
+    )
+    for found, path, precise in zip(surveys(paths, 21, AT, 2), paths, exact, strict=True):
+        alone, true = path.survey(21, AT, 2), precise.survey(21, AT, 2)
+        for name in ("gains", "derivatives", "initial"):
+            ours, single = ((getattr(x, name) - getattr(true, name)).pow(2).mean().sqrt() for x in (found, alone))
+            assert float(ours) <= 1.1 * float(single), name

@@ -33,8 +33,8 @@ MOST_SCALES = 33
 CHUNK = 8192
 """Tokens whose sums exist at a time."""
 
-MOST_TILES = 24
-"""Tiles of a split: sums in FP32 stay short, and their rounding below that of the products."""
+MOST_ENTRIES = 3072
+"""Of a split: sums in FP32 stay short, and their rounding below that of the products."""
 
 _ROUNDS = 2
 """Of the sweep's loop over a tile's columns; as an argument, because a length that is known would be unrolled."""
@@ -123,6 +123,13 @@ def fused_survey(
             out = found
         else:
             out[:, rows] = found
+    return told(out, even, order)
+
+
+def told(out: Tensor, even: EvenScales, order: int) -> TokenSurvey:
+    """What `merge_kernel` wrote, by name."""
+    in_order = sorted(set(even.places)) if order else []
+    results, tokens = Results(even.count, len(in_order), order), out.shape[1]
     gains_KT = out[: even.count]
     slopes = out[even.count : results.extra].reshape(len(in_order), order + 1, tokens)
     if list(even.places) != in_order:
@@ -160,31 +167,17 @@ def _chunk(
     device = head.h_TD.device
     growth = growth_of(head.weight_VD)
     labels = target_logits(head.h_TD, head.h_plus_TD, head.weight_VD, head.bias_V, targets_T, growth)
-    places = sum(1 << place for place in set(even.places)) if order else 0
-    placed = places.bit_count()
-    block_width = next(size for size in (tiles.width, 64, 32, 16) if width % size == 0)
-    token_blocks, tile_count = -(-tokens // tiles.tokens), -(-vocabulary // tiles.vocabulary)
-    per_split = -(-tile_count // min(splits or _splits(token_blocks, tile_count, tiles.programs, device), tile_count))
-    splits = -(-tile_count // per_split)
-    total = slots(even.count, placed, order)
-    sums = torch.empty(splits, total, tokens, dtype=torch.float32, device=device)
+    cut = Cut.of(tokens, vocabulary, width, tiles, splits, device)
+    constants = asked(even, order, own=own_T is not None, ends=ends, extremes=extremes)
+    sums = torch.empty(cut.splits, constants["SLOTS"], tokens, dtype=torch.float32, device=device)
     own = labels if own_T is None else own_T.to(torch.float32)
-    constants: dict[str, Any] = {
-        "COUNT": even.count,
-        "PLACES": places,
-        "SLOTS": total,
-        "ORDER": order,
-        "HAS_OWN": own_T is not None,
-        "ENDS": ends,
-        "EXTREMES": extremes,
-    }
     launch(
         sweep_kernel,
-        (token_blocks, splits),
+        (cut.token_blocks, cut.splits),
         sums,
-        descriptor(head.h_TD, [tiles.tokens, block_width]),
-        descriptor(head.h_plus_TD, [tiles.tokens, block_width]),
-        descriptor(head.weight_VD, [tiles.vocabulary, block_width]),
+        descriptor(head.h_TD, [tiles.tokens, cut.width]),
+        descriptor(head.h_plus_TD, [tiles.tokens, cut.width]),
+        descriptor(head.weight_VD, [tiles.vocabulary, cut.width]),
         labels if head.bias_V is None else head.bias_V,
         targets_T,
         labels,
@@ -194,7 +187,7 @@ def _chunk(
         tokens,
         vocabulary,
         width,
-        per_split,
+        cut.per_split,
         _ROUNDS,
         warps=tiles.warps,
         fusion=True,
@@ -205,11 +198,31 @@ def _chunk(
         RAGGED=vocabulary % tiles.vocabulary != 0,
         BLOCK_T=tiles.tokens,
         BLOCK_V=tiles.vocabulary,
-        BLOCK_D=block_width,
+        BLOCK_D=cut.width,
         **constants,
     )
-    results = Results(even.count, placed, order)
-    out = torch.empty(results.total, tokens, dtype=torch.float64, device=device)
+    return merged(sums, labels, growth.likely, own, constants)
+
+
+def asked(even: EvenScales, order: int, *, own: bool, ends: bool, extremes: bool) -> dict[str, Any]:
+    """What is wanted of every token, as the kernels are told."""
+    places = sum(1 << place for place in set(even.places)) if order else 0
+    return {
+        "COUNT": even.count,
+        "PLACES": places,
+        "SLOTS": slots(even.count, places.bit_count(), order),
+        "ORDER": order,
+        "HAS_OWN": own,
+        "ENDS": ends,
+        "EXTREMES": extremes,
+    }
+
+
+def merged(sums: Tensor, labels: Tensor, grow: Tensor, own: Tensor, constants: dict[str, Any]) -> Tensor:
+    """Results [results, T] from the sums of every split, [splits, slots, T]."""
+    splits, _, tokens = sums.shape
+    results = Results(constants["COUNT"], constants["PLACES"].bit_count(), constants["ORDER"])
+    out = torch.empty(results.total, tokens, dtype=torch.float64, device=sums.device)
     block = 16
     launch(
         merge_kernel,
@@ -217,33 +230,56 @@ def _chunk(
         sums,
         sums,
         labels,
-        growth.likely,
+        grow,
         own,
         out,
         tokens,
         splits,
         EXTRA=results.extra,
         BLOCK_T=block,
-        BLOCK_K=power_of_two(even.count),
+        BLOCK_K=power_of_two(results.scales),
         **constants,
     )
     return out
 
 
+class Cut(NamedTuple):
+    """How tokens and vocabulary are cut into programs."""
+
+    token_blocks: int
+    splits: int
+    per_split: int  # tiles
+    width: int  # of a block of the hidden width
+
+    @staticmethod
+    def of(tokens: int, vocabulary: int, width: int, tiles: Tiles, splits: int | None, device: torch.device) -> Cut:
+        """As `tiles` says; `splits` None lets the shapes decide."""
+        token_blocks, tile_count = -(-tokens // tiles.tokens), -(-vocabulary // tiles.vocabulary)
+        fewest = -(-vocabulary // MOST_ENTRIES)
+        wanted = splits or _splits(token_blocks, tile_count, fewest, tiles.programs, device)
+        per_split = -(-tile_count // min(wanted, tile_count))
+        block_width = next(size for size in (tiles.width, 64, 32, 16) if width % size == 0)
+        return Cut(token_blocks, -(-tile_count // per_split), per_split, block_width)
+
+
+def processors(device: torch.device) -> int:
+    """How many multiprocessors there are; a few where kernels are interpreted."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
+
+
 @functools.lru_cache(maxsize=1024)
-def _splits(token_blocks: int, tile_count: int, resident: int, device: torch.device) -> int:
+def _splits(token_blocks: int, tile_count: int, fewest: int, resident: int, device: torch.device) -> int:
     """As many splits as let the programs fill the device's multiprocessors a whole number of times, or nearly."""
     if device.type != "cuda":
         return min(2, tile_count)
-    processors = resident * torch.cuda.get_device_properties(device).multi_processor_count
-    fewest = -(-tile_count // MOST_TILES)
+    at_once = resident * processors(device)
     best, chosen = 0.0, fewest
     for splits in range(fewest, max(fewest, min(tile_count, 64)) + 1):
         per_split = -(-tile_count // splits)
         programs = token_blocks * -(-tile_count // per_split)
-        waves = -(-programs // processors)
+        waves = -(-programs // at_once)
         # Work over what the waves could have done; more than four waves gain little, and each split costs a merge.
-        use = token_blocks * tile_count / (waves * processors * per_split) - 0.001 * splits
+        use = token_blocks * tile_count / (waves * at_once * per_split) - 0.001 * splits
         if use > best:
             best, chosen = use, splits
     return chosen
@@ -265,9 +301,12 @@ class FusedPath:
         """Whether a grid is not too fine for repeated multiplication in FP32."""
         return even.count <= MOST_SCALES
 
-    def survey(self, even: EvenScales, order: int, again: Callable[[Tensor], Survey], *, spread: bool) -> TokenSurvey:
-        """Everything about every token; `again` surveys some of them another way."""
-        found = fused_survey(self.head, self.targets_T, even, order, extremes=spread)
+    def survey(self, even: EvenScales, order: int, *, spread: bool = False) -> TokenSurvey:
+        """Everything about every token but those that are given up."""
+        return fused_survey(self.head, self.targets_T, even, order, extremes=spread)
+
+    def completed(self, found: TokenSurvey, again: Callable[[Tensor], Survey]) -> TokenSurvey:
+        """The same with those; `again` surveys some tokens another way."""
         lost = self._lost(found.initial_T)
         if lost is None:
             return found

@@ -30,8 +30,8 @@ from loopscope.readout.affine.fused.sums import (
     nothing,
 )
 
-_LOG2_E = constant(1.4426950408889634)
-_FAR = constant(3.0)
+LOG2_E = constant(1.4426950408889634)
+FAR = constant(3.0)
 """By how many powers of two a largest logit rises that is the centre at once."""
 
 
@@ -73,7 +73,7 @@ def sweep_kernel(
     live = rows < tokens
     target = tl.load(targets + rows, mask=live, other=0).to(tl.int32)
     grow = tl.load(growth)
-    log2e = grow * _LOG2_E
+    log2e = grow * LOG2_E
     y0 = tl.load(target_logits + rows, mask=live, other=0.0) / grow
     y1 = tl.load(target_logits + tokens + rows, mask=live, other=0.0) / grow
     found = nothing(y0, y1, SLOTS)
@@ -108,7 +108,7 @@ def sweep_kernel(
         top0 = tl.maximum(found[TOP0], tl.max(tl.max(tl.maximum(a0, b0), 1), 1))
         top1 = tl.maximum(found[TOP1], tl.max(tl.max(tl.maximum(a1, b1), 1), 1))
         c0, c1 = means(found, COUNT, PLACES, FIRST_PLACE, LAST_PLACE, SLOTS, ORDER)
-        far = tl.maximum(top0 - found[TOP0], top1 - found[TOP1]) * log2e > _FAR
+        far = tl.maximum(top0 - found[TOP0], top1 - found[TOP1]) * log2e > FAR
         c0 = tl.where(far, top1 - top0, c0)
         c1 = tl.where(far, top1 - top0, c1)
         highest = found[HIGHEST]
@@ -132,17 +132,22 @@ def sweep_kernel(
             a0 = b0
             a1 = b1
 
+    at = sums + split.to(tl.int64) * SLOTS * tokens + rows
+    stored(at, found, y0, y1, tokens, live, SLOTS)
+
+
+@jit
+def stored(at: Value, found: Value, y0: Value, y1: Value, tokens: Value, live: Value, SLOTS: constexpr) -> None:
+    """A split's sums for `merge`, `tokens` apart; four at a time takes the compiler far less time."""
     for _ in tl.static_range(-SLOTS % 4):
         found = found + (y0,)
-    # Four at a time, which takes the compiler far less time than one by one.
     pair = tl.arange(0, 2)
     which = pair[None, :, None] + 2 * pair[None, None, :]
-    at = (sums + split.to(tl.int64) * SLOTS * tokens + rows)[:, None, None]
     for slot in tl.static_range(0, SLOTS, 4):
         first_pair = tl.join(_whole(found, slot, y0, y1), _whole(found, slot + 1, y0, y1))
         last_pair = tl.join(_whole(found, slot + 2, y0, y1), _whole(found, slot + 3, y0, y1))
         wanted = live[:, None, None] & (slot + which < SLOTS)
-        tl.store(at + (slot + which) * tokens, tl.join(first_pair, last_pair), mask=wanted)
+        tl.store(at[:, None, None] + (slot + which) * tokens, tl.join(first_pair, last_pair), mask=wanted)
 
 
 @jit

@@ -1,0 +1,109 @@
+"""Surveys of updates that follow one another: one sweep over a chain of states (`chain`).
+
+Shapes: S states, T tokens, t of them in a chunk, V vocabulary entries, D hidden width, K scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from loopscope.kernels.language import descriptor, launch
+from loopscope.readout.affine.even import EvenScales
+from loopscope.readout.affine.fused.chain import Scratch, chain_kernel, parts_of
+from loopscope.readout.affine.fused.growth import growth_of
+from loopscope.readout.affine.fused.logits import target_logits
+from loopscope.readout.affine.fused.path import Cut, Tiles, TokenSurvey, asked, merged, processors, told
+
+LEAST_STATES = 3
+"""Of a chain; one update by itself is faster in `sweep`."""
+CHUNK = 4096
+"""Tokens whose states are side by side at a time, and whose sums exist."""
+WIDE = Tiles(tokens=128, vocabulary=256, width=64, warps=8, stages=3, programs=1)
+
+
+def fused_surveys(
+    states: Sequence[Tensor],
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_T: Tensor,
+    even: EvenScales,
+    order: int,
+    *,
+    tiles: Tiles = WIDE,
+    splits: int | None = None,
+) -> list[TokenSurvey]:
+    """`fused_survey` of every update between neighbours of `states` [T, D], all of the same tokens."""
+    chunks = []
+    for start in range(0, targets_T.shape[0], CHUNK):
+        states_StD = torch.stack([state_TD[start : start + CHUNK] for state_TD in states])
+        targets_t = targets_T[start : start + CHUNK]
+        chunks.append(_chunk(states_StD, weight_VD, bias_V, targets_t, even, order, tiles, splits))
+    return [
+        told(torch.cat(found, 1) if len(found) > 1 else found[0], even, order) for found in zip(*chunks, strict=True)
+    ]
+
+
+def _chunk(
+    states_StD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_t: Tensor,
+    even: EvenScales,
+    order: int,
+    tiles: Tiles,
+    splits: int | None,
+) -> list[Tensor]:
+    (length, tokens, width), vocabulary, device = states_StD.shape, weight_VD.shape[0], weight_VD.device
+    growth, updates = growth_of(weight_VD), length - 1
+    labels = torch.stack(
+        [target_logits(h, h_plus, weight_VD, bias_V, targets_t, growth) for h, h_plus in pairwise(states_StD)]
+    )
+    constants = asked(even, order, own=False, ends=True, extremes=False)
+    cut = Cut.of(tokens, vocabulary, width, tiles, splits, device)
+    scratch = Scratch.of(tiles.tokens, tiles.vocabulary, constants["SLOTS"])
+    programs = min(cut.token_blocks * cut.splits, tiles.programs * processors(device))
+    logits = torch.empty(programs * scratch.logits, dtype=torch.float32, device=device)
+    kept = torch.empty(programs * updates * scratch.sums, dtype=torch.float32, device=device)
+    sums = torch.empty(updates, cut.splits, constants["SLOTS"], tokens, dtype=torch.float32, device=device)
+    launch(
+        chain_kernel,
+        (programs,),
+        sums,
+        descriptor(states_StD.flatten(0, 1), [tiles.tokens, cut.width]),
+        descriptor(weight_VD, [tiles.vocabulary, cut.width]),
+        labels if bias_V is None else bias_V,
+        targets_t,
+        labels,
+        growth.likely,
+        logits,
+        kept,
+        sums,
+        tokens,
+        vocabulary,
+        width,
+        cut.splits,
+        cut.per_split,
+        length,
+        parts_of(tiles.vocabulary),
+        warps=tiles.warps,
+        fusion=True,
+        num_stages=tiles.stages,
+        COUNT=constants["COUNT"],
+        PLACES=constants["PLACES"],
+        FIRST_PLACE=min(even.places, default=0),
+        LAST_PLACE=max(even.places, default=0),
+        SLOTS=constants["SLOTS"],
+        ORDER=order,
+        HAS_BIAS=bias_V is not None,
+        RAGGED=vocabulary % tiles.vocabulary != 0,
+        KEPT_LOGITS=scratch.logits,
+        KEPT_SUMS=scratch.sums,
+        BLOCK_T=tiles.tokens,
+        BLOCK_V=tiles.vocabulary,
+        BLOCK_D=cut.width,
+    )
+    return [merged(sums[update], labels[update], growth.likely, labels, constants) for update in range(updates)]
