@@ -26,7 +26,7 @@ from loopscope.models.protocol import AffineHead, BodyAndHead
 from loopscope.models.walk import halves, read
 from loopscope.readout.affine.sources import blocks
 
-_LOGITS = {"cpu": 1 << 20}
+_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Logits of a chunk, where not `LOGITS`; some ten arrays of that size exist at a time."""
 
 

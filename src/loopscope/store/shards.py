@@ -225,7 +225,7 @@ def _key_problems(table: Table, data: pa.Table, manifest: Manifest, unit: WorkUn
         # Token rows: how many there are is not known from the manifest, but each update or depth has some.
         if not _increases(keys):
             return [Problem("coverage", f"{table.name}: a row occurs twice or out of order")]
-        keys = np.unique(keys[:, :2], axis=0)
+        keys = keys[_beginnings(keys), :2]
     found = [tuple(key) for key in keys.tolist()]
     match table.key:
         case ("row",):
@@ -248,6 +248,16 @@ def _increases(keys: np.ndarray[Any, Any]) -> bool:
     steps = np.diff(keys, axis=0)
     first = np.take_along_axis(steps, (steps != 0).argmax(axis=1)[:, None], axis=1)
     return bool((first > 0).all())
+
+
+def _beginnings(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Where, in rows that are in order, the first two columns are not those of the row before.
+
+    >>> _beginnings(np.array([[4, 1, 0], [4, 1, 1], [4, 2, 0], [5, 2, 0]]))
+    array([0, 2, 3])
+    """
+    changes = (keys[1:, :2] != keys[:-1, :2]).any(axis=1)
+    return np.flatnonzero(np.concatenate([[len(keys) > 0], changes]))
 
 
 def _coverage_message(found: list[tuple[int, ...]], expected: list[tuple[int, ...]], key: tuple[str, ...]) -> str:
@@ -277,7 +287,7 @@ def _example_problems(table: Table, examples: pa.Table, data: pa.Table) -> list[
 def _token_count_problems(owner: str, counted: pa.Table, table: Table, data: pa.Table) -> list[Problem]:
     """Every update or depth must have a row for each reference token that the owner's table counts."""
     keys = np.stack([data.column(name).to_numpy() for name in table.key[:2]], axis=1)
-    found = np.unique(keys, axis=0, return_counts=True)[1]
+    found = np.diff(_beginnings(keys), append=len(keys))
     # In the order of the owner's rows, each of which has one or, where depths follow from it, several.
     each = len(found) // max(1, len(counted))
     expected = np.repeat(counted.column("n_tokens").to_numpy(), each)
