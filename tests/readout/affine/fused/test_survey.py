@@ -111,6 +111,17 @@ def test_every_grid(states, count):
     assert (found.gains_TK[:, 0] == 0).all()
 
 
+def test_no_bit_depends_on_the_order_of_the_programs(states):
+    """One block of tokens after the other, two at a time, all together."""
+    made = states(40, 60, 128)
+    orders = [Tiles(16, 32, 16, 4, 1, group=2), Tiles(16, 32, 16, 4, 1), Tiles(16, 32, 16, 4, 1, group=1)]
+    first, *others = (fields(run(made, 4, (0.0, 1.0), tiles=tiles, splits=2)) for tiles in orders)
+    true = exact(made, 4, (0.0, 1.0))
+    torch.testing.assert_close(first["gains"], true.gains, rtol=1e-5, atol=3e-6)
+    for other in others:
+        assert all(torch.equal(first[name], other[name]) for name in first)
+
+
 def test_four_derivatives(states):
     made = states(9, 80, 32)
     found, true = run(made, order=4), exact(made, order=4)

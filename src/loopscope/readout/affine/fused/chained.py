@@ -58,7 +58,7 @@ def _chunk(
     splits: int | None,
 ) -> list[Tensor]:
     (length, tokens, width), vocabulary, device = states_StD.shape, weight_VD.shape[0], weight_VD.device
-    growth, updates = growth_of(weight_VD), length - 1
+    growth, updates = growth_of(weight_VD, halfway=False), length - 1
     labels = torch.stack(
         [target_logits(h, h_plus, weight_VD, bias_V, targets_t, growth) for h, h_plus in pairwise(states_StD)]
     )
@@ -78,7 +78,7 @@ def _chunk(
         labels if bias_V is None else bias_V,
         targets_t,
         labels,
-        growth.likely,
+        growth.logits,
         logits,
         kept,
         sums,
@@ -106,4 +106,4 @@ def _chunk(
         BLOCK_V=tiles.vocabulary,
         BLOCK_D=cut.width,
     )
-    return [merged(sums[update], labels[update], growth.likely, labels, constants) for update in range(updates)]
+    return [merged(sums[update], labels[update], growth.logits, labels, constants) for update in range(updates)]

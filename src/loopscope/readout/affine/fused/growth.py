@@ -7,6 +7,10 @@ little above 1, the same for every token, which averages over the vocabulary do 
 millionths of every logit, several times the rounding of an FP32 product. What remains after z is multiplied by
 1 + β has no preferred sign and is of the size of FP32 rounding.
 
+**Halfway.** What was added early in the width has been cut off more often than what was added late, and no factor on a
+finished logit knows which is which. Sums therefore grow by 1 + β halfway through the width, and once more, by about
+half of that, when they are finished.
+
 **Weights** grow by β of logits that lie far above the others, where those are that have probability.
 
 **Central moments** need more care: a flat distribution averages over the whole vocabulary and leaves no noise in which
@@ -14,7 +18,7 @@ a wrong β could hide. Two things change what its displacements v = D·w lose, D
 
 - *Where D lies in the width.* Each step cuts off in proportion to all that was added before, so an entry of the width
   loses in proportion to the steps that follow it. With e_i the variance of the head's column i, v loses β in
-  proportion to Σ e_i D_i² (1 − i/width) / Σ e_i D_i².
+  proportion to Σ e_i D_i² (1 − i/width) / Σ e_i D_i²; its share of the first half has grown halfway.
 - *Where the distribution lies.* Small sums of BF16 products often fit their bits and lose nothing, so larger logits
   lose more of themselves. A softmax of logits with deviation σ = (Σ e_i h_i²)^½ leans to those that lie σ deviations
   higher. β(σ) is what distances from the mean lose under weights exp(σ z / deviation), measured at σ = 0 and 1;
@@ -45,7 +49,8 @@ _ALIGNED = 5.0
 class Growth(NamedTuple):
     """What undoes the loss of products with one head, on its device, float32."""
 
-    likely: Tensor  # 1 + β of likely logits, [1]
+    logits: Tensor  # by how much finished logits grow, and sums that have come halfway; [2]
+    halfway: int  # so far through the width
     spread: Tensor  # β(0) and β(1) − β(0) of moments, over a random state's share of steps to come; [2]
     energy_D: Tensor  # variance of each column
 
@@ -53,16 +58,18 @@ class Growth(NamedTuple):
 _known = WeakIdKeyDictionary()
 
 
-def growth_of(weight_VD: Tensor) -> Growth:
-    """What products with this head need."""
+def growth_of(weight_VD: Tensor, *, halfway: bool = True) -> Growth:
+    """What products with this head need that grow halfway, or only when they are finished."""
     version = 0 if weight_VD.is_inference() else weight_VD._version
-    held: tuple[int, Growth] | None = _known.get(weight_VD)  # type: ignore[no-untyped-call]
+    held: tuple[int, dict[bool, Growth]] | None = _known.get(weight_VD)  # type: ignore[no-untyped-call]
     if held is None or held[0] != version:
-        _known[weight_VD] = held = (version, _measured(weight_VD))
-    return held[1]
+        _known[weight_VD] = held = (version, {})
+    if halfway not in held[1]:
+        held[1][halfway] = _measured(weight_VD, _halfway(weight_VD.shape[1]) if halfway else 0)
+    return held[1][halfway]
 
 
-def _measured(weight_VD: Tensor) -> Growth:
+def _measured(weight_VD: Tensor, halfway: int) -> Growth:
     vocabulary, width = weight_VD.shape
     chance = torch.Generator().manual_seed(0)
     chosen = torch.linspace(0, vocabulary - 1, min(_ROWS, vocabulary), device=weight_VD.device).long()
@@ -71,15 +78,30 @@ def _measured(weight_VD: Tensor) -> Growth:
     length_V1 = rows_VD.float().norm(dim=1, keepdim=True).clamp(min=_TINY)
     leaning_VD = (noise_VD + _ALIGNED * rows_VD.float() / length_V1).to(weight_VD.dtype)
     random_VD = noise_VD.to(weight_VD.dtype)
-    likely = _lost(products(leaning_VD, rows_VD).diagonal(), (leaning_VD.double() * rows_VD.double()).sum(1))
-    found_VV, true_VV = products(random_VD, rows_VD), random_VD.double() @ rows_VD.double().T
+    true_V = (leaning_VD.double() * rows_VD.double()).sum(1)
+    grown = torch.ones(2, device=weight_VD.device)
+    for step in (1, 0):
+        found_V = products(leaning_VD, rows_VD, grown[1], halfway).diagonal()
+        grown[step] = 1.0 + _lost(found_V, true_V)
+    found_VV = products(random_VD, rows_VD, grown[1], halfway)
+    true_VV = random_VD.double() @ rows_VD.double().T
     energy_D = rows_VD.double().var(0, correction=0)
     deviation_V1 = (random_VD.double().square() @ energy_D).clamp(min=_TINY).sqrt().unsqueeze(1)
     even, leaning = (_lost_by_moments(found_VV, true_VV, tilt * true_VV / deviation_V1) for tilt in (0.0, 1.0))
     ahead_D = 1.0 - torch.arange(width, device=weight_VD.device) / width
     early = (energy_D * ahead_D).sum() / energy_D.sum().clamp(min=_TINY)
-    spread = torch.stack([even, leaning - even]) / early.clamp(min=_TINY)
-    return Growth((1.0 + likely).float().reshape(1), spread.float(), energy_D.float())
+    given = (grown[1].double() - 1.0) * energy_D[:halfway].sum() / energy_D.sum().clamp(min=_TINY)
+    spread = torch.stack([even + given, leaning - even]) / early.clamp(min=_TINY)
+    return Growth(grown, halfway, spread.float(), energy_D.float())
+
+
+def _block(width: int) -> int:
+    """Entries of the width that are multiplied at a time."""
+    return next(size for size in (64, 32, 16) if width % size == 0)
+
+
+def _halfway(width: int) -> int:
+    return width // 2 // _block(width) * _block(width)
 
 
 def _lost(found: Tensor, true: Tensor) -> Tensor:
@@ -96,11 +118,11 @@ def _lost_by_moments(found_TV: Tensor, true_TV: Tensor, log_weights_TV: Tensor) 
     return _lost(apart_TV - p_TV.sqrt() * (lost_TV - (p_TV * lost_TV).sum(1, keepdim=True)), apart_TV)
 
 
-def products(states_TD: Tensor, rows_VD: Tensor) -> Tensor:
+def products(states_TD: Tensor, rows_VD: Tensor, grow_halfway: Tensor, halfway: int) -> Tensor:
     """Logits as the sweep's tensor-core products make them, float32 [T, V]."""
     (tokens, width), vocabulary = states_TD.shape, rows_VD.shape[0]
     out = torch.empty(tokens, vocabulary, dtype=torch.float32, device=states_TD.device)
-    block_width = next(size for size in (64, 32, 16) if width % size == 0)
+    block_width = _block(width)
     launch(
         _products,
         (-(-tokens // 64), -(-vocabulary // 64)),
@@ -108,9 +130,11 @@ def products(states_TD: Tensor, rows_VD: Tensor) -> Tensor:
         descriptor(states_TD, [64, block_width]),
         descriptor(rows_VD, [64, block_width]),
         out,
+        grow_halfway,
         tokens,
         vocabulary,
         width,
+        halfway,
         BLOCK=64,
         BLOCK_D=block_width,
     )
@@ -122,16 +146,21 @@ def _products(
     states: Value,
     head: Value,
     out: Value,
+    grow_halfway: Value,
     tokens: Value,
     vocabulary: Value,
     width: Value,
+    halfway: Value,
     BLOCK: constexpr,
     BLOCK_D: constexpr,
 ) -> None:
     row = tl.program_id(0) * BLOCK
     column = tl.program_id(1) * BLOCK
     z = tl.zeros([BLOCK, BLOCK], dtype=tl.float32)
-    for start in range(0, width, BLOCK_D):
+    for start in range(0, halfway, BLOCK_D):
+        z = tl.dot(states.load([row, start]), head.load([column, start]).T, z)
+    z *= tl.load(grow_halfway)
+    for start in range(halfway, width, BLOCK_D):
         z = tl.dot(states.load([row, start]), head.load([column, start]).T, z)
     rows = (row + tl.arange(0, BLOCK))[:, None]
     columns = (column + tl.arange(0, BLOCK))[None, :]

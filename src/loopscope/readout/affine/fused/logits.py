@@ -35,10 +35,12 @@ def target_logits(
         weight_VD if bias_V is None else bias_V,
         targets_T,
         growth.energy_D,
+        growth.logits,
         growth.spread,
         out,
         tokens,
         width,
+        growth.halfway,
         h_TD.stride(0),
         h_plus_TD.stride(0),
         weight_VD.stride(0),
@@ -56,10 +58,12 @@ def _target_logits(
     bias: Value,
     targets: Value,
     energy: Value,
+    logits_growth: Value,
     spread: Value,
     out: Value,
     tokens: Value,
     width: Value,
+    halfway: Value,
     h_stride: Value,
     h_plus_stride: Value,
     weight_stride: Value,
@@ -73,6 +77,7 @@ def _target_logits(
     square0 = tl.zeros([BLOCK], dtype=tl.float32)
     square = tl.zeros([BLOCK], dtype=tl.float32)
     ahead = tl.zeros([BLOCK], dtype=tl.float32)
+    given = tl.zeros([BLOCK], dtype=tl.float32)
     for start in range(0, width, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         inside = columns < width
@@ -86,6 +91,7 @@ def _target_logits(
         square0 += x0 * x0 * share
         square += moved
         ahead += moved * (width - columns)
+        given += tl.where(columns < halfway, moved, 0.0)
     z0 = tl.sum(sum0, 0)
     z1 = tl.sum(sum1, 0)
     if HAS_BIAS:
@@ -95,6 +101,7 @@ def _target_logits(
     tl.store(out + token, z0.to(tl.float32))
     tl.store(out + tokens + token, z1.to(tl.float32))
     tilt = tl.sum(square0, 0)
-    early = tl.sum(ahead, 0) / tl.maximum(tl.sum(square, 0) * width, 1.0e-37)
-    growth = (tl.load(spread) + tl.load(spread + 1) * 5.0 * tilt / (4.0 + tilt)) * early
+    length = tl.maximum(tl.sum(square, 0), 1.0e-37)
+    growth = (tl.load(spread) + tl.load(spread + 1) * 5.0 * tilt / (4.0 + tilt)) * (tl.sum(ahead, 0) / width / length)
+    growth -= (tl.load(logits_growth + 1) - 1.0) * (tl.sum(given, 0) / length)
     tl.store(out + 2 * tokens + token, growth)

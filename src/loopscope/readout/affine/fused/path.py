@@ -33,7 +33,7 @@ MOST_SCALES = 33
 CHUNK = 8192
 """Tokens whose sums exist at a time."""
 
-MOST_ENTRIES = 3072
+MOST_ENTRIES = 1536
 """Of a split: sums in FP32 stay short, and their rounding below that of the products."""
 
 _ROUNDS = 2
@@ -49,6 +49,7 @@ class Tiles(NamedTuple):
     warps: int = 4
     stages: int = 3
     programs: int = 2  # that a multiprocessor holds at a time
+    group: int = 16  # blocks of tokens that are swept together
 
 
 DEFAULT = Tiles()
@@ -181,12 +182,13 @@ def _chunk(
         labels if head.bias_V is None else head.bias_V,
         targets_T,
         labels,
-        growth.likely,
+        growth.logits,
         own,
         sums,
         tokens,
         vocabulary,
         width,
+        growth.halfway,
         cut.per_split,
         _ROUNDS,
         warps=tiles.warps,
@@ -199,9 +201,10 @@ def _chunk(
         BLOCK_T=tiles.tokens,
         BLOCK_V=tiles.vocabulary,
         BLOCK_D=cut.width,
+        GROUP=tiles.group,
         **constants,
     )
-    return merged(sums, labels, growth.likely, own, constants)
+    return merged(sums, labels, growth.logits, own, constants)
 
 
 def asked(even: EvenScales, order: int, *, own: bool, ends: bool, extremes: bool) -> dict[str, Any]:

@@ -4,7 +4,11 @@ One program takes BLOCK_T tokens and a split of the vocabulary, tile after tile.
 the head, so it is loaded once; z⁰ and z⁺ stay in registers, and v = z⁺ − z⁰ comes from them, never from a rounded D.
 What is summed, and in which units, is told in `sums`.
 
-**Growth.** Tensor cores lose a little of every sum (`growth`): z is in raw units here, and grows where it is used.
+**Order.** Programs that run at the same time share a few blocks of tokens and take all splits of the head between them,
+so that the states and the tiles of the head that they read over and over stay in the cache.
+
+**Growth.** Tensor cores lose a little of every sum (`growth`). Sums grow halfway through the width; after that z is in
+raw units here, and grows where it is used.
 
 Sums are FP32, stay in registers, and end up in `sums` [splits, slots, tokens]; displacements there are less the
 reference's own, u = v − v_y.
@@ -49,6 +53,7 @@ def sweep_kernel(
     tokens: Value,
     vocabulary: Value,
     width: Value,
+    halfway: Value,
     tiles_per_split: Value,
     rounds: Value,
     COUNT: constexpr,
@@ -65,14 +70,16 @@ def sweep_kernel(
     BLOCK_T: constexpr,
     BLOCK_V: constexpr,
     BLOCK_D: constexpr,
+    GROUP: constexpr,
 ) -> None:
     """Some tokens against a split of the vocabulary."""
-    start_row = tl.program_id(0) * BLOCK_T
+    block, split = _work(GROUP)
+    start_row = block * BLOCK_T
     rows = start_row + tl.arange(0, BLOCK_T)
-    split = tl.program_id(1)
     live = rows < tokens
     target = tl.load(targets + rows, mask=live, other=0).to(tl.int32)
     grow = tl.load(growth)
+    grow_halfway = tl.load(growth + 1)
     log2e = grow * LOG2_E
     y0 = tl.load(target_logits + rows, mask=live, other=0.0) / grow
     y1 = tl.load(target_logits + tokens + rows, mask=live, other=0.0) / grow
@@ -82,10 +89,19 @@ def sweep_kernel(
         alpha = tl.load(own + rows, mask=live, other=0.0)
     first = split * tiles_per_split
     last = tl.minimum(first + tiles_per_split, (vocabulary + BLOCK_V - 1) // BLOCK_V)
+    # A bit for each tile in which some token has its reference; the last one for all tiles from the 32nd on.
+    bit = tl.minimum(target // BLOCK_V - first, 31)
+    with_targets = tl.reduce(tl.where(bit < 0, 0, 1 << tl.maximum(bit, 0)), 0, _either)
     for tile in range(first, last):
         z0 = tl.zeros([BLOCK_T, BLOCK_V], dtype=tl.float32)
         z1 = tl.zeros([BLOCK_T, BLOCK_V], dtype=tl.float32)
-        for start in range(0, width, BLOCK_D):
+        for start in range(0, halfway, BLOCK_D):
+            head = weight.load([tile * BLOCK_V, start]).T
+            z0 = tl.dot(h.load([start_row, start]), head, z0)
+            z1 = tl.dot(h_plus.load([start_row, start]), head, z1)
+        z0 *= grow_halfway
+        z1 *= grow_halfway
+        for start in range(halfway, width, BLOCK_D):
             head = weight.load([tile * BLOCK_V, start]).T
             z0 = tl.dot(h.load([start_row, start]), head, z0)
             z1 = tl.dot(h_plus.load([start_row, start]), head, z1)
@@ -95,9 +111,10 @@ def sweep_kernel(
             z0 += shift[None, :]
             z1 += shift[None, :]
         # The reference's own entry is the one that everything is measured from, to the bit.
-        is_target = columns[None, :] == target[:, None]
-        z0 = tl.where(is_target, y0[:, None], z0)
-        z1 = tl.where(is_target, y1[:, None], z1)
+        if (with_targets >> tl.minimum(tile - first, 31)) & 1:
+            is_target = columns[None, :] == target[:, None]
+            z0 = tl.where(is_target, y0[:, None], z0)
+            z1 = tl.where(is_target, y1[:, None], z1)
         if RAGGED:
             inside = (columns < vocabulary)[None, :]
             z0 = tl.where(inside, z0, -1.0e30)
@@ -123,12 +140,9 @@ def sweep_kernel(
             found, top0, top1, highest, lowest, c0, c1, alpha, log2e,
             COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS,
         )  # fmt: skip
-        # Even columns, then odd ones, each in two parts: few weights exist at a time, and the code stays short.
+        # Even columns, then odd ones: half the code.
         for _ in range(rounds):
-            p0, q0 = _halves(a0)
-            p1, q1 = _halves(a1)
-            found = added(found, p0, p1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
-            found = added(found, q0, q1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
+            found = added(found, a0, a1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
             a0 = b0
             a1 = b1
 
@@ -151,6 +165,23 @@ def stored(at: Value, found: Value, y0: Value, y1: Value, tokens: Value, live: V
 
 
 @jit
+def _work(GROUP: constexpr) -> Value:
+    """This program's tokens and split: all splits of a few blocks of tokens before those of the next ones."""
+    blocks = tl.num_programs(0)
+    number = tl.program_id(0) + tl.program_id(1) * blocks
+    in_group = GROUP * tl.num_programs(1)
+    first = number // in_group * GROUP
+    here = tl.minimum(blocks - first, GROUP)
+    number = number % in_group
+    return first + number % here, number // here
+
+
+@jit
+def _either(a: Value, b: Value) -> Value:
+    return a | b
+
+
+@jit
 def _whole(found: Value, SLOT: constexpr, y0: Value, y1: Value) -> Value:
     """A token's sum of all four threads; its displacements less the reference's."""
     if len(found[SLOT].shape) == 2:
@@ -159,9 +190,3 @@ def _whole(found: Value, SLOT: constexpr, y0: Value, y1: Value) -> Value:
         return found[SLOT] - (y1 - y0)
     else:
         return found[SLOT]
-
-
-@jit
-def _halves(x: Value) -> Value:
-    """The first and the last registers of every thread, [T, N, 4] → 2 × [T, N/2, 4]."""
-    return tl.split(tl.permute(tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2, 4]), [0, 2, 3, 1]))
