@@ -115,6 +115,11 @@ def test_of_equal_logits_the_lower_id_is_first() -> None:
     assert likeliest(z, 4).ids_nK[:, :3].tolist() == [[3, 90, 700], [95, 3, 90]]
 
 
+def changed(z0: torch.Tensor, z1: torch.Tensor, targets: torch.Tensor, lens: int) -> dict[str, torch.Tensor]:
+    before = Prediction(z0, targets, lens)
+    return Prediction(z1, targets, lens, before).said.columns(lens, before.said)
+
+
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 100.0])
 def test_float32_predictions_are_close_to_float64(scale: float) -> None:
     """As on a GPU: entries in float32, sums in float64."""
@@ -122,10 +127,7 @@ def test_float32_predictions_are_close_to_float64(scale: float) -> None:
     before = torch.randn(50, 3000, generator=generator) * 6
     now = before + scale * torch.randn(50, 3000, generator=generator) / 20
     targets = torch.randint(3000, (50,), generator=generator)
-    narrow, wide = (
-        Prediction(z1, targets, 4, Prediction(z0, targets, 4)).columns()
-        for z0, z1 in ((before, now), (before.double(), now.double()))
-    )
+    narrow, wide = (changed(z0, z1, targets, 4) for z0, z1 in ((before, now), (before.double(), now.double())))
     for name, values in wide.items():
         np.testing.assert_allclose(narrow[name].double(), values.double(), rtol=3e-6, atol=1e-6, err_msg=name)
 

@@ -11,6 +11,7 @@ Shapes: n tokens of a chunk, V vocabulary, K candidates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -88,35 +89,37 @@ class Sums(NamedTuple):
     apart: Tensor
 
 
-class Prediction:
-    """The softmax of some tokens' logits, beside that of the depth before where there is one.
+class Said(NamedTuple):
+    """What was found of some tokens: everything that their columns follow from.
 
     Attributes:
-        z_nV: the logits.
         candidates: the likeliest tokens; two of them at least.
         own_n: logits of the reference tokens.
         sums: what follows from every entry.
     """
 
-    def __init__(self, z_nV: Tensor, targets_n: Tensor, lens: int = 0, before: Prediction | None = None) -> None:
-        self.z_nV, self.before, self._lens = z_nV, before, lens
-        self.candidates = likeliest(z_nV, min(max(lens, 2), z_nV.shape[1]))
-        self.top_n = self.candidates.logits_nK[:, 0]
-        self.own_n = z_nV.gather(1, targets_n.unsqueeze(1))[:, 0]
-        if takes_kernel(z_nV, None, (torch.float32,)):
-            from loopscope.measuring.prediction_kernels import prediction_sums
+    candidates: Candidates
+    own_n: Tensor
+    sums: Sums
 
-            known = None if before is None else (before.z_nV, before.top_n, before.sums.total)
-            self.sums: Sums = Sums(*prediction_sums(z_nV, self.top_n, self.own_n, known))
-        else:
-            self.sums = self._plain_sums()
+    @classmethod
+    def joined(cls, parts: Sequence[Said]) -> Said:
+        """Of the tokens of several chunks, one after the other."""
+        candidates = Candidates(*map(torch.cat, zip(*(part.candidates for part in parts), strict=True)))
+        sums = Sums(*map(torch.cat, zip(*(part.sums for part in parts), strict=True)))
+        return cls(candidates, torch.cat([part.own_n for part in parts]), sums)
+
+    @property
+    def top_n(self) -> Tensor:
+        """The largest logits."""
+        return self.candidates.logits_nK[:, 0]
 
     @property
     def log_sum_n(self) -> Tensor:
         """Log Σ exp z, float64."""
         return self.top_n.double() + self.sums.total.log()
 
-    def columns(self) -> dict[str, Tensor]:
+    def columns(self, lens: int = 0, before: Said | None = None) -> dict[str, Tensor]:
         """What is said of the depth and of the change since the depth before, [n] or [n, K] each."""
         sums, total_n1 = self.sums, self.sums.total.unsqueeze(1)
         x_nK = (self.candidates.logits_nK - self.top_n.unsqueeze(1)).double()
@@ -129,13 +132,13 @@ class Prediction:
             "margin": -torch.expm1(second_n) / sums.total,
             "entropy": sums.total.log() - sums.energy / sums.total,
         }
-        if self._lens:
-            columns["lens_ids"] = self.candidates.ids_nK[:, : self._lens]
-            columns["lens_probs"] = probs_nK[:, : self._lens]
+        if lens:
+            columns["lens_ids"] = self.candidates.ids_nK[:, :lens]
+            columns["lens_probs"] = probs_nK[:, :lens]
             columns["rank"] = sums.above + 1
-        return columns if self.before is None else columns | self._change(self.before)
+        return columns if before is None else columns | self._change(before)
 
-    def _change(self, before: Prediction) -> dict[str, Tensor]:
+    def _change(self, before: Said) -> dict[str, Tensor]:
         sums, total0_n, floored0_n = self.sums, before.sums.total, before.sums.floored
         shift_n = self.log_sum_n - before.log_sum_n
         mean_n = sums.moved_before / total0_n
@@ -150,17 +153,42 @@ class Prediction:
             "v_reference": self.own_n - before.own_n,
         }
 
-    def _plain_sums(self) -> Sums:
+
+class Prediction:
+    """The softmax of some tokens' logits, beside that of the depth before where there is one.
+
+    Attributes:
+        z_nV: the logits.
+        before: the depth before; set it to None once `said` is known, and its logits are let go.
+        top_n: the largest logits.
+        said: what was found of them.
+    """
+
+    def __init__(self, z_nV: Tensor, targets_n: Tensor, lens: int = 0, before: Prediction | None = None) -> None:
+        self.z_nV, self.before = z_nV, before
+        candidates = likeliest(z_nV, min(max(lens, 2), z_nV.shape[1]))
+        self.top_n = candidates.logits_nK[:, 0]
+        own_n = z_nV.gather(1, targets_n.unsqueeze(1))[:, 0]
+        if takes_kernel(z_nV, None, (torch.float32,)):
+            from loopscope.measuring.prediction_kernels import prediction_sums
+
+            known = None if before is None else (before.z_nV, before.top_n, before.said.sums.total)
+            sums = Sums(*prediction_sums(z_nV, self.top_n, own_n, known))
+        else:
+            sums = self._plain_sums(own_n)
+        self.said: Said = Said(candidates, own_n, sums)
+
+    def _plain_sums(self, own_n: Tensor) -> Sums:
         x_nV, e_nV = self._entries
         w_nV, log_w_nV = self._floored
-        above_n = (self.z_nV > self.own_n.unsqueeze(1)).sum(1).double()
+        above_n = (self.z_nV > own_n.unsqueeze(1)).sum(1).double()
         alone = (self._total_n, _row_sum(x_nV, e_nV), above_n, _row_sum(w_nV))
         if self.before is None:
             return Sums(*alone, *[torch.zeros_like(above_n)] * 4)
         e0_nV, (w0_nV, log_w0_nV) = self.before._entries[1], self.before._floored
         v_nV = self.z_nV - self.before.z_nV
         moved_n, now_n = _row_sum(v_nV, e0_nV), _row_sum(v_nV, e_nV)
-        mean_n1 = (moved_n / self.before.sums.total).to(v_nV.dtype).unsqueeze(1)
+        mean_n1 = (moved_n / self.before.said.sums.total).to(v_nV.dtype).unsqueeze(1)
         spread_n = _row_sum((v_nV - mean_n1).square_(), e0_nV)
         return Sums(*alone, moved_n, now_n, spread_n, _row_sum(log_w0_nV - log_w_nV, w0_nV))
 

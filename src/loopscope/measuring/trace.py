@@ -17,7 +17,7 @@ from torch import Tensor
 
 from loopscope.measuring.kept_states import Chunk, kept_states
 from loopscope.measuring.layout import Layout
-from loopscope.measuring.predictions import Prediction
+from loopscope.measuring.predictions import Prediction, Said
 from loopscope.measuring.reading import GeneralReadout
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens import token_identity
@@ -86,24 +86,27 @@ class Trace:
 
     def _read_window(self) -> None:
         """Read what was kept; the last depth stays for the first of the next window."""
-        read: dict[int, list[dict[str, Tensor]]] = {depth: [] for depth in self._window if depth not in self._read}
+        said: dict[int, list[Said]] = {depth: [] for depth in self._window}
         with full_precision_products():
             for chunk in self._kept_states.chunks():
-                for depth, columns in self._read_chunk(chunk):
-                    if depth in read:
-                        read[depth].append(columns)
-        for depth, chunks in read.items():
-            self._read.add(depth)
-            self._note(depth).update({name: torch.cat([found[name] for found in chunks]) for name in chunks[0]})
+                for depth, found in self._read_chunk(chunk):
+                    said[depth].append(found)
+        before: Said | None = None
+        for depth, chunks in said.items():
+            now = Said.joined(chunks)
+            if depth not in self._read:
+                self._read.add(depth)
+                self._note(depth).update(now.columns(self._lens, before))
+            before = now
         last = max(self._window)
         self._window = {last: self._window[last]}
 
-    def _read_chunk(self, chunk: Chunk) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    def _read_chunk(self, chunk: Chunk) -> Iterator[tuple[int, Said]]:
         targets_n = self._layout.targets_N[chunk.tokens]
         before: Prediction | None = None
         for depth, kept in self._window.items():
             now = Prediction(_entries(chunk.logits(kept)), targets_n, self._lens, before)
-            yield depth, now.columns()
+            yield depth, now.said
             now.before, before = None, now
 
     def _columns(self, depth: int) -> Columns:
