@@ -69,6 +69,7 @@ def chain_kernel(
     tokens: Value,
     vocabulary: Value,
     width: Value,
+    halfway: Value,
     splits: Value,
     tiles_per_split: Value,
     length: Value,
@@ -87,11 +88,16 @@ def chain_kernel(
     BLOCK_V: constexpr,
     BLOCK_D: constexpr,
 ) -> None:
-    """Some tokens against a split of the vocabulary at `length` states, and again what other programs leave."""
+    """Some tokens against a split of the vocabulary at `length` states, and again what other programs leave.
+
+    Sums are in `sums` [splits, slots, updates, tokens], reference logits in `target_logits` [3, updates, tokens].
+    """
+    every = length - 1
     program = tl.program_id(0)
     logits += program.to(tl.int64) * KEPT_LOGITS
-    kept += program.to(tl.int64) * (length - 1) * KEPT_SUMS
+    kept += program.to(tl.int64) * every * KEPT_SUMS
     grow = tl.load(growth)
+    grow_halfway = tl.load(growth + 1)
     log2e = grow * LOG2_E
     place = tl.arange(0, BLOCK_T)
     in_order = place // (BLOCK_T // 2) * 8 + place % (BLOCK_T // 2) // 8 * 16 + place % 8
@@ -100,9 +106,9 @@ def chain_kernel(
         split = item % splits
         target = tl.load(targets + start_row + place, mask=start_row + place < tokens, other=0).to(tl.int32)
         rows = start_row + in_order
-        for update in range(length - 1):
-            y0 = _reference(target_logits, update, 0, tokens, rows, grow)
-            y1 = _reference(target_logits, update, 1, tokens, rows, grow)
+        for update in range(every):
+            y0 = _reference(target_logits, update, tokens, rows, grow)
+            y1 = _reference(target_logits, every + update, tokens, rows, grow)
             _keep(kept + update * KEPT_SUMS, nothing(y0, y1, SLOTS), SLOTS)
         first = split * tiles_per_split
         last = tl.minimum(first + tiles_per_split, (vocabulary + BLOCK_V - 1) // BLOCK_V)
@@ -111,14 +117,18 @@ def chain_kernel(
             high = tl.zeros([BLOCK_T], dtype=tl.float32)
             for state in range(length):
                 z = tl.zeros([BLOCK_T, BLOCK_V], dtype=tl.float32)
-                for start in range(0, width, BLOCK_D):
+                for start in range(0, halfway, BLOCK_D):
+                    head = weight.load([tile * BLOCK_V, start]).T
+                    z = tl.dot(states.load([state * tokens + start_row, start]), head, z)
+                z *= grow_halfway
+                for start in range(halfway, width, BLOCK_D):
                     head = weight.load([tile * BLOCK_V, start]).T
                     z = tl.dot(states.load([state * tokens + start_row, start]), head, z)
                 if HAS_BIAS:
                     z += (tl.load(bias + columns, mask=columns < vocabulary, other=0.0).to(tl.float32) / grow)[None, :]
                 # The reference's own entry is the one that everything is measured from, to the bit.
-                update = tl.minimum(state, length - 2)
-                y = _reference(target_logits, update, state - update, tokens, start_row + place, grow)
+                update = tl.minimum(state, every - 1)
+                y = _reference(target_logits, (state - update) * every + update, tokens, start_row + place, grow)
                 z = tl.where(columns[None, :] == target[:, None], y[:, None], z)
                 if RAGGED:
                     z = tl.where((columns < vocabulary)[None, :], z, -1.0e30)
@@ -152,17 +162,18 @@ def chain_kernel(
                         part1 = next1
                     _keep(at, found, SLOTS)
                 tl.debug_barrier()
-        for update in range(length - 1):
-            y0 = _reference(target_logits, update, 0, tokens, rows, grow)
-            y1 = _reference(target_logits, update, 1, tokens, rows, grow)
-            at = sums + (update * splits + split).to(tl.int64) * SLOTS * tokens + rows
-            stored(at, _kept(kept + update * KEPT_SUMS, BLOCK_T, SLOTS), y0, y1, tokens, rows < tokens, SLOTS)
+        for update in range(every):
+            y0 = _reference(target_logits, update, tokens, rows, grow)
+            y1 = _reference(target_logits, every + update, tokens, rows, grow)
+            found = _kept(kept + update * KEPT_SUMS, BLOCK_T, SLOTS)
+            at = sums + split.to(tl.int64) * SLOTS * (every * tokens) + update * tokens + rows
+            stored(at, found, y0, y1, every * tokens, rows < tokens, SLOTS)
 
 
 @jit
-def _reference(target_logits: Value, update: Value, end: Value, tokens: Value, rows: Value, grow: Value) -> Value:
+def _reference(target_logits: Value, end: Value, tokens: Value, rows: Value, grow: Value) -> Value:
     """The reference's logits at an end of an update, in the units of the products."""
-    return tl.load(target_logits + (3 * update + end) * tokens + rows, mask=rows < tokens, other=0.0) / grow
+    return tl.load(target_logits + end * tokens + rows, mask=rows < tokens, other=0.0) / grow
 
 
 @jit

@@ -6,7 +6,6 @@ Shapes: S states, T tokens, t of them in a chunk, V vocabulary entries, D hidden
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ LEAST_STATES = 3
 """Of a chain; one update by itself is faster in `sweep`."""
 CHUNK = 4096
 """Tokens whose states are side by side at a time, and whose sums exist."""
-WIDE = Tiles(tokens=128, vocabulary=256, width=64, warps=8, stages=3, programs=1)
+WIDE = Tiles(tokens=128, vocabulary=256, width=64, warps=8, stages=3, programs=1, entries=3072)
 
 
 def fused_surveys(
@@ -42,9 +41,8 @@ def fused_surveys(
         states_StD = torch.stack([state_TD[start : start + CHUNK] for state_TD in states])
         targets_t = targets_T[start : start + CHUNK]
         chunks.append(_chunk(states_StD, weight_VD, bias_V, targets_t, even, order, tiles, splits))
-    return [
-        told(torch.cat(found, 1) if len(found) > 1 else found[0], even, order) for found in zip(*chunks, strict=True)
-    ]
+    found = chunks[0] if len(chunks) == 1 else torch.cat(chunks, 2)
+    return [told(out, even, order) for out in found.unbind(1)]
 
 
 def _chunk(
@@ -56,19 +54,19 @@ def _chunk(
     order: int,
     tiles: Tiles,
     splits: int | None,
-) -> list[Tensor]:
+) -> Tensor:
+    """Results [results, updates, t]."""
     (length, tokens, width), vocabulary, device = states_StD.shape, weight_VD.shape[0], weight_VD.device
-    growth, updates = growth_of(weight_VD, halfway=False), length - 1
-    labels = torch.stack(
-        [target_logits(h, h_plus, weight_VD, bias_V, targets_t, growth) for h, h_plus in pairwise(states_StD)]
-    )
+    growth, updates = growth_of(weight_VD), length - 1
+    ends = states_StD[:-1].flatten(0, 1), states_StD[1:].flatten(0, 1)
+    labels = target_logits(*ends, weight_VD, bias_V, targets_t.repeat(updates), growth)
     constants = asked(even, order, own=False, ends=True, extremes=False)
     cut = Cut.of(tokens, vocabulary, width, tiles, splits, device)
     scratch = Scratch.of(tiles.tokens, tiles.vocabulary, constants["SLOTS"])
     programs = min(cut.token_blocks * cut.splits, tiles.programs * processors(device))
     logits = torch.empty(programs * scratch.logits, dtype=torch.float32, device=device)
     kept = torch.empty(programs * updates * scratch.sums, dtype=torch.float32, device=device)
-    sums = torch.empty(updates, cut.splits, constants["SLOTS"], tokens, dtype=torch.float32, device=device)
+    sums = torch.empty(cut.splits, constants["SLOTS"], updates * tokens, dtype=torch.float32, device=device)
     launch(
         chain_kernel,
         (programs,),
@@ -85,6 +83,7 @@ def _chunk(
         tokens,
         vocabulary,
         width,
+        growth.halfway,
         cut.splits,
         cut.per_split,
         length,
@@ -106,4 +105,4 @@ def _chunk(
         BLOCK_V=tiles.vocabulary,
         BLOCK_D=cut.width,
     )
-    return [merged(sums[update], labels[update], growth.logits, labels, constants) for update in range(updates)]
+    return merged(sums, labels, growth.logits, labels, constants).reshape(-1, updates, tokens)

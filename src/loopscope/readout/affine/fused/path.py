@@ -33,9 +33,6 @@ MOST_SCALES = 33
 CHUNK = 8192
 """Tokens whose sums exist at a time."""
 
-MOST_ENTRIES = 1536
-"""Of a split: sums in FP32 stay short, and their rounding below that of the products."""
-
 _ROUNDS = 2
 """Of the sweep's loop over a tile's columns; as an argument, because a length that is known would be unrolled."""
 
@@ -50,6 +47,7 @@ class Tiles(NamedTuple):
     stages: int = 3
     programs: int = 2  # that a multiprocessor holds at a time
     group: int = 16  # blocks of tokens that are swept together
+    entries: int = 1536  # of a split, at most: sums in FP32 stay short, and their rounding below that of the products
 
 
 DEFAULT = Tiles()
@@ -258,7 +256,7 @@ class Cut(NamedTuple):
     def of(tokens: int, vocabulary: int, width: int, tiles: Tiles, splits: int | None, device: torch.device) -> Cut:
         """As `tiles` says; `splits` None lets the shapes decide."""
         token_blocks, tile_count = -(-tokens // tiles.tokens), -(-vocabulary // tiles.vocabulary)
-        fewest = -(-vocabulary // MOST_ENTRIES)
+        fewest = -(-vocabulary // tiles.entries)
         wanted = splits or _splits(token_blocks, tile_count, fewest, tiles.programs, device)
         per_split = -(-tile_count // min(wanted, tile_count))
         block_width = next(size for size in (tiles.width, 64, 32, 16) if width % size == 0)
