@@ -58,15 +58,13 @@ class Growth(NamedTuple):
 _known = WeakIdKeyDictionary()
 
 
-def growth_of(weight_VD: Tensor, *, halfway: bool = True) -> Growth:
-    """What products with this head need that grow halfway, or only when they are finished."""
+def growth_of(weight_VD: Tensor) -> Growth:
+    """What products with this head need."""
     version = 0 if weight_VD.is_inference() else weight_VD._version
-    held: tuple[int, dict[bool, Growth]] | None = _known.get(weight_VD)  # type: ignore[no-untyped-call]
+    held: tuple[int, Growth] | None = _known.get(weight_VD)  # type: ignore[no-untyped-call]
     if held is None or held[0] != version:
-        _known[weight_VD] = held = (version, {})
-    if halfway not in held[1]:
-        held[1][halfway] = _measured(weight_VD, _halfway(weight_VD.shape[1]) if halfway else 0)
-    return held[1][halfway]
+        _known[weight_VD] = held = (version, _measured(weight_VD, _halfway(weight_VD.shape[1])))
+    return held[1]
 
 
 def _measured(weight_VD: Tensor, halfway: int) -> Growth:

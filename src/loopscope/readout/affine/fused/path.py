@@ -47,7 +47,7 @@ class Tiles(NamedTuple):
     stages: int = 3
     programs: int = 2  # that a multiprocessor holds at a time
     group: int = 16  # blocks of tokens that are swept together
-    entries: int = 1536  # of a split, at most: sums in FP32 stay short, and their rounding below that of the products
+    entries: int = 3072  # of a split, at most: sums in FP32 stay short, and their rounding below that of the products
 
 
 DEFAULT = Tiles()

@@ -15,8 +15,7 @@ mass its d vanishes. An entry far likelier than all before becomes the centre at
 from sums about the old one, so that nothing waits for the mean of the logits at hand.
 
 **Private sums.** Four threads hold a token's logits. Each keeps sums of its own, [T, 4], which are added up when all is
-swept; largest logits, extremes and centres are the token's, [T]. A thread adds its logits one after the other: a
-product goes into its sum by one instruction, and few values exist at a time, so that all of them stay in registers.
+swept; largest logits, extremes and centres are the token's, [T].
 
 Shapes: T tokens; four threads of each, N logits of a thread; K scales.
 """
@@ -177,53 +176,27 @@ def added(
     HAS_OWN: constexpr,
     ENDS: constexpr,
 ) -> Value:
-    """The sums with logits [T, N, 4] at both ends that are at most the largest of `found`; one after the other."""
-    if z0.shape[1] > 1:
-        p0, q0 = _halves(z0)
-        p1, q1 = _halves(z1)
-        found = added(found, p0, p1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
-        return added(found, q0, q1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
-    else:
-        z0 = tl.reshape(z0, [z0.shape[0], 4])
-        z1 = tl.reshape(z1, [z1.shape[0], 4])
-        return _one_more(found, z0, z1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
-
-
-@jit
-def _one_more(
-    found: Value,
-    z0: Value,
-    z1: Value,
-    alpha: Value,
-    log2e: Value,
-    COUNT: constexpr,
-    PLACES: constexpr,
-    SLOTS: constexpr,
-    ORDER: constexpr,
-    HAS_OWN: constexpr,
-    ENDS: constexpr,
-) -> Value:
-    """The sums with one more logit of each thread, [T, 4]: products and sums are then one instruction."""
+    """The sums with logits [T, N, 4] at both ends that are at most the largest of `found`."""
     top0, top1 = found[TOP0], found[TOP1]
     # Logits less the largest in units of log 2, which is what exp2 wants.
-    t0 = z0 * log2e - (top0 * log2e)[:, None]
-    t1 = z1 * log2e - (top1 * log2e)[:, None]
+    t0 = z0 * log2e - (top0 * log2e)[:, None, None]
+    t1 = z1 * log2e - (top1 * log2e)[:, None, None]
     v = z1 - z0
     w0 = tl.exp2(t0)
     w1 = tl.exp2(t1)
     ends = (found[S00], found[S01], found[S10], found[S11])
     if ENDS:
         ends = (
-            found[S00] + w0 * t0,
-            found[S01] + w0 * t1,
-            found[S10] + w1 * t0,
-            found[S11] + w1 * t1,
+            found[S00] + tl.sum(w0 * t0, 1),
+            found[S01] + tl.sum(w0 * t1, 1),
+            found[S10] + tl.sum(w1 * t0, 1),
+            found[S11] + tl.sum(w1 * t1, 1),
         )
     own_mass = found[OWN_MASS]
     if HAS_OWN:
-        own_mass = own_mass + tl.exp2(t0 + alpha[:, None] * (t1 - t0))
+        own_mass = own_mass + tl.sum(tl.exp2(t0 + alpha[:, None, None] * (t1 - t0)), 1)
     step = log2e / (COUNT - 1)
-    climb = v * step - ((top1 - top0) * step)[:, None]
+    climb = v * step - ((top1 - top0) * step)[:, None, None]
     masses = ()
     moments = ()
     w = w0
@@ -231,7 +204,7 @@ def _one_more(
     if COUNT > 2:
         ratio = tl.exp2(climb)
     square = ratio * ratio
-    d = v - found[CENTRE0][:, None]
+    d = v - found[CENTRE0][:, None, None]
     # Two scales at a time: the second needs no weights of its own, only their sum.
     for k in tl.static_range(0, (COUNT + 1) // 2):
         if k > 0 and k % 2 == 0:
@@ -239,7 +212,7 @@ def _one_more(
         here = w
         if k % 2 == 1:
             here = w * ratio
-        masses = masses + (found[HEADER + k] + here,)
+        masses = masses + (found[HEADER + k] + tl.sum(here, 1),)
         if (PLACES >> k) & 1:
             moments = moments + _powers(found, HEADER + COUNT + len(moments), here, d, ORDER)
     upper_masses = ()
@@ -248,14 +221,14 @@ def _one_more(
     if COUNT > 2:
         ratio = tl.exp2(-climb)
     square = ratio * ratio
-    d = v - found[CENTRE1][:, None]
+    d = v - found[CENTRE1][:, None, None]
     for k in tl.static_range(0, COUNT // 2):
         if k > 0 and k % 2 == 0:
             w = w * square
         here = w
         if k % 2 == 1:
             here = w * ratio
-        upper_masses = (found[HEADER + COUNT - 1 - k] + here,) + upper_masses
+        upper_masses = (found[HEADER + COUNT - 1 - k] + tl.sum(here, 1),) + upper_masses
         if (PLACES >> (COUNT - 1 - k)) & 1:
             upper_moments = _powers(found, SLOTS - ORDER - len(upper_moments), here, d, ORDER) + upper_moments
     others = (found[HIGHEST], found[LOWEST], own_mass, found[CENTRE0], found[CENTRE1])
@@ -267,11 +240,5 @@ def _powers(found: Value, FIRST: constexpr, w: Value, d: Value, ORDER: constexpr
     out = ()
     for n in tl.static_range(0, ORDER):
         w = w * d
-        out = out + (found[FIRST + n] + w,)
+        out = out + (found[FIRST + n] + tl.sum(w, 1),)
     return out
-
-
-@jit
-def _halves(x: Value) -> Value:
-    """The first and the last registers of every thread, [T, N, 4] → 2 × [T, N/2, 4]."""
-    return tl.split(tl.permute(tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2, 4]), [0, 2, 3, 1]))

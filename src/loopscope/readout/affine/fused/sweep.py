@@ -89,9 +89,6 @@ def sweep_kernel(
         alpha = tl.load(own + rows, mask=live, other=0.0)
     first = split * tiles_per_split
     last = tl.minimum(first + tiles_per_split, (vocabulary + BLOCK_V - 1) // BLOCK_V)
-    # A bit for each tile in which some token has its reference; the last one for all tiles from the 32nd on.
-    bit = tl.minimum(target // BLOCK_V - first, 31)
-    with_targets = tl.reduce(tl.where(bit < 0, 0, 1 << tl.maximum(bit, 0)), 0, _either)
     for tile in range(first, last):
         z0 = tl.zeros([BLOCK_T, BLOCK_V], dtype=tl.float32)
         z1 = tl.zeros([BLOCK_T, BLOCK_V], dtype=tl.float32)
@@ -111,10 +108,9 @@ def sweep_kernel(
             z0 += shift[None, :]
             z1 += shift[None, :]
         # The reference's own entry is the one that everything is measured from, to the bit.
-        if (with_targets >> tl.minimum(tile - first, 31)) & 1:
-            is_target = columns[None, :] == target[:, None]
-            z0 = tl.where(is_target, y0[:, None], z0)
-            z1 = tl.where(is_target, y1[:, None], z1)
+        is_target = columns[None, :] == target[:, None]
+        z0 = tl.where(is_target, y0[:, None], z0)
+        z1 = tl.where(is_target, y1[:, None], z1)
         if RAGGED:
             inside = (columns < vocabulary)[None, :]
             z0 = tl.where(inside, z0, -1.0e30)
@@ -140,9 +136,12 @@ def sweep_kernel(
             found, top0, top1, highest, lowest, c0, c1, alpha, log2e,
             COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS,
         )  # fmt: skip
-        # Even columns, then odd ones: half the code.
+        # Even columns, then odd ones, each in two parts: few weights exist at a time, and the code stays short.
         for _ in range(rounds):
-            found = added(found, a0, a1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
+            p0, q0 = _halves(a0)
+            p1, q1 = _halves(a1)
+            found = added(found, p0, p1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
+            found = added(found, q0, q1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
             a0 = b0
             a1 = b1
 
@@ -177,11 +176,6 @@ def _work(GROUP: constexpr) -> Value:
 
 
 @jit
-def _either(a: Value, b: Value) -> Value:
-    return a | b
-
-
-@jit
 def _whole(found: Value, SLOT: constexpr, y0: Value, y1: Value) -> Value:
     """A token's sum of all four threads; its displacements less the reference's."""
     if len(found[SLOT].shape) == 2:
@@ -190,3 +184,9 @@ def _whole(found: Value, SLOT: constexpr, y0: Value, y1: Value) -> Value:
         return found[SLOT] - (y1 - y0)
     else:
         return found[SLOT]
+
+
+@jit
+def _halves(x: Value) -> Value:
+    """The first and the last registers of every thread, [T, N, 4] → 2 × [T, N/2, 4]."""
+    return tl.split(tl.permute(tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2, 4]), [0, 2, 3, 1]))
