@@ -56,6 +56,7 @@ class Meter:
         """`joules_…` of one call and `megahertz_…` while it is repeated, by the calls' names."""
         found = {}
         for name, call in calls.items():
+            call()  # what happens once does not count
             repeats = max(2, round(SECONDS / self._clock.once(call)))
             updates: list[_Seen] = []
             over = threading.Event()
