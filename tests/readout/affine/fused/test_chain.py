@@ -34,7 +34,7 @@ def chain(states):
 
 def test_against_float64(chain):
     """With a token that the kernels give up: two entries change places over 300 nats."""
-    made, weight, bias, targets = chain(3, 9, 300, bias=True, scale=3.0, step=0.3)
+    made, weight, bias, targets = chain(4, 9, 300, bias=True, scale=3.0, step=0.3)
     weight[3], weight[7] = 0.0, 0.0
     weight[3, 0], weight[7, 1] = 150.0, 150.0
     for state in made:
