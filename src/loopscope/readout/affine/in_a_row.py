@@ -17,11 +17,10 @@ def surveys(paths: Sequence[AffinePath], count: int, moments_at: Sequence[float]
     """`AffinePath.survey` of each path; every path starts in the states in which the one before it ends."""
     even = EvenScales.of(count, moments_at)
     fused = [each for each in (path.in_kernels(even) for path in paths) if each is not None]
-    if len(fused) < len(paths) or len(paths) + 1 < LEAST_STATES:
+    heads = [each.head for each in fused]
+    shared = all(one.h_plus_TD.data_ptr() == other.h_TD.data_ptr() for one, other in pairwise(heads))
+    if len(fused) < len(paths) or len(paths) + 1 < LEAST_STATES or not shared:  # states that had to be copied are not
         return [path.survey(count, moments_at, order) for path in paths]
-    heads, targets_T = [each.head for each in fused], fused[0].targets_T
-    if any(one.h_plus_TD.data_ptr() != other.h_TD.data_ptr() for one, other in pairwise(heads)):
-        raise AssertionError("each update must start in the states, in the memory, in which the one before it ends")
     states = [heads[0].h_TD, *(head.h_plus_TD for head in heads)]
-    found = fused_surveys(states, heads[0].weight_VD, heads[0].bias_V, targets_T, even, order)
+    found = fused_surveys(states, heads[0].weight_VD, heads[0].bias_V, fused[0].targets_T, even, order)
     return [path.told(even, order, tokens) for path, tokens in zip(paths, found, strict=True)]

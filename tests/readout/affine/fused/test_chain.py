@@ -74,3 +74,13 @@ def test_chunks_of_tokens_and_programs_that_go_on(chain, monkeypatch):
         assert torch.equal(one.derivatives, other.derivatives)
         torch.testing.assert_close(one.gains_TK, alone.gains_TK, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(one.derivatives, alone.derivatives, rtol=1e-5, atol=1e-6)
+
+
+def test_states_that_have_to_be_copied_are_surveyed_one_by_one(chain):
+    made, weight, bias, targets = chain(4, 3, 40)
+    paths = [
+        affine_path_from_states(h.T.contiguous().T, h_plus, weight, bias, targets, dtype=torch.float32, impl="fused")
+        for h, h_plus in pairwise(made)
+    ]
+    for found, path in zip(surveys(paths, 3, (0.0,), 2), paths, strict=True):
+        assert torch.equal(found.gains, path.survey(3, (0.0,), 2).gains)
