@@ -20,7 +20,7 @@ from loopscope.measuring.loaded_once import LoadedOnce
 from loopscope.report import write_report
 from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
-from loopscope.store.atomic import write_atomically
+from loopscope.store.atomic import clear_write_errors, write_atomically
 from loopscope.studies.comparison import compare
 from loopscope.studies.records import Records
 from loopscope.studies.registry import EXTRA, FIGURES, TABLES, open_records
@@ -100,8 +100,7 @@ class Reproduction:
         self._keep("times.json", known)
 
     def _keep(self, name: str, known: dict[str, dict[str, Any]]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / name, json.dumps(known, indent=1).encode())
+        _write(self.folder / name, json.dumps(known, indent=1))
 
     def _read(self, name: str) -> dict[str, dict[str, Any]]:
         path = self.folder / name
@@ -177,7 +176,8 @@ def _of_a_plan(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with clear_write_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (text.rstrip("\n") + "\n").encode())
 
 

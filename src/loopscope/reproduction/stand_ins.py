@@ -18,7 +18,7 @@ import numpy as np
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.models.registry import EMBEDDED
-from loopscope.store.atomic import write_atomically
+from loopscope.store.atomic import clear_write_errors, write_atomically
 from loopscope.tasks.known_tasks import BENCHMARKS
 
 TOKENIZER = str(EMBEDDED / "toy-ouro")
@@ -44,7 +44,8 @@ def stand_in_options(folder: Path, tasks: Iterable[str], options: Mapping[str, A
 
 def write_stand_ins(folder: Path, tasks: Iterable[str]) -> None:
     """Whole splits for evaluation sets such as "gsm8k:train256", as files of `--data-dir`; what is there is kept."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with clear_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for task in tasks:
         name, _, asked = task.partition(":")
         benchmark = BENCHMARKS[name]
