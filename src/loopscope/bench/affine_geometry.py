@@ -20,6 +20,7 @@ from loopscope.bench.energy import meter
 from loopscope.bench.row import Reference, Row, Setting, at_least, at_most
 from loopscope.bench.sizes import PEAKED, TYPICAL, Update, following, random_update, with_likely_targets
 from loopscope.readout import Survey, affine_path_from_states
+from loopscope.readout.affine.even import EvenScales
 from loopscope.readout.affine.in_a_row import surveys
 from loopscope.readout.affine.sources import blocks, full_precision_products
 
@@ -81,6 +82,8 @@ def _row(
     references = [Reference(PRODUCTS, raced["products"], floor=True)]
     counts = meter(setting.device) if sizes.judged else None
     figures = {} if counts is None else counts.figures(calls)
+    if setting.on_gpu:
+        figures["share_swept_again"] = _swept_again(update, curvature_at)
     goals = []
     if setting.on_gpu:
         ratio, most = references[0].ratio(ours), 1.2 if curvature_at == (0.0,) else 1.4
@@ -98,6 +101,16 @@ def _row(
         figures["ratio_if_the_grid_serves_the_endpoint_utilities"] = shared
     what = f"A, Q, ΔU, KL both ways, entropies and φ at {SCALES} scales under an affine head{variant}"
     return Row(name, what, update.size, "s", ours, tuple(references), tuple(goals), figures)
+
+
+def _swept_again(update: Update, curvature_at: tuple[float, ...]) -> float:
+    """Of all tokens, those for which the kernels needed every scale of the grid."""
+    from loopscope.readout.affine.fused.launches import FusedHead
+    from loopscope.readout.affine.fused.path import fused_survey
+
+    head = FusedHead(update.h_TD, update.h_plus_TD, update.weight_VD, None)
+    found = fused_survey(head, update.targets_T, EvenScales.of(SCALES, curvature_at), 2)
+    return float(found.again_T.mean())
 
 
 def _in_a_row(setting: Setting, update: Update) -> Row:

@@ -57,7 +57,16 @@ def _compile_readout(head: AffineHead, settings: Settings, most_together: int) -
         return
     if settings.transitions:
         scales = Scales.of(settings.level, tokens=settings.tokens)
-        one = affine_path_from_states(h_TD, h_TD, weight_VD, head.bias_V, targets_T, dtype=torch.float32, check=False)
+        one = affine_path_from_states(
+            h_TD,
+            h_TD,
+            weight_VD,
+            head.bias_V,
+            targets_T,
+            dtype=torch.float32,
+            check=False,
+            every_scale=settings.sums_every_scale,
+        )
         for together in {len(run) for run in settings.runs(most_together)}:
             surveys([one.per_token()] * together, scales.points, scales.with_derivatives, 2)
     if settings.level is not Level.QUICK:

@@ -278,7 +278,8 @@ class AffineReadout(GeneralReadout):
         states = [updates[0].before_RSD, *(update.after_RSD for update in updates)]
         with stage("survey", updates[0].before_RSD.device):
             made = [predicting(state, layout) for state in states]
-            paths = [self._tokens(h_ND, h_plus_ND, layout) for h_ND, h_plus_ND in pairwise(made)]
+            every_scale = settings.sums_every_scale
+            paths = [self._tokens(*ends, layout, every_scale=every_scale) for ends in pairwise(made)]
             found = surveys(paths, scales.points, scales.with_derivatives, 2)
         return [Surveyed(path, survey) for path, survey in zip(paths, found, strict=True)]
 
@@ -322,7 +323,7 @@ class AffineReadout(GeneralReadout):
         tokens = RememberedPath(self._tokens(first, second, layout), before.log_p_N)
         return _joint(MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R), layout)
 
-    def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout) -> AffinePath:
+    def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout, *, every_scale: bool = False) -> AffinePath:
         """φ of every reference token by itself."""
         path = affine_path_from_states(
             h_ND,
@@ -332,6 +333,7 @@ class AffineReadout(GeneralReadout):
             layout.targets_N,
             dtype=self.dtype,
             check=self._careful,
+            every_scale=every_scale,
             **self._blocks,
         ).per_token()
         self._ways.append(path.ways_taken)

@@ -63,9 +63,9 @@ def test_updates_that_follow_one_another(checkpoint: Callable[[str], str], monke
     with implementation("reference"):
         plain = Trip(model, settings, questions).run()
 
-    def counted(states: Sequence[Tensor], *arguments: Any) -> Any:
+    def counted(states: Sequence[Tensor], *arguments: Any, **options: Any) -> Any:
         lengths.append(len(states))
-        return chain(states, *arguments)
+        return chain(states, *arguments, **options)
 
     monkeypatch.setattr(in_a_row, "fused_surveys", counted)
     with implementation("triton"):

@@ -22,5 +22,13 @@ def surveys(paths: Sequence[AffinePath], count: int, moments_at: Sequence[float]
     if len(fused) < len(paths) or len(paths) + 1 < LEAST_STATES or not shared:  # states that had to be copied are not
         return [path.survey(count, moments_at, order) for path in paths]
     states = [heads[0].h_TD, *(head.h_plus_TD for head in heads)]
-    found = fused_surveys(states, heads[0].weight_VD, heads[0].bias_V, fused[0].targets_T, even, order)
+    found = fused_surveys(
+        states,
+        heads[0].weight_VD,
+        heads[0].bias_V,
+        fused[0].targets_T,
+        even,
+        order,
+        every_scale=fused[0].every_scale,
+    )
     return [path.told(even, order, tokens) for path, tokens in zip(paths, found, strict=True)]

@@ -85,6 +85,7 @@ def affine_path_from_states(
     block_tokens: int | None = None,
     block_vocabulary: int | None = None,
     check: bool = True,
+    every_scale: bool = False,
 ) -> AffinePath:
     """The utility path of two stored states under a linear head, without ever holding all the logits.
 
@@ -106,6 +107,8 @@ def affine_path_from_states(
         block_vocabulary: vocabulary entries worked on at a time.
         check: look whether the numbers are finite and the labels in the vocabulary, which waits for the device;
             False is for a caller that knows, or looks at the results.
+        every_scale: sum the masses of a survey at every scale, also where the fused kernels need fewer
+            (`loopscope.readout.affine.fused.nodes`).
     """
     require_matrix("h", h)
     require_matrix("h_plus", h_plus)
@@ -135,7 +138,7 @@ def affine_path_from_states(
     if may_take(impl, "fused") and dtype == torch.float32 and _has_kernels(h):
         from loopscope.readout.affine.fused.path import fused_path
 
-        fused = fused_path(h, h_plus, head_weight, head_bias, targets_T, check=check)
+        fused = fused_path(h, h_plus, head_weight, head_bias, targets_T, check=check, every_scale=every_scale)
     if impl == "fused" and fused is None:
         raise LoopscopeError(
             "impl='fused' needs states and head in BF16 or FP16 on a CUDA device with Triton, read in float32; "

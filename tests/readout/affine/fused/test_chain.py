@@ -11,7 +11,8 @@ from loopscope.readout import affine_path_from_states
 from loopscope.readout.affine.even import EvenScales
 from loopscope.readout.affine.fused import chained
 from loopscope.readout.affine.fused.chained import fused_surveys
-from loopscope.readout.affine.fused.path import FusedHead, Tiles, fused_survey
+from loopscope.readout.affine.fused.launches import FusedHead, Tiles
+from loopscope.readout.affine.fused.path import fused_survey
 from loopscope.readout.affine.in_a_row import surveys
 
 TILES = Tiles(16, 32, 16, 4, 1)

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from loopscope.readout import affine_path_from_states
+from loopscope.readout.affine.even import EvenScales
+from loopscope.readout.affine.fused.launches import FusedHead
+from loopscope.readout.affine.fused.path import fused_survey
 from loopscope.readout.affine.in_a_row import surveys
 
 pytestmark = [
@@ -15,6 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 AT = (0.0, 0.25, 0.5, 0.75, 1.0)
+GRID = EvenScales.of(21, AT)
 WIDTH, VOCABULARY = 2048, 49152
 
 
@@ -72,3 +76,18 @@ def test_updates_that_follow_one_another(states, tokens, vocabulary, length):
     for name in ("gains", "derivatives", "initial"):
         ours, single = ((getattr(x, name) - getattr(true, name)).pow(2).mean().sqrt() for x in (found, alone))
         assert float(ours) <= 1.2 * float(single), name
+
+
+def test_tokens_that_few_scales_cannot_follow(states):
+    """Of softmaxes of one likely entry some are swept again; the others have the error of a sweep at every scale."""
+    h, h_plus, weight, _, targets = states(2048, VOCABULARY, WIDTH, scale=27.0, step=0.3, device="cuda")
+    few, every = (
+        fused_survey(FusedHead(h, h_plus, weight, None), targets, GRID, 2, every_scale=choice)
+        for choice in (False, True)
+    )
+    true = affine_path_from_states(h, h_plus, weight, None, targets, dtype=torch.float64, block_tokens=64).per_token()
+    exact, again = true.survey(21, AT, 2).gains, few.again_T.bool()
+    assert 0.01 < float(again.double().mean()) < 0.3
+    torch.testing.assert_close(few.gains_TK[again], every.gains_TK[again], rtol=0, atol=1e-5)
+    ours, theirs = ((found.gains_TK - exact)[~again].pow(2).mean().sqrt() for found in (few, every))
+    assert float(ours) <= 1.05 * float(theirs)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from loopscope.readout import affine_path_from_states
+from loopscope.readout.affine.fused import launches as kernels
 from loopscope.readout.affine.fused import path as module
 
 AT = (0.0, 0.5, 1.0)
@@ -16,17 +17,26 @@ EXAMPLES = [0] * 4 + [1] * 5 + [2]
 def launches(monkeypatch):
     names = []
 
-    def counted(kernel, *arguments, launch=module.launch, **options):
+    def counted(kernel, *arguments, launch=kernels.launch, **options):
         names.append(kernel.fn.__name__)
         launch(kernel, *arguments, **options)
 
-    monkeypatch.setattr(module, "launch", counted)
+    monkeypatch.setattr(kernels, "launch", counted)
     return names
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     monkeypatch.setattr(module, "DEFAULT", module.Tiles(16, 32, 16, 4, 1))
+
+
+def test_every_scale_in_one_sweep(states, launches):
+    made = states(10, 70, 32)
+    few = affine_path_from_states(*made, dtype=torch.float32).survey(21, AT)
+    launches.clear()
+    every = affine_path_from_states(*made, dtype=torch.float32, every_scale=True).survey(21, AT)
+    assert launches == ["sweep_kernel", "merge_kernel"]
+    close(few.gains, every.gains)
 
 
 def both(states, tokens=10, **options):
@@ -45,7 +55,7 @@ def close(found, true, size=3e-6):
 def test_a_path_takes_them(states, launches):
     path, true = both(states)
     found, expected = path.survey(21, AT, spread=True), true.survey(21, AT, spread=True)
-    assert launches == ["sweep_kernel", "merge_kernel"]
+    assert launches == 2 * ["sweep_kernel", "merge_kernel"]  # once more for tokens that need every scale
     close(found.gains, expected.gains)
     close(found.derivatives, expected.derivatives)
     close(found.initial, expected.initial)

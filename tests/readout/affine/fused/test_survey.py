@@ -7,7 +7,8 @@ import torch
 
 from loopscope.readout import affine_path_from_states
 from loopscope.readout.affine.even import EvenScales
-from loopscope.readout.affine.fused.path import FusedHead, Tiles, fused_survey
+from loopscope.readout.affine.fused.launches import FusedHead, Tiles
+from loopscope.readout.affine.fused.path import fused_survey
 
 AT = (0.0, 0.25, 0.5, 0.75, 1.0)
 SHAPES = {

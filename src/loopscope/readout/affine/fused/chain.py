@@ -35,7 +35,7 @@ from loopscope.readout.affine.fused.sums import (
     means,
     nothing,
 )
-from loopscope.readout.affine.fused.sweep import FAR, LOG2_E, stored
+from loopscope.readout.affine.fused.sweep import FAR, LOG2_E, has_reference, stored
 
 
 class Scratch(NamedTuple):
@@ -75,9 +75,12 @@ def chain_kernel(
     length: Value,
     rounds: Value,
     COUNT: constexpr,
+    MASSES: constexpr,
+    MASS: constexpr,
     PLACES: constexpr,
-    FIRST_PLACE: constexpr,
-    LAST_PLACE: constexpr,
+    STRIDE: constexpr,
+    FIRST_MASS: constexpr,
+    LAST_MASS: constexpr,
     SLOTS: constexpr,
     ORDER: constexpr,
     HAS_BIAS: constexpr,
@@ -117,19 +120,18 @@ def chain_kernel(
             high = tl.zeros([BLOCK_T], dtype=tl.float32)
             for state in range(length):
                 z = tl.zeros([BLOCK_T, BLOCK_V], dtype=tl.float32)
-                for start in range(0, halfway, BLOCK_D):
-                    head = weight.load([tile * BLOCK_V, start]).T
-                    z = tl.dot(states.load([state * tokens + start_row, start]), head, z)
-                z *= grow_halfway
-                for start in range(halfway, width, BLOCK_D):
-                    head = weight.load([tile * BLOCK_V, start]).T
-                    z = tl.dot(states.load([state * tokens + start_row, start]), head, z)
+                for half in range(2):
+                    z *= grow_halfway
+                    for start in range(half * halfway, halfway + half * (width - halfway), BLOCK_D):
+                        head = weight.load([tile * BLOCK_V, start]).T
+                        z = tl.dot(states.load([state * tokens + start_row, start]), head, z)
                 if HAS_BIAS:
                     z += (tl.load(bias + columns, mask=columns < vocabulary, other=0.0).to(tl.float32) / grow)[None, :]
                 # The reference's own entry is the one that everything is measured from, to the bit.
-                update = tl.minimum(state, every - 1)
-                y = _reference(target_logits, (state - update) * every + update, tokens, start_row + place, grow)
-                z = tl.where(columns[None, :] == target[:, None], y[:, None], z)
+                if has_reference(target, tile, BLOCK_V):
+                    update = tl.minimum(state, every - 1)
+                    y = _reference(target_logits, (state - update) * every + update, tokens, start_row + place, grow)
+                    z = tl.where(columns[None, :] == target[:, None], y[:, None], z)
                 if RAGGED:
                     z = tl.where((columns < vocabulary)[None, :], z, -1.0e30)
                 before = logits + (state + 1) % 2 * (BLOCK_T * BLOCK_V)
@@ -142,13 +144,13 @@ def chain_kernel(
                     found = _kept(at, BLOCK_T, SLOTS)
                     top0 = tl.maximum(found[TOP0], from_high)
                     top1 = tl.maximum(found[TOP1], high)
-                    c0, c1 = means(found, COUNT, PLACES, FIRST_PLACE, LAST_PLACE, SLOTS, ORDER)
+                    c0, c1 = means(found, MASS, FIRST_MASS, LAST_MASS, SLOTS, ORDER)
                     far = tl.maximum(top0 - found[TOP0], top1 - found[TOP1]) * log2e > FAR
                     c0 = tl.where(far, top1 - top0, c0)
                     c1 = tl.where(far, top1 - top0, c1)
                     found = brought(
                         found, top0, top1, found[HIGHEST], found[LOWEST], c0, c1, c0, log2e,
-                        COUNT, PLACES, SLOTS, ORDER, False, True,
+                        COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, False, True,
                     )  # fmt: skip
                     # The next part is on its way while one is added.
                     part0 = _read(before, 0, BLOCK_T, BLOCK_V)
@@ -157,7 +159,10 @@ def chain_kernel(
                         more = tl.minimum(part + 1, rounds - 1)
                         next0 = _read(before, more, BLOCK_T, BLOCK_V)
                         next1 = _read(after, more, BLOCK_T, BLOCK_V)
-                        found = added(found, part0, part1, c0, log2e, COUNT, PLACES, SLOTS, ORDER, False, True)
+                        found = added(
+                            found, part0, part1, c0, log2e,
+                            COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, False, True,
+                        )  # fmt: skip
                         part0 = next0
                         part1 = next1
                     _keep(at, found, SLOTS)

@@ -14,8 +14,10 @@ from loopscope.kernels.language import descriptor, launch
 from loopscope.readout.affine.even import EvenScales
 from loopscope.readout.affine.fused.chain import Scratch, chain_kernel, parts_of
 from loopscope.readout.affine.fused.growth import growth_of
+from loopscope.readout.affine.fused.launches import DEFAULT, Cut, FusedHead, Tiles, Wanted, merged, processors
 from loopscope.readout.affine.fused.logits import target_logits
-from loopscope.readout.affine.fused.path import Cut, Tiles, TokenSurvey, asked, merged, processors, told
+from loopscope.readout.affine.fused.nodes import Nodes
+from loopscope.readout.affine.fused.path import TokenSurvey, told
 
 LEAST_STATES = 4
 """Of a chain; one update by itself is faster in `sweep`, and two are about as fast there."""
@@ -32,17 +34,19 @@ def fused_surveys(
     even: EvenScales,
     order: int,
     *,
+    every_scale: bool = False,
     tiles: Tiles = WIDE,
     splits: int | None = None,
 ) -> list[TokenSurvey]:
     """`fused_survey` of every update between neighbours of `states` [T, D], all of the same tokens."""
+    wanted = Wanted(Nodes.every(even, order) if every_scale else Nodes.fewest(even, order), even.count)
     chunks = []
     for start in range(0, targets_T.shape[0], CHUNK):
         states_StD = torch.stack([state_TD[start : start + CHUNK] for state_TD in states])
         targets_t = targets_T[start : start + CHUNK]
-        chunks.append(_chunk(states_StD, weight_VD, bias_V, targets_t, even, order, tiles, splits))
+        chunks.append(_chunk(states_StD, weight_VD, bias_V, targets_t, wanted, tiles, splits))
     found = chunks[0] if len(chunks) == 1 else torch.cat(chunks, 2)
-    return [told(out, even, order) for out in found.unbind(1)]
+    return [told(out, even, order, wanted) for out in found.unbind(1)]
 
 
 def _chunk(
@@ -50,17 +54,17 @@ def _chunk(
     weight_VD: Tensor,
     bias_V: Tensor | None,
     targets_t: Tensor,
-    even: EvenScales,
-    order: int,
+    wanted: Wanted,
     tiles: Tiles,
     splits: int | None,
 ) -> Tensor:
     """Results [results, updates, t]."""
     (length, tokens, width), vocabulary, device = states_StD.shape, weight_VD.shape[0], weight_VD.device
     growth, updates = growth_of(weight_VD), length - 1
-    ends = states_StD[:-1].flatten(0, 1), states_StD[1:].flatten(0, 1)
-    labels = target_logits(*ends, weight_VD, bias_V, targets_t.repeat(updates), growth)
-    constants = asked(even, order, own=False, ends=True, extremes=False)
+    head = FusedHead(states_StD[:-1].flatten(0, 1), states_StD[1:].flatten(0, 1), weight_VD, bias_V)
+    repeated = targets_t.repeat(updates)
+    labels = target_logits(head.h_TD, head.h_plus_TD, weight_VD, bias_V, repeated, growth)
+    constants = wanted.nodes.constants()
     cut = Cut.of(tokens, vocabulary, width, tiles, splits, device)
     scratch = Scratch.of(tiles.tokens, tiles.vocabulary, constants["SLOTS"])
     programs = min(cut.token_blocks * cut.splits, tiles.programs * processors(device))
@@ -91,12 +95,6 @@ def _chunk(
         warps=tiles.warps,
         fusion=True,
         num_stages=tiles.stages,
-        COUNT=constants["COUNT"],
-        PLACES=constants["PLACES"],
-        FIRST_PLACE=min(even.places, default=0),
-        LAST_PLACE=max(even.places, default=0),
-        SLOTS=constants["SLOTS"],
-        ORDER=order,
         HAS_BIAS=bias_V is not None,
         RAGGED=vocabulary % tiles.vocabulary != 0,
         KEPT_LOGITS=scratch.logits,
@@ -104,5 +102,6 @@ def _chunk(
         BLOCK_T=tiles.tokens,
         BLOCK_V=tiles.vocabulary,
         BLOCK_D=cut.width,
+        **constants,
     )
-    return merged(sums, labels, growth.logits, labels, constants).reshape(-1, updates, tokens)
+    return merged(sums, head, repeated, labels, growth, labels, wanted, DEFAULT).reshape(-1, updates, tokens)

@@ -16,7 +16,7 @@ from torch import Tensor
 from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
 from loopscope.readout.affine.fused.growth import Growth
 
-_BLOCK = 2048
+_BLOCK, _WARPS = 256, 1
 
 
 def target_logits(
@@ -44,6 +44,7 @@ def target_logits(
         h_TD.stride(0),
         h_plus_TD.stride(0),
         weight_VD.stride(0),
+        warps=_WARPS,
         HAS_BIAS=bias_V is not None,
         BLOCK=min(_BLOCK, power_of_two(width)),
     )

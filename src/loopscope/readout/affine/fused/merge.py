@@ -7,12 +7,15 @@ loss. Then, with S(α) the mass and y the reference label,
     log p_y(α) = −log S(α) − (a(α) − z_y(α)),    φ' = −E[u],    φ'' = −Var[u],    φ''' = −κ₃,    φ'''' = −κ₄,
     KL(p‖q) = E_p[x⁰ − x⁺] − log S(0) + log S(1),    H(p) = log S(0) − E_p[x⁰].
 
+Where masses were summed at few scales (`nodes`), those of the grid are weighed sums of what there is, and tokens for
+which that is not good enough go into the list of those that are swept again (`again`).
+
 Shapes: T tokens, K scales.
 """
 
 # Triton's tuples know concatenation, not unpacking.
-# ruff: noqa: RUF005
-# mypy: disable-error-code="assignment"
+# ruff: noqa: RUF005, SIM102
+# mypy: disable-error-code="assignment,var-annotated"
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from loopscope.kernels.language import Value, constant, constants, constexpr, jit, tl
+from loopscope.readout.affine.fused.nodes import ALLOWED, ROUNDING
 from loopscope.readout.affine.fused.sums import (
     CENTRE0,
     CENTRE1,
@@ -38,6 +42,7 @@ from loopscope.readout.affine.fused.sums import (
 )
 
 _LOG2 = constant(0.6931471805599453)
+_ALLOWED, _ROUNDING = constant(ALLOWED), constant(ROUNDING)
 
 
 class Extra(NamedTuple):
@@ -51,9 +56,10 @@ class Extra(NamedTuple):
     entropy_change: Tensor  # H(q) − H(p)
     spread: Tensor  # max v − min v
     own: Tensor  # the gain at the token's own scale
+    again: Tensor  # 1 where few scales were not enough, else 0
 
 
-INITIAL, DIVERGENCE, REVERSE, ENTROPY0, ENTROPY1, CHANGE, SPREAD, OWN = constants(len(Extra._fields))
+INITIAL, DIVERGENCE, REVERSE, ENTROPY0, ENTROPY1, CHANGE, SPREAD, OWN, AGAIN = constants(len(Extra._fields))
 
 
 class Results(NamedTuple):
@@ -83,10 +89,18 @@ def merge_kernel(
     target_logits: Value,
     growth: Value,
     own: Value,
+    scales: Value,
+    weights: Value,
+    limit: Value,
+    again: Value,
     out: Value,
     tokens: Value,
     splits: Value,
+    first: Value,
     COUNT: constexpr,
+    MASSES: constexpr,
+    MASS: constexpr,
+    GRID: constexpr,
     PLACES: constexpr,
     SLOTS: constexpr,
     EXTRA: constexpr,
@@ -94,14 +108,25 @@ def merge_kernel(
     HAS_OWN: constexpr,
     ENDS: constexpr,
     EXTREMES: constexpr,
+    FEW: constexpr,
+    LIMITED: constexpr,
     BLOCK_T: constexpr,
     BLOCK_K: constexpr,
+    BLOCK_G: constexpr,
 ) -> None:
-    """A few tokens: all their splits, in order."""
+    """A few tokens: all their splits, in order.
+
+    Scales of the MASS masses are in `scales`. With FEW those at GRID scales follow by `weights`, and the tokens for
+    which they do not go into the list `again` of `limit` tokens. With LIMITED the tokens are those of that list, from
+    `first` on.
+    """
+    if LIMITED:
+        if first + tl.program_id(0) * BLOCK_T >= tl.load(limit):
+            return
     rows = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     live = rows < tokens
     scale = tl.arange(0, BLOCK_K)
-    alpha = scale.to(tl.float64) / (COUNT - 1)
+    alpha = tl.load(scales + scale, mask=scale < MASS, other=0.0)
     stride = SLOTS * tokens.to(tl.int64)
     at = sums + rows
     grow = tl.load(growth).to(tl.float64)
@@ -113,7 +138,7 @@ def merge_kernel(
         top1 = tl.maximum(top1, _sum(at + split * stride, TOP1, tokens, live) * grow)
 
     mass = tl.zeros([BLOCK_T, BLOCK_K], dtype=tl.float64)
-    wanted = live[:, None] & (scale < COUNT)[None, :]
+    wanted = live[:, None] & (scale < MASS)[None, :]
     zero = tl.zeros([BLOCK_T], dtype=tl.float64)
     mass0 = zero
     mass1 = zero
@@ -143,7 +168,7 @@ def merge_kernel(
         keep0 = tl.exp(drop0)
         keep1 = tl.exp(drop1)
         here0 = _sum(here, HEADER, tokens, live)
-        here1 = _sum(here, HEADER + COUNT - 1, tokens, live)
+        here1 = _sum(here, HEADER + MASS - 1, tokens, live)
         mass0 += keep0 * here0
         mass1 += keep1 * here1
         if ENDS:
@@ -158,7 +183,7 @@ def merge_kernel(
             own_mass += _sum(here, OWN_MASS, tokens, live) * tl.exp(drop0 + own_alpha * (drop1 - drop0))
         off0 = _sum(here, CENTRE0, tokens, live) - centre0
         off1 = _sum(here, CENTRE1, tokens, live) - centre1
-        powers = _powers(powers, here, drop0, drop1, off0, off1, tokens, live, COUNT, PLACES, ORDER)
+        powers = _powers(powers, here, drop0, drop1, off0, off1, tokens, live, COUNT, MASSES, MASS, PLACES, ORDER)
 
     y0 = tl.load(target_logits + rows, mask=live, other=0.0).to(tl.float64)
     y1 = tl.load(target_logits + tokens + rows, mask=live, other=0.0).to(tl.float64)
@@ -172,15 +197,33 @@ def merge_kernel(
     if HAS_OWN:
         own_mass = tl.where(live, own_mass, 1.0)
         least = tl.minimum(least, own_mass)
+    grid = tl.arange(0, BLOCK_G)
+    stored = live[:, None] & (grid < GRID)[None, :]
+    unsure = live & (live == 0)
+    if FEW:
+        # Derivatives of the mass in its own units: displacements less those of the largest logits.
+        lead = (lead1 - lead0) / grow
+        off0 = centre0 - lead
+        off1 = centre1 - lead
+        allowed = _ALLOWED + _ROUNDING * tl.maximum(tl.abs(top0), tl.abs(top1))
+        mass, unsure = _between(
+            mass, powers, off0, off1, grow, allowed, weights, scale, grid, live,
+            COUNT, MASS, GRID, PLACES, ORDER, BLOCK_T, BLOCK_G,
+        )  # fmt: skip
+        alpha = grid.to(tl.float64) / (GRID - 1)
+        unsure = unsure & (least > 1.0e-9)
+        place = tl.atomic_add(limit + tl.zeros([BLOCK_T], dtype=tl.int32), 1, mask=unsure)
+        tl.store(again + place, rows, mask=unsure)
     poison = tl.where(least > 1.0e-9, 0.0, float("nan"))
     initial = poison - (log0 + lead0)
-    gains = log0[:, None] - tl.log(tl.where(wanted, mass, 1.0))
+    gains = log0[:, None] - tl.log(tl.where(stored, mass, 1.0))
     gains -= alpha[None, :] * (lead1 - lead0)[:, None]
     # The gain at scale 0 is 0 whichever way its mass was added up.
-    gains = tl.where((scale == 0)[None, :], 0.0, gains) + poison[:, None]
-    tl.store(out + scale[None, :] * tokens + rows[:, None], gains, mask=wanted)
+    gains = tl.where((grid == 0)[None, :], 0.0, gains) + poison[:, None]
+    tl.store(out + grid[None, :] * tokens + rows[:, None], gains, mask=stored)
     extra = out + EXTRA * tokens + rows
     tl.store(extra + tokens * INITIAL, initial, mask=live)
+    tl.store(extra + tokens * AGAIN, unsure.to(tl.float64), mask=live)
     if ENDS:
         entropy0 = poison + log0 - s00 / mass0
         entropy1 = poison + log1 - s11 / mass1
@@ -197,8 +240,9 @@ def merge_kernel(
     seen = ()
     for k in tl.static_range(0, COUNT):
         if (PLACES >> k) & 1:
-            derivatives = out + (COUNT + len(seen)) * tokens + rows
-            tl.store(derivatives, tl.sum(tl.where((scale == k)[None, :], gains, 0.0), 1), mask=live)
+            derivatives = out + (GRID + len(seen)) * tokens + rows
+            at_place = (grid == k * (GRID - 1) // (COUNT - 1))[None, :]
+            tl.store(derivatives, tl.sum(tl.where(at_place, gains, 0.0), 1), mask=live)
             centre = poison + centre0
             if 2 * k >= COUNT:
                 centre = poison + centre1
@@ -224,19 +268,22 @@ def _powers(
     tokens: Value,
     live: Value,
     COUNT: constexpr,
+    MASSES: constexpr,
+    MASS: constexpr,
     PLACES: constexpr,
     ORDER: constexpr,
 ) -> Value:
     """Mass and power sums of every place with those of another split, whose centres are off by so much."""
     out = ()
-    slot = HEADER + COUNT
+    passed = ()
+    slot = HEADER + MASS
     for k in tl.static_range(0, COUNT):
         if (PLACES >> k) & 1:
             keep = tl.exp(drop0 + k / (COUNT - 1) * (drop1 - drop0))
             off = off0
             if 2 * k >= COUNT:
                 off = off1
-            mass = _sum(at, HEADER + k, tokens, live)
+            mass = _sum(at, HEADER + len(passed), tokens, live)
             here = ()
             for n in tl.static_range(0, ORDER):
                 here = here + (_sum(at, slot + n, tokens, live),)
@@ -244,7 +291,59 @@ def _powers(
             for n in tl.static_range(1, ORDER + 1):
                 out = out + (before[len(out)] + keep * shifted(here, 0, mass, off, n),)
             slot += ORDER
+        if (MASSES >> k) & 1:
+            passed = passed + (drop0,)
     return out
+
+
+@jit
+def _between(
+    mass: Value,
+    powers: Value,
+    off0: Value,
+    off1: Value,
+    grow: Value,
+    allowed: Value,
+    weights: Value,
+    scale: Value,
+    grid: Value,
+    live: Value,
+    COUNT: constexpr,
+    MASS: constexpr,
+    GRID: constexpr,
+    PLACES: constexpr,
+    ORDER: constexpr,
+    BLOCK_T: constexpr,
+    BLOCK_G: constexpr,
+) -> Value:
+    """The masses at the scales of the grid, and which tokens' are not good enough (`nodes`)."""
+    conditions = ()
+    for j in tl.static_range(0, MASS):
+        conditions = conditions + (tl.sum(tl.where((scale == j)[None, :], mass, 0.0), 1),)
+    low = conditions[MASS // 2 - 1]
+    high = conditions[MASS // 2 + 1]
+    seen = ()
+    for k in tl.static_range(0, COUNT):
+        if (PLACES >> k) & 1:
+            off = off0
+            if 2 * k >= COUNT:
+                off = off1
+            here = powers[len(seen)]
+            conditions = conditions + (grow * shifted(powers, len(seen) + 1, here, off, 1),)
+            conditions = conditions + (grow * grow * shifted(powers, len(seen) + 1, here, off, 2),)
+            for _ in tl.static_range(0, ORDER + 1):
+                seen = seen + (here,)
+    found = tl.zeros([BLOCK_T, BLOCK_G], dtype=tl.float64)
+    low_error = tl.zeros([BLOCK_T], dtype=tl.float64)
+    high_error = tl.zeros([BLOCK_T], dtype=tl.float64)
+    for j in tl.static_range(0, len(conditions)):
+        row = weights + j * (GRID + 2)
+        found += conditions[j][:, None] * tl.load(row + grid, mask=grid < GRID, other=0.0)[None, :]
+        low_error += conditions[j] * tl.load(row + GRID)
+        high_error += conditions[j] * tl.load(row + GRID + 1)
+    sure = (tl.abs(low_error) <= allowed * low) & (tl.abs(high_error) <= allowed * high)
+    # A polynomial that is far off may be negative; what has no logarithm is not looked at.
+    return tl.maximum(found, 1.0e-30), live & (sure == 0)
 
 
 @jit

@@ -6,8 +6,10 @@ affine in α. Weights w(α) = exp(z(α) − a(α)) are therefore at most 1; at e
 softmax; that factor's rounding touches the smaller mass only.
 
 **Even scales.** w at α = k/(K−1) follows from its neighbour by one multiplication with exp(±v'/(K−1)), v' the
-displacement less that of a. The lower half of the scales is reached from α = 0, the upper half from α = 1: a weight is
-never more than (K−1)/2 multiplications from an exponential, and one that underflowed at its end is below exp(−43).
+displacement less that of a. Weights go on STRIDE scales at a time; those in between are summed as soon as they are
+multiplied. The lower half of the scales is reached from α = 0, the upper half from α = 1: a weight is never more than
+(K−1)/2 multiplications from an exponential, and one that underflowed at its end is below exp(−43). Which of the K
+scales are summed, and which of those have moments, are the bits of MASSES and PLACES (`nodes`).
 
 **Moments** are power sums Σ w dⁿ of d = v − c. Each half of the scales has its own centre c, which follows the mean
 at its outermost place with derivatives: about a centre near the mean little cancels, and where one entry has all the
@@ -31,12 +33,12 @@ from loopscope.kernels.language import Value, constants, constexpr, jit, tl
 TOP0, TOP1, S00, S01, S10, S11, HIGHEST, LOWEST, OWN_MASS, CENTRE0, CENTRE1, HEADER = constants(12)
 """A token's first sums: M⁰, M⁺; Σw⁰x⁰, Σw⁰x⁺, Σw⁺x⁰, Σw⁺x⁺ with x a logit less the largest, in units of log 2; the
 largest and the smallest v; the mass at the token's own scale; the centres of the lower and the upper half of the
-scales. From HEADER on: the masses at the K scales, then the power sums of each scale with moments."""
+scales. From HEADER on: MASS masses, then the power sums of each scale with moments."""
 
 
-def slots(count: int, placed: int, order: int) -> int:
+def slots(masses: int, placed: int, order: int) -> int:
     """How many sums a token has."""
-    return int(HEADER) + count + placed * order
+    return int(HEADER) + masses + placed * order
 
 
 @jit
@@ -52,24 +54,15 @@ def nothing(y0: Value, y1: Value, SLOTS: constexpr) -> Value:
 
 @jit
 def means(
-    found: Value,
-    COUNT: constexpr,
-    PLACES: constexpr,
-    FIRST_PLACE: constexpr,
-    LAST_PLACE: constexpr,
-    SLOTS: constexpr,
-    ORDER: constexpr,
+    found: Value, MASS: constexpr, FIRST_MASS: constexpr, LAST_MASS: constexpr, SLOTS: constexpr, ORDER: constexpr
 ) -> Value:
-    """The mean displacement at the first place with moments and at the last one; the centre where there is none."""
+    """The mean displacement at the first scale with moments and at the last one; the centre of a half without any."""
     c0 = found[CENTRE0]
     c1 = found[CENTRE1]
-    if PLACES != 0:
-        if 2 * FIRST_PLACE < COUNT:
-            mass = tl.sum(found[HEADER + FIRST_PLACE], 1)
-            c0 += tl.sum(found[HEADER + COUNT], 1) / tl.maximum(mass, 1.0e-30)
-        if 2 * LAST_PLACE >= COUNT:
-            mass = tl.sum(found[HEADER + LAST_PLACE], 1)
-            c1 += tl.sum(found[SLOTS - ORDER], 1) / tl.maximum(mass, 1.0e-30)
+    if FIRST_MASS >= 0:
+        c0 += tl.sum(found[HEADER + MASS], 1) / tl.maximum(tl.sum(found[HEADER + FIRST_MASS], 1), 1.0e-30)
+    if LAST_MASS >= 0:
+        c1 += tl.sum(found[SLOTS - ORDER], 1) / tl.maximum(tl.sum(found[HEADER + LAST_MASS], 1), 1.0e-30)
     return c0, c1
 
 
@@ -85,7 +78,10 @@ def brought(
     alpha: Value,
     log2e: Value,
     COUNT: constexpr,
+    MASSES: constexpr,
+    MASS: constexpr,
     PLACES: constexpr,
+    STRIDE: constexpr,
     SLOTS: constexpr,
     ORDER: constexpr,
     HAS_OWN: constexpr,
@@ -98,7 +94,7 @@ def brought(
     keep1 = tl.exp2(drop1)
     ends = (found[S00], found[S01], found[S10], found[S11])
     if ENDS:
-        first, last = found[HEADER], found[HEADER + COUNT - 1]
+        first, last = found[HEADER], found[HEADER + MASS - 1]
         ends = (
             (found[S00] + first * drop0) * keep0,
             (found[S01] + first * drop1) * keep0,
@@ -112,31 +108,54 @@ def brought(
     masses = ()
     moments = ()
     keep = keep0
-    factor = keep0
+    ratio = keep0
     if COUNT > 2:
-        factor = tl.exp2(step)
+        ratio = tl.exp2(step)
     off = (found[CENTRE0] - c0)[:, None]
     for k in tl.static_range(0, (COUNT + 1) // 2):
-        if k > 0:
-            keep = keep * factor
-        masses = masses + (found[HEADER + k] * keep,)
-        if (PLACES >> k) & 1:
-            moments = moments + _about(found, HEADER + COUNT + len(moments), found[HEADER + k], off, keep, ORDER)
+        if k > 0 and k % STRIDE == 0:
+            keep = _further(keep, ratio, STRIDE)
+        if (MASSES >> k) & 1:
+            here = _further(keep, ratio, k % STRIDE)
+            mass = found[HEADER + len(masses)]
+            masses = masses + (mass * here,)
+            if (PLACES >> k) & 1:
+                moments = moments + _about(found, HEADER + MASS + len(moments), mass, off, here, ORDER)
     upper_masses = ()
     upper_moments = ()
     keep = keep1
     if COUNT > 2:
-        factor = tl.exp2(-step)
+        ratio = tl.exp2(-step)
     off = (found[CENTRE1] - c1)[:, None]
     for k in tl.static_range(0, COUNT // 2):
-        if k > 0:
-            keep = keep * factor
-        mass = found[HEADER + COUNT - 1 - k]
-        upper_masses = (mass * keep,) + upper_masses
-        if (PLACES >> (COUNT - 1 - k)) & 1:
-            upper_moments = _about(found, SLOTS - ORDER - len(upper_moments), mass, off, keep, ORDER) + upper_moments
+        if k > 0 and k % STRIDE == 0:
+            keep = _further(keep, ratio, STRIDE)
+        if (MASSES >> (COUNT - 1 - k)) & 1:
+            here = _further(keep, ratio, k % STRIDE)
+            mass = found[HEADER + MASS - 1 - len(upper_masses)]
+            upper_masses = (mass * here,) + upper_masses
+            if (PLACES >> (COUNT - 1 - k)) & 1:
+                upper_moments = (
+                    _about(found, SLOTS - ORDER - len(upper_moments), mass, off, here, ORDER) + upper_moments
+                )
     others = (highest, lowest, own_mass, c0, c1)
     return (top0, top1) + ends + others + masses + upper_masses + moments + upper_moments
+
+
+@jit
+def _further(w: Value, ratio: Value, BY: constexpr) -> Value:
+    """Weights so many scales further on."""
+    if BY == 0:
+        return w
+    elif BY == 1:
+        return w * ratio
+    elif BY == 2:
+        return w * (ratio * ratio)
+    elif BY == 3:
+        return w * (ratio * ratio * ratio)
+    else:
+        square = ratio * ratio
+        return w * (square * square)
 
 
 @jit
@@ -170,7 +189,10 @@ def added(
     alpha: Value,
     log2e: Value,
     COUNT: constexpr,
+    MASSES: constexpr,
+    MASS: constexpr,
     PLACES: constexpr,
+    STRIDE: constexpr,
     SLOTS: constexpr,
     ORDER: constexpr,
     HAS_OWN: constexpr,
@@ -203,34 +225,29 @@ def added(
     ratio = w0
     if COUNT > 2:
         ratio = tl.exp2(climb)
-    square = ratio * ratio
     d = v - found[CENTRE0][:, None, None]
-    # Two scales at a time: the second needs no weights of its own, only their sum.
     for k in tl.static_range(0, (COUNT + 1) // 2):
-        if k > 0 and k % 2 == 0:
-            w = w * square
-        here = w
-        if k % 2 == 1:
-            here = w * ratio
-        masses = masses + (found[HEADER + k] + tl.sum(here, 1),)
-        if (PLACES >> k) & 1:
-            moments = moments + _powers(found, HEADER + COUNT + len(moments), here, d, ORDER)
+        if k > 0 and k % STRIDE == 0:
+            w = _further(w, ratio, STRIDE)
+        if (MASSES >> k) & 1:
+            here = _further(w, ratio, k % STRIDE)
+            masses = masses + (found[HEADER + len(masses)] + tl.sum(here, 1),)
+            if (PLACES >> k) & 1:
+                moments = moments + _powers(found, HEADER + MASS + len(moments), here, d, ORDER)
     upper_masses = ()
     upper_moments = ()
     w = w1
     if COUNT > 2:
         ratio = tl.exp2(-climb)
-    square = ratio * ratio
     d = v - found[CENTRE1][:, None, None]
     for k in tl.static_range(0, COUNT // 2):
-        if k > 0 and k % 2 == 0:
-            w = w * square
-        here = w
-        if k % 2 == 1:
-            here = w * ratio
-        upper_masses = (found[HEADER + COUNT - 1 - k] + tl.sum(here, 1),) + upper_masses
-        if (PLACES >> (COUNT - 1 - k)) & 1:
-            upper_moments = _powers(found, SLOTS - ORDER - len(upper_moments), here, d, ORDER) + upper_moments
+        if k > 0 and k % STRIDE == 0:
+            w = _further(w, ratio, STRIDE)
+        if (MASSES >> (COUNT - 1 - k)) & 1:
+            here = _further(w, ratio, k % STRIDE)
+            upper_masses = (found[HEADER + MASS - 1 - len(upper_masses)] + tl.sum(here, 1),) + upper_masses
+            if (PLACES >> (COUNT - 1 - k)) & 1:
+                upper_moments = _powers(found, SLOTS - ORDER - len(upper_moments), here, d, ORDER) + upper_moments
     others = (found[HIGHEST], found[LOWEST], own_mass, found[CENTRE0], found[CENTRE1])
     return (top0, top1) + ends + others + masses + upper_masses + moments + upper_moments
 

@@ -10,6 +10,8 @@ so that the states and the tiles of the head that they read over and over stay i
 **Growth.** Tensor cores lose a little of every sum (`growth`). Sums grow halfway through the width; after that z is in
 raw units here, and grows where it is used.
 
+**Again.** With LIMITED the tokens are those of a list that another sweep left (`again`), from `first` on.
+
 Sums are FP32, stay in registers, and end up in `sums` [splits, slots, tokens]; displacements there are less the
 reference's own, u = v − v_y.
 
@@ -17,7 +19,7 @@ Shapes: T tokens, V vocabulary entries, D hidden width, K scales.
 """
 
 # Triton's tuples know concatenation, not unpacking.
-# ruff: noqa: RUF005
+# ruff: noqa: RUF005, SIM102
 # mypy: disable-error-code="assignment"
 
 from __future__ import annotations
@@ -49,17 +51,22 @@ def sweep_kernel(
     target_logits: Value,
     growth: Value,
     own: Value,
+    limit: Value,
     sums: Value,
     tokens: Value,
+    first: Value,
     vocabulary: Value,
     width: Value,
     halfway: Value,
     tiles_per_split: Value,
     rounds: Value,
     COUNT: constexpr,
+    MASSES: constexpr,
+    MASS: constexpr,
     PLACES: constexpr,
-    FIRST_PLACE: constexpr,
-    LAST_PLACE: constexpr,
+    STRIDE: constexpr,
+    FIRST_MASS: constexpr,
+    LAST_MASS: constexpr,
     SLOTS: constexpr,
     ORDER: constexpr,
     HAS_BIAS: constexpr,
@@ -67,6 +74,7 @@ def sweep_kernel(
     ENDS: constexpr,
     EXTREMES: constexpr,
     RAGGED: constexpr,
+    LIMITED: constexpr,
     BLOCK_T: constexpr,
     BLOCK_V: constexpr,
     BLOCK_D: constexpr,
@@ -75,6 +83,9 @@ def sweep_kernel(
     """Some tokens against a split of the vocabulary."""
     block, split = _work(GROUP)
     start_row = block * BLOCK_T
+    if LIMITED:
+        if first + start_row >= tl.load(limit):
+            return
     rows = start_row + tl.arange(0, BLOCK_T)
     live = rows < tokens
     target = tl.load(targets + rows, mask=live, other=0).to(tl.int32)
@@ -87,30 +98,28 @@ def sweep_kernel(
     alpha = tl.zeros([BLOCK_T], dtype=tl.float32)
     if HAS_OWN:
         alpha = tl.load(own + rows, mask=live, other=0.0)
-    first = split * tiles_per_split
-    last = tl.minimum(first + tiles_per_split, (vocabulary + BLOCK_V - 1) // BLOCK_V)
-    for tile in range(first, last):
+    first_tile = split * tiles_per_split
+    for tile in range(first_tile, tl.minimum(first_tile + tiles_per_split, (vocabulary + BLOCK_V - 1) // BLOCK_V)):
         z0 = tl.zeros([BLOCK_T, BLOCK_V], dtype=tl.float32)
         z1 = tl.zeros([BLOCK_T, BLOCK_V], dtype=tl.float32)
-        for start in range(0, halfway, BLOCK_D):
-            head = weight.load([tile * BLOCK_V, start]).T
-            z0 = tl.dot(h.load([start_row, start]), head, z0)
-            z1 = tl.dot(h_plus.load([start_row, start]), head, z1)
-        z0 *= grow_halfway
-        z1 *= grow_halfway
-        for start in range(halfway, width, BLOCK_D):
-            head = weight.load([tile * BLOCK_V, start]).T
-            z0 = tl.dot(h.load([start_row, start]), head, z0)
-            z1 = tl.dot(h_plus.load([start_row, start]), head, z1)
+        # A loop over both halves of the width is faster than one after the other; zeros do not grow.
+        for half in range(2):
+            z0 *= grow_halfway
+            z1 *= grow_halfway
+            for start in range(half * halfway, halfway + half * (width - halfway), BLOCK_D):
+                head = weight.load([tile * BLOCK_V, start]).T
+                z0 = tl.dot(h.load([start_row, start]), head, z0)
+                z1 = tl.dot(h_plus.load([start_row, start]), head, z1)
         columns = tile * BLOCK_V + tl.arange(0, BLOCK_V)
         if HAS_BIAS:
             shift = tl.load(bias + columns, mask=columns < vocabulary, other=0.0).to(tl.float32) / grow
             z0 += shift[None, :]
             z1 += shift[None, :]
-        # The reference's own entry is the one that everything is measured from, to the bit.
-        is_target = columns[None, :] == target[:, None]
-        z0 = tl.where(is_target, y0[:, None], z0)
-        z1 = tl.where(is_target, y1[:, None], z1)
+        # The reference's own entry is the one that everything is measured from, to the bit. Few tiles have any.
+        if has_reference(target, tile, BLOCK_V):
+            is_target = columns[None, :] == target[:, None]
+            z0 = tl.where(is_target, y0[:, None], z0)
+            z1 = tl.where(is_target, y1[:, None], z1)
         if RAGGED:
             inside = (columns < vocabulary)[None, :]
             z0 = tl.where(inside, z0, -1.0e30)
@@ -120,7 +129,7 @@ def sweep_kernel(
         a1, b1 = tl.split(tl.reshape(z1, [BLOCK_T, BLOCK_V // 8, 4, 2]))
         top0 = tl.maximum(found[TOP0], tl.max(tl.max(tl.maximum(a0, b0), 1), 1))
         top1 = tl.maximum(found[TOP1], tl.max(tl.max(tl.maximum(a1, b1), 1), 1))
-        c0, c1 = means(found, COUNT, PLACES, FIRST_PLACE, LAST_PLACE, SLOTS, ORDER)
+        c0, c1 = means(found, MASS, FIRST_MASS, LAST_MASS, SLOTS, ORDER)
         far = tl.maximum(top0 - found[TOP0], top1 - found[TOP1]) * log2e > FAR
         c0 = tl.where(far, top1 - top0, c0)
         c1 = tl.where(far, top1 - top0, c1)
@@ -134,19 +143,25 @@ def sweep_kernel(
             lowest = tl.minimum(lowest, tl.min(v, 1))
         found = brought(
             found, top0, top1, highest, lowest, c0, c1, alpha, log2e,
-            COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS,
+            COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS,
         )  # fmt: skip
         # Even columns, then odd ones, each in two parts: few weights exist at a time, and the code stays short.
         for _ in range(rounds):
             p0, q0 = _halves(a0)
             p1, q1 = _halves(a1)
-            found = added(found, p0, p1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
-            found = added(found, q0, q1, alpha, log2e, COUNT, PLACES, SLOTS, ORDER, HAS_OWN, ENDS)
+            found = added(found, p0, p1, alpha, log2e, COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS)
+            found = added(found, q0, q1, alpha, log2e, COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS)
             a0 = b0
             a1 = b1
 
     at = sums + split.to(tl.int64) * SLOTS * tokens + rows
     stored(at, found, y0, y1, tokens, live, SLOTS)
+
+
+@jit
+def has_reference(target: Value, tile: Value, BLOCK_V: constexpr) -> Value:
+    """Whether any token's label is in the tile."""
+    return tl.max((target // BLOCK_V == tile).to(tl.int32), 0) > 0
 
 
 @jit
