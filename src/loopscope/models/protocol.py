@@ -45,11 +45,13 @@ class BodyAndHead:
         body: from a state [B, S, D] and positions [N, 2] to what the head reads, [N, D'].
         head: from some rows of that to their logits, [n, D'] → [n, V].
         vocabulary: V.
+        matrix: gives the head's matrix [V, D'], where the head is a product with it and nothing else; None elsewhere.
     """
 
     body: Callable[[Tensor, Tensor | None], Tensor]
     head: Callable[[Tensor], Tensor]
     vocabulary: int
+    matrix: Callable[[], Tensor] | None = None
 
     def __call__(self, state: Tensor, positions: Tensor | None = None) -> Tensor:
         """The logits."""

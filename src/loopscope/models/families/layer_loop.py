@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -167,7 +168,8 @@ class LayerLoop(LoopedModule):
             around = readout_surroundings(self, state, self.config.rotary, dtype)
             return self._hidden(state, around, positions, dtype)
 
-        return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size)
+        matrix = partial(self._head_matrix, dtype)
+        return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size, matrix)
 
     def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
         """The readout of new positions, whose layers read and write the cache."""
@@ -200,4 +202,7 @@ class LayerLoop(LoopedModule):
         )
 
     def _head(self, hidden: Tensor, dtype: torch.dtype | None) -> Tensor:
-        return linear(hidden, self._readout_modules(dtype)["head"].weight)  # type: ignore[arg-type]
+        return linear(hidden, self._head_matrix(dtype))
+
+    def _head_matrix(self, dtype: torch.dtype | None) -> Tensor:
+        return self._readout_modules(dtype)["head"].weight  # type: ignore[return-value]

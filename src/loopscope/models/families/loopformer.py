@@ -236,7 +236,7 @@ class TimedLoop(LoopedModule):
             normed: Tensor = norm(chosen if dtype is None else chosen.to(dtype), needs_elementary_operations(state))
             return normed
 
-        return BodyAndHead(body, lambda hidden: linear(hidden, head.weight), self.vocabulary_size)
+        return BodyAndHead(body, lambda hidden: linear(hidden, head.weight), self.vocabulary_size, lambda: head.weight)
 
 
 class LoopFormer(TimedLoop):

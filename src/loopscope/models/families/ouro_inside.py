@@ -100,7 +100,7 @@ class OuroInside(LoopedModule):
             rest = list(modules["rest"].children())
             return read_blocks(x, rest, around, range(len(rest)), cast(RMSNorm, modules["norm"]), positions)
 
-        def head(hidden: Tensor) -> Tensor:
-            return linear(hidden, modules["head"].weight)  # type: ignore[arg-type]
+        def matrix() -> Tensor:
+            return modules["head"].weight  # type: ignore[return-value]
 
-        return BodyAndHead(body, head, self.vocabulary_size)
+        return BodyAndHead(body, lambda hidden: linear(hidden, matrix()), self.vocabulary_size, matrix)

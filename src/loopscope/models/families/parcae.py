@@ -24,6 +24,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -247,4 +248,5 @@ class Parcae(RecurrentDepth):
             }
             return self.head_hidden(state, dtype, dataclasses.replace(around, token_values=values), positions)
 
-        return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size)
+        matrix = partial(self._head_matrix, dtype)
+        return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size, matrix)

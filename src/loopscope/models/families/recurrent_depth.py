@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -309,7 +310,8 @@ class RecurrentDepth(LoopedModule):
             around = readout_surroundings(self, state, self.positions, dtype)
             return self.head_hidden(state, dtype, around, positions)
 
-        return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size)
+        matrix = partial(self._head_matrix, dtype)
+        return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size, matrix)
 
     def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
         """The readout of new positions, whose coda reads and writes the cache."""
@@ -331,7 +333,10 @@ class RecurrentDepth(LoopedModule):
         return cast(RMSNorm, modules["ln_f"])(state, plain) if self.norm_before_coda else state
 
     def _head(self, hidden: Tensor, dtype: torch.dtype | None) -> Tensor:
-        return linear(hidden, self._readout_modules(dtype)["head"].weight)  # type: ignore[arg-type]
+        return linear(hidden, self._head_matrix(dtype))
+
+    def _head_matrix(self, dtype: torch.dtype | None) -> Tensor:
+        return self._readout_modules(dtype)["head"].weight  # type: ignore[return-value]
 
     def _readout_modules(self, dtype: torch.dtype | None) -> nn.ModuleDict:
         live = {name: self.transformer[name] for name in self.readout_parts}

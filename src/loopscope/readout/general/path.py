@@ -27,7 +27,14 @@ from loopscope.readout.checks import (
 from loopscope.readout.general.derivation import Derivation
 from loopscope.readout.general.nested import nested_derivatives
 from loopscope.readout.general.taylor import Series
-from loopscope.readout.general.token_derivatives import TokenChunk, as_headed, logit_chunks, token_derivatives
+from loopscope.readout.general.token_derivatives import (
+    TokenChunk,
+    as_headed,
+    head_derivatives,
+    logit_chunks,
+    takes_blocks,
+    token_derivatives,
+)
 from loopscope.readout.hessian_vector import autograd_coefficients
 from loopscope.readout.path import UtilityPath, as_segments, segment_mean
 
@@ -206,7 +213,21 @@ class NonlinearPath(UtilityPath):
 
     def _by_taylor(self, base: Tensor, order: int) -> Tensor:
         line = Series.line(base, self._displacement, order)
-        return self._of_tokens(self._blocks(line), "the derivatives of the readout's logits")
+        with _plainly():
+            found = self._through_head(line)
+        return (
+            self._of_tokens(self._blocks(line), "the derivatives of the readout's logits") if found is None else found
+        )
+
+    def _through_head(self, line: Series) -> Tensor | None:
+        """The same with logits of a block of the vocabulary at a time, where the head is known to be a matrix."""
+        headed, matrix = as_headed(self._readout), getattr(self._readout, "matrix", None)
+        if headed is None or matrix is None or self._positions is None or not takes_blocks(line.coefficients):
+            return None
+        weight_VD, hidden = matrix(), headed.body(line, self._positions)
+        if weight_VD.dtype != torch.float32 or not isinstance(hidden, Series):
+            return None
+        return head_derivatives(hidden.coefficients, weight_VD, self._targets_T)
 
     def _by_nesting(self, base: Tensor, order: int) -> Tensor:
         tokens, positions = int(self._targets_T.shape[0]), self._positions

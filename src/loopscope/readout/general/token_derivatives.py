@@ -12,7 +12,8 @@ It serves the last step of a nonlinear readout, where the scores are logits, and
 (Eq. option-utility), where they are the options' mean log probabilities; the cumulants are the cross-option terms.
 
 `logit_chunks` gives the logits a chunk of tokens at a time, so that a readout whose last map is an affine head never
-makes them all at once, and `token_derivatives` does the rest from the Taylor coefficients of a chunk, in float64.
+makes them all at once, and `token_derivatives` does the rest from the Taylor coefficients of a chunk, in float64. On a
+CPU `head_derivatives` goes further: with the head's matrix at hand, logits exist one block of the vocabulary at a time.
 
 Shapes: … rows, M entries of the softmax (vocabulary or options), n = order + 1 coefficients, T reference tokens, t a
 chunk of them, V vocabulary entries.
@@ -22,13 +23,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.kernels.choice import Implementation, takes_kernel
+from loopscope.kernels.choice import Implementation, chosen, is_differentiating, takes_kernel
+from loopscope.readout.affine.even import in_parallel
 from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.affine.sources import blocks
 
@@ -131,26 +134,95 @@ def token_derivatives(c_ntV: Tensor, targets_t: Tensor, impl: Implementation | N
     if c_ntV.shape[0] <= _KERNEL_ORDER + 1 and takes_kernel(c_ntV, impl, (torch.float32, torch.float64)):
         from loopscope.readout.general.taylor.kernels import logit_sums
 
-        return _from_sums(c_ntV, targets_t, *logit_sums(c_ntV))
+        likeliest_t, sums_7t = logit_sums(c_ntV)
+        ends = (targets_t[None, :, None], likeliest_t[None, :, None])
+        y_nt, d_nt = (c_ntV.gather(2, at.expand(c_ntV.shape[0], -1, 1)).double()[:, :, 0] for at in ends)
+        return _from_sums(y_nt - d_nt, sums_7t)
+    if takes_blocks(c_ntV, impl):
+        y_nt1 = targets_t[None, :, None].expand(c_ntV.shape[0], -1, 1)
+        about_nt1 = c_ntV.gather(2, y_nt1).double()
+        found = _in_blocks(lambda rows, columns: c_ntV[:, rows, columns], c_ntV.shape[2], targets_t, about_nt1)
+        if found is not None:
+            return found
     size = _COEFFICIENT_ELEMENTS.get(c_ntV.device.type, _COEFFICIENT_ELEMENTS["cpu"])
-    found = []
+    chunks = []
     for rows in blocks(c_ntV.shape[1], max(1, size // c_ntV.shape[2])):
         z = [c_ntV[k, rows].double() for k in range(c_ntV.shape[0])]
         z[2:] = [z_tV * math.factorial(k) for k, z_tV in enumerate(z[2:], 2)]
         value = log_probability_at_start(z[0], targets_t[rows])
-        found.append(torch.stack([value, *log_softmax_derivatives(z[0], z[1:], targets_t[rows].unsqueeze(1))]))
-    return torch.cat(found, 1)
+        chunks.append(torch.stack([value, *log_softmax_derivatives(z[0], z[1:], targets_t[rows].unsqueeze(1))]))
+    return torch.cat(chunks, 1)
 
 
-def _from_sums(c_ntV: Tensor, targets_t: Tensor, likeliest_t: Tensor, sums_7t: Tensor) -> Tensor:
-    """The same from sums over the vocabulary, everything seen from the likeliest entry d.
+_TOKENS, _ENTRIES, _BLOCK = 64, 8192, 512
+"""Tokens and entries that a core takes at a time, and entries of a block: what is made of one stays in its cache."""
 
-    With weights e^{z_a − z_d} and x_k = z_k − z_k,d: Σ_{a≠d} 1, then Σ x₁, x₂, x₃, x₁², x₁x₂, x₁³, of coefficients.
+
+def takes_blocks(c: Tensor, impl: Implementation | None = None) -> bool:
+    """Whether these coefficients are summed a block of the vocabulary at a time: float32, on a CPU."""
+    plain = type(c) is Tensor and c.dtype == torch.float32 and c.device.type == "cpu" and not is_differentiating()
+    return plain and c.shape[0] <= _KERNEL_ORDER + 1 and chosen(impl) != "reference"
+
+
+def head_derivatives(c_nTD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor | None:
+    """`token_derivatives` of c_nTD Wᵀ with logits of one block at a time; None where it has to be done another way."""
+    about_nT1 = (c_nTD.double() * weight_VD[targets_T].double()).sum(-1, keepdim=True)
+
+    def logits(rows: slice, columns: slice) -> Tensor:
+        c_ntD = c_nTD[:, rows]
+        return (c_ntD.reshape(-1, c_ntD.shape[2]) @ weight_VD[columns].T).reshape(*c_ntD.shape[:2], -1)
+
+    return _in_blocks(logits, weight_VD.shape[0], targets_T, about_nT1)
+
+
+def _in_blocks(
+    logits: Callable[[slice, slice], Tensor], vocabulary: int, targets_T: Tensor, about_nT1: Tensor
+) -> Tensor | None:
+    """The same from float32 logits [n, t, b] of some tokens and entries, side by side on all cores.
+
+    Sums and their terms are float64 and seen from the reference y, whose coefficients are `about_nT1`: what cancels in
+    them is far below the rounding of float32 logits. None where a logit lies so far above the reference's that weights
+    overflow, or is not finite.
     """
-    n = c_ntV.shape[0]
-    y_nt1 = targets_t[None, :, None].expand(n, -1, 1)
-    d_nt1 = likeliest_t[None, :, None].expand(n, -1, 1)
-    gap_nt = (c_ntV.gather(2, y_nt1).double() - c_ntV.gather(2, d_nt1).double())[:, :, 0]
+    chunks, parts = list(blocks(targets_T.shape[0], _TOKENS)), list(blocks(vocabulary, _ENTRIES))
+    found = in_parallel(
+        [partial(_sums_of, logits, rows, part, targets_T, about_nT1) for rows in chunks for part in parts]
+    )
+    of_chunks = [torch.stack(found[k : k + len(parts)]).sum(0) for k in range(0, len(found), len(parts))]
+    out = _from_sums(torch.zeros_like(about_nT1[:, :, 0]), torch.cat(of_chunks, 1))
+    return out if bool(out.isfinite().all()) else None
+
+
+def _sums_of(
+    logits: Callable[[slice, slice], Tensor], rows: slice, part: slice, targets_T: Tensor, about_nT1: Tensor
+) -> Tensor:
+    """The sums of `_from_sums` for some tokens over a part of the vocabulary."""
+    targets_t, about_nt1, orders = targets_T[rows], about_nT1[:, rows], about_nT1.shape[0] - 1
+    sums_7t = torch.zeros(7, targets_t.shape[0], dtype=torch.float64)
+    for start in range(part.start, part.stop, _BLOCK):
+        columns = slice(start, min(start + _BLOCK, part.stop))
+        x_ntb = logits(rows, columns) - about_nt1
+        w_tb = x_ntb[0].exp_()
+        here = ((targets_t >= columns.start) & (targets_t < columns.stop)).nonzero()[:, 0]
+        w_tb[here, targets_t[here] - start] = 0.0
+        sums_7t[0] += w_tb.sum(-1)
+        weighed = w_tb * x_ntb[1:]
+        sums_7t[1 : 1 + orders] += weighed.sum(-1)
+        if orders >= 2:
+            products = weighed[0] * x_ntb[1:3]
+            sums_7t[4:6] += products.sum(-1)
+            if orders >= 3:
+                sums_7t[6] += products[0].mul_(x_ntb[1]).sum(-1)
+    return sums_7t
+
+
+def _from_sums(gap_nt: Tensor, sums_7t: Tensor) -> Tensor:
+    """The same from sums over the vocabulary, everything seen from one entry d, the likeliest or the reference itself.
+
+    With weights e^{z_a − z_d} and x_k = z_k − z_k,d: Σ_{a≠d} 1, then Σ x₁, x₂, x₃, x₁², x₁x₂, x₁³, of coefficients; and
+    by how much those of the reference are above those of d.
+    """
+    n = gap_nt.shape[0]
     out = [gap_nt[0] - torch.log1p(sums_7t[0])]
     m1, m2, m3, m11, m12, m111 = sums_7t[1:] / (1.0 + sums_7t[0])
     if n >= 2:

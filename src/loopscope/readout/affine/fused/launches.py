@@ -38,7 +38,7 @@ class Tiles(NamedTuple):
 
 
 DEFAULT = Tiles()
-_MERGED = 16, 1
+_MERGED = 8, 1
 """Tokens and warps of a program that merges."""
 
 _AGAIN = 768
