@@ -145,12 +145,16 @@ def sweep_kernel(
             found, top0, top1, highest, lowest, c0, c1, alpha, log2e,
             COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS,
         )  # fmt: skip
-        # Even columns, then odd ones, each in two parts: few weights exist at a time, and the code stays short.
+        # Even columns, then odd ones, each in four parts: few weights exist at a time, and the code stays short.
         for _ in range(rounds):
             p0, q0 = _halves(a0)
             p1, q1 = _halves(a1)
-            found = added(found, p0, p1, alpha, log2e, COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS)
-            found = added(found, q0, q1, alpha, log2e, COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS)
+            found = _added_in_halves(
+                found, p0, p1, alpha, log2e, COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS
+            )
+            found = _added_in_halves(
+                found, q0, q1, alpha, log2e, COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS
+            )
             a0 = b0
             a1 = b1
 
@@ -199,6 +203,30 @@ def _whole(found: Value, SLOT: constexpr, y0: Value, y1: Value) -> Value:
         return found[SLOT] - (y1 - y0)
     else:
         return found[SLOT]
+
+
+@jit
+def _added_in_halves(
+    found: Value,
+    z0: Value,
+    z1: Value,
+    alpha: Value,
+    log2e: Value,
+    COUNT: constexpr,
+    MASSES: constexpr,
+    MASS: constexpr,
+    PLACES: constexpr,
+    STRIDE: constexpr,
+    SLOTS: constexpr,
+    ORDER: constexpr,
+    HAS_OWN: constexpr,
+    ENDS: constexpr,
+) -> Value:
+    """`added` of the first registers of every thread, then of the others: with more at a time some go to memory."""
+    p0, q0 = _halves(z0)
+    p1, q1 = _halves(z1)
+    found = added(found, p0, p1, alpha, log2e, COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS)
+    return added(found, q0, q1, alpha, log2e, COUNT, MASSES, MASS, PLACES, STRIDE, SLOTS, ORDER, HAS_OWN, ENDS)
 
 
 @jit
