@@ -50,7 +50,7 @@ def main() -> None:
         axes.plot([ours], [height], marker="o", markersize=9, color=OURS, zorder=4)
         axes.annotate(
             f"{floor_name}\n{floor:.2g} ms",
-            (floor, height),
+            (min(floor, ours), height),
             xytext=(-8, 0),
             textcoords="offset points",
             ha="right",
