@@ -115,8 +115,8 @@ def measure(
         trace: store a row for every reference position after every loop from 1 to the deepest: what a policy may see.
         lens: with it, store the so many likeliest tokens in these rows and the rank of the reference; implies `trace`.
         scales_to: measure steps longer than the proposed one, at scales up to this, such as 2.
-        every_scale: evaluate φ at every scale of the grid through any readout; by default it is interpolated between
-            the five scales of its derivatives where that is as good. An affine readout evaluates it anyway.
+        every_scale: evaluate φ through a nonlinear readout at every scale of the grid; by default it is interpolated
+            between the five scales of its derivatives where that is as good. An affine readout tells all at once.
         renormalise: measure every update along the renormalised path, too, on which states keep their norm.
         reference: "given", or "own": the model's own greedy answer (or option) at its trained depth, without labels.
         trajectories: scales; store the utilities that follow if an update is taken at such a scale, and if every later

@@ -193,6 +193,7 @@ def _in_blocks(
     return out if bool(out.isfinite().all()) else None
 
 
+@torch.no_grad()  # threads have settings of their own
 def _sums_of(
     logits: Callable[[slice, slice], Tensor], rows: slice, part: slice, targets_T: Tensor, about_nT1: Tensor
 ) -> Tensor:

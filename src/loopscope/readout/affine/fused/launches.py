@@ -194,11 +194,11 @@ def merged(
     listed = Listed.of(sums.shape[2], sums.device)
     out = _merged(sums, labels, growth, own, wanted, listed)
     every = Wanted(Nodes.every(EvenScales(wanted.scales, ()), 0), wanted.scales, ends=False)
-    tiles = tiles._replace(entries=_AGAIN)
+    splits = -(-head.weight_VD.shape[0] // _AGAIN)  # whatever a round's tokens are
     for places in listed.rounds:
         found = gathered(listed, places, head.h_TD, head.h_plus_TD, targets_T, labels)
         some = FusedHead(found.h_RD, found.h_plus_RD, head.weight_VD, head.bias_V)
-        sums = swept(some, found.targets_R, found.labels, growth, own, every, tiles, None, listed, places.start)
+        sums = swept(some, found.targets_R, found.labels, growth, own, every, tiles, splits, listed, places.start)
         gains = _merged(sums, found.labels, growth, own, every, listed, places.start)[: wanted.scales]
         put_back(listed, places, gains, out[: wanted.scales])
     return out

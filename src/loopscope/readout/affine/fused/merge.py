@@ -65,7 +65,8 @@ INITIAL, DIVERGENCE, REVERSE, ENTROPY0, ENTROPY1, CHANGE, SPREAD, OWN, AGAIN = c
 class Results(NamedTuple):
     """Where the results of a token are: K gains, then gain and derivatives of each place, then those of `Extra`.
 
-    All are NaN where the mass at some scale is below 1e-9: entries that underflowed at an end might count there.
+    All are NaN where the mass at some scale is below 1e-9 or no number: entries that underflowed at an end might count
+    there. Of a token that is swept again only the gains are, if that happens at a scale that was not summed at first.
     """
 
     scales: int
@@ -197,6 +198,8 @@ def merge_kernel(
     if HAS_OWN:
         own_mass = tl.where(live, own_mass, 1.0)
         least = tl.minimum(least, own_mass)
+    # A weight that underflowed, times a ratio that overflowed, is no number, which a minimum passes over.
+    known = (least > 1.0e-9) & (tl.sum(tl.where(wanted, mass, 0.0), 1) < 1.0e30)
     grid = tl.arange(0, BLOCK_G)
     stored = live[:, None] & (grid < GRID)[None, :]
     unsure = live & (live == 0)
@@ -211,10 +214,10 @@ def merge_kernel(
             COUNT, MASS, GRID, PLACES, ORDER, BLOCK_T, BLOCK_G,
         )  # fmt: skip
         alpha = grid.to(tl.float64) / (GRID - 1)
-        unsure = unsure & (least > 1.0e-9)
+        unsure = unsure & known
         place = tl.atomic_add(limit + tl.zeros([BLOCK_T], dtype=tl.int32), 1, mask=unsure)
         tl.store(again + place, rows, mask=unsure)
-    poison = tl.where(least > 1.0e-9, 0.0, float("nan"))
+    poison = tl.where(known, 0.0, float("nan"))
     initial = poison - (log0 + lead0)
     gains = log0[:, None] - tl.log(tl.where(stored, mass, 1.0))
     gains -= alpha[None, :] * (lead1 - lead0)[:, None]

@@ -147,7 +147,7 @@ class FusedPath:
 
     def completed(self, found: TokenSurvey, again: Callable[[Tensor], Survey]) -> TokenSurvey:
         """The same with those; `again` surveys some tokens another way."""
-        lost = self._lost(found.initial_T)
+        lost = self._lost(found.initial_T + found.gains_TK[:, 0])
         if lost is None:
             return found
         other = again(lost)
