@@ -20,9 +20,9 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What Python compiles is kept, whatever the machine's setting: tests start many processes, and pip need not compile all.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test lint types imports docs pytest test-slow test-gpu architecture notebooks bench mutation release-check clean
+.PHONY: help setup demo test lint size types imports docs pytest test-slow test-gpu notebooks bench mutation release-check clean
 help:
-	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | types | imports | docs | pytest | test-slow | test-gpu | architecture | notebooks | bench | mutation | release-check | clean"
+	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | size | types | imports | docs | pytest | test-slow | test-gpu | notebooks | bench | mutation | release-check | clean"
 
 setup: $(STAMP)
 $(STAMP): pyproject.toml constraints/pins.txt constraints/torch.txt
@@ -37,12 +37,14 @@ demo: setup
 	$(BIN)/loopscope demo
 
 # What takes one core a minute runs beside the tests.
-test: lint
+test: lint size
 	$(MAKE) --no-print-directory --jobs 2 pytest types imports docs
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+size: setup
+	$(BIN)/python benchmarks/size.py
 types: setup
 	$(BIN)/mypy
 imports: setup
@@ -59,16 +61,12 @@ test-slow: setup
 test-gpu:
 	$(PYTHON) -m pytest -m gpu -p no:cacheprovider $$(grep -rl --include='test_*.py' 'mark\.gpu' tests)
 
-architecture: setup
-	$(BIN)/python docs/figures/architecture.py --write
-
 # Executes docs/notebooks again and stores the outputs.
 notebooks: setup
 	$(BIN)/python docs/notebooks/renew.py
 
 bench: setup
-	$(BIN)/loopscope bench $(BENCH_FLAGS)
-	$(BIN)/loopscope bench --rows loops,mathematics,bootstrap,studies
+	$(BIN)/python benchmarks/run.py $(BENCH_FLAGS)
 
 mutation: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS) --editable '.[dev,mutation]'

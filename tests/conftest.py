@@ -20,7 +20,6 @@ settings.load_profile("loopscope")
 
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST = (
-    "test_documents.py",
     "measuring/test_endings.py",
     "corpus/test_corpus.py",
     "report/browser/test_access.py",
@@ -29,25 +28,15 @@ LONGEST = (
     "studies/figures/test_figures.py",
     "measuring/test_ray_engine.py",
     "store/test_damage.py",
-    "test_notebooks.py",
-    "toys/test_embedded.py",
-    "readout/affine/fused/test_interpreted.py",
-    "readout/affine/fp64_kernels/test_interpreted.py",
+    "research/test_embedded.py",
     "measuring/test_memory.py",
-    "models/layers/kernels/test_interpreted.py",
     "measuring/kernels/test_interpreted.py",
-    "bench/test_benchmark.py",
     "measuring/test_objects.py",
-    "report/browser/test_large.py",
     "measuring/test_seven_tasks.py",
     "report/browser/test_addresses.py",
-    "toys/test_train_toy.py",
     "readout/certified/test_enclosures.py",
-    "toys/test_training_ways.py",
-    "bench/test_whole_pass.py",
-    "readout/general/taylor/kernels/test_interpreted.py",
-    "bench/test_monitor_cost.py",
-    "toys/test_watching.py",
+    "research/test_experiments.py",
+    "readout/general/kernels/test_interpreted.py",
     "test_readme.py",
 )
 """Files of more than ten seconds, the longest first."""

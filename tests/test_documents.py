@@ -43,13 +43,9 @@ ONLY_READ = {
     r"--engine ray": "starts a cluster; tests/measuring/test_ray_engine.py measures with it",
     r"loopscope demo": "takes a minute; tests/cli/test_demo.py runs it",
     r"loopscope reproduce": "needs the benchmarks and takes minutes; tests/reproduction runs all of it",
-    r"loopscope bench": "takes minutes; tests/bench runs it at small sizes",
-    r"loopscope convert": "needs the hub; tests/models/checkpoint/test_convert.py converts from one",
-    r"--model \./parcae-140m": "needs what convert would have written",
     r"--apply-chat-template": "the embedded models have no chat template; tests/tasks/test_prompting.py",
     r"lm_eval:": "needs that program's data; tests/tasks/test_lm_eval_requests.py",
     r"--revision step": "needs the hub; tests/models/test_load.py measures revisions from one",
-    r"loopscope train-toy": "takes minutes and a GPU; tests/toys trains for seconds",
 }
 OTHER_PROGRAMS = {
     "make": "its targets are looked up",
@@ -117,6 +113,7 @@ def is_shell(block: Block) -> bool:
     return block.language == "sh" and re.search(first, block.text, re.M) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_document(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -190,8 +187,9 @@ def look_up(program: str, arguments: list[str], where: str) -> None:
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
         assert set(arguments) <= set(targets), where
     elif program == "python" and arguments[:2] != ["-m", "venv"]:
-        named = arguments[1].replace(".", "/") + "/__main__.py" if arguments[0] == "-m" else arguments[0]
-        assert (ROOT / named).exists() or (ROOT / "src" / named).exists(), f"{where}: there is no {named}"
+        module = arguments[1].replace(".", "/") if arguments[0] == "-m" else ""
+        named = [f"{module}.py", f"{module}/__main__.py"] if module else [arguments[0]]
+        assert any((ROOT / place / name).exists() for place in ("", "src") for name in named), f"{where}: {arguments}"
 
 
 def run_sql(text: str) -> None:
@@ -220,7 +218,12 @@ def test_prose_names_commands_and_flags_that_exist() -> None:
     group = _group()
     params = [param for command in group.commands.values() for param in command.params]
     known = {option for param in params for option in (*param.opts, *param.secondary_opts)}
-    scripts = [*ROOT.glob("docs/figures/*.py"), *ROOT.glob("examples/*.py")]
+    scripts = [
+        *ROOT.glob("docs/figures/*.py"),
+        *ROOT.glob("examples/*.py"),
+        *ROOT.glob("research/*/*.py"),
+        *ROOT.glob("benchmarks/*.py"),
+    ]
     known |= {flag for script in scripts for flag in re.findall(r'"(--[a-z-]+)"', script.read_text(encoding="utf-8"))}
     for document in DOCUMENTS:
         # Without fenced blocks: they are run or read above.

@@ -33,6 +33,7 @@ def outputs(notebook: Any) -> list[list[tuple[str, list[str]]]]:
     return [[(each["output_type"], sorted(each.get("data", {}))) for each in cell["outputs"]] for cell in code]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
     """Numbers may differ from machine to machine; an error in a cell raises."""

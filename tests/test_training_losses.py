@@ -8,8 +8,6 @@ import pytest
 import torch
 
 import loopscope as ls
-from loopscope.toys.build import new_model
-from loopscope.toys.recipe import Recipe, ouro_config
 from loopscope.training_losses import (
     Geometry,
     fixed_point_loss,
@@ -134,7 +132,7 @@ def test_the_jacobian_penalty_is_the_mean_square_of_a_linear_step() -> None:
 
 
 def test_the_jacobian_penalty_has_the_gradient_of_differences() -> None:
-    model = new_model(Recipe("tiny", "ouro", ouro_config(16, 32, 1, 2, 4), minutes=1.0), 0).double()
+    model = ls.load_model("toy-ouro", dtype="float64", device="cpu").requires_grad_(True)
     batch = ls.Batch.from_rows([[5, 6, 7, 8], [9, 10]])
     walk = ls.Walk.of(model, batch).to(2)
     state = walk.state.detach()

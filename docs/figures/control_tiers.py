@@ -2,8 +2,8 @@
 
     python docs/figures/control_tiers.py MODEL… --task arithmetic --questions 12 --answers 8
 
-For every policy: mean loops; utility minus that of the trained depth, once with every token's keys and values at full
-depth and once with those that the policy leaves behind (the cache rule `latest`); and the share of right answers in
+For every policy: mean loops; utility minus that of the trained depth, once over a trace, where every token's keys and
+values are at full depth, and once with those that the policy leaves behind; and the share of right answers in
 generation. Questions are those of the test split. Thresholds are written here and were not chosen on these questions.
 Several models are pooled; 95% intervals resample questions, each with all its models.
 """
@@ -11,50 +11,70 @@ Several models are pooled; 95% intervals resample questions, each with all its m
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 
 import loopscope as ls
-from loopscope.control.answers import answered_tasks
+from loopscope.control.answers import SCORES
+from loopscope.control.offline import follow, score
 from loopscope.control.policy import Policy
 from loopscope.control.rerun import answer, rerun
-from loopscope.control.rules import KL, ArgmaxStability, Entropy, FixedDepth, LatentDifference, OuroGate, TopProbability
-from loopscope.control.scales import AnchoredSteps, FixedScale, Substeps
+from loopscope.control.rules import ThresholdRule, anchored_steps, exit_rule, fixed_depth, fixed_scale, substeps
+from loopscope.control.trace import Trace
 from loopscope.stats import Bootstrap, Clusters, Estimate
 
 
 def policies(trained: int) -> list[tuple[Policy, int]]:
     """The policies, and the most loops that each may take; the trained depth comes first."""
     within: list[Policy] = [
-        FixedDepth(trained),
-        FixedDepth(trained - 1),
-        TopProbability(0.9, earliest=2),
-        Entropy(0.3, earliest=2),
-        KL(0.05),
-        ArgmaxStability(1, earliest=2),
-        LatentDifference(0.25),
-        OuroGate(0.5, earliest=2),
-        FixedScale(0.75, first=trained),
-        Substeps(2),
-        AnchoredSteps(2),
+        fixed_depth(trained),
+        fixed_depth(trained - 1),
+        exit_rule("top-1 probability", 0.9, earliest=2),
+        exit_rule("entropy", 0.3, earliest=2),
+        exit_rule("KL", 0.05),
+        exit_rule("argmax stability", 1, earliest=2),
+        exit_rule("latent difference", 0.25),
+        exit_rule("Ouro gate", 0.5, earliest=2),
+        fixed_scale(0.75, first=trained),
+        substeps(2),
+        anchored_steps(2),
     ]
-    beyond: list[Policy] = [FixedDepth(trained + 1), FixedScale(0.25, first=trained + 1)]
+    beyond: list[Policy] = [fixed_depth(trained + 1), fixed_scale(0.25, first=trained + 1)]
     return [(policy, trained) for policy in within] + [(policy, trained + 1) for policy in beyond]
+
+
+def traced(model: ls.LoopedModel, task: str, questions: int) -> Trace:
+    """What the model would say after every loop."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = ls.measure(
+            model, f"{task}:test", limit=questions, transitions=[model.trained_depth],
+            depths=f"1-{model.trained_depth + 1}", trace=True, output=f"{folder}/run",
+        )  # fmt: skip
+        return Trace.of(run.trace.collect())
 
 
 def measured(model: ls.LoopedModel, task: str, questions: int, answers: int) -> pl.DataFrame:
     """One row per policy and question."""
     chosen = policies(model.trained_depth)
     loaded = ls.load_task(f"{task}:test", limit=questions)
-    few = ls.load_task(f"{task}:test", limit=answers) if answers and task in answered_tasks() else None
-    found = []
+    few = ls.load_task(f"{task}:test", limit=answers) if answers and task in SCORES else None
+    found, trace = [], traced(model, task, questions)
     for loops in sorted({cap for _, cap in chosen}):
         own = [policy for policy, cap in chosen if cap == loops]
         latest = rerun(model, loaded, own, loops=loops)
-        full = rerun(model, loaded, own, loops=loops, cache="full").select("policy", "row", full="utility")
-        frame = latest.join(full, on=["policy", "row"])
+        # Where nothing stops by a rule, all positions stop alike and the trace has nothing else to say.
+        full = pl.concat(
+            [
+                pl.DataFrame({"full": score(follow(policy, trace, last=loops), trace).utility_Q})
+                if isinstance(policy, ThresholdRule)
+                else latest.filter(pl.col("policy") == policy.name).select(full="utility")
+                for policy in sorted(own, key=lambda policy: policy.name)
+            ]
+        )
+        frame = pl.concat([latest, full], how="horizontal")
         if few is not None:
             longest = max(len(example.sequences[0].positions) for example in few.encode(_tokenizer(model)))
             right = answer(model, few, own, loops=loops, max_new_tokens=longest + 8)

@@ -1,4 +1,4 @@
-"""The pictures of docs/report.md: `python docs/figures/report_pictures.py RUNS [NAME…]`.
+"""The pictures of docs/report.md: `python -m docs.figures.report_pictures RUNS [NAME…]`.
 
 Measures the embedded models into the folder RUNS (what is there already is kept), writes the pages beside the runs and
 photographs their views with Chromium (`apt-get install chromium`, `pip install playwright pillow`) into docs/images.
@@ -54,8 +54,6 @@ class Picture:
 PICTURES = {
     "report-overview": Picture("report", "#/overview"),
     "report-two": Picture("two", "#/overview", height=1500, dark=True),
-    "report-runs": Picture("two", "#/runs", height=1240),
-    "report-runs-narrow": Picture("two", "#/runs", width=390, height=844, dark=True),
     "report-training": Picture("training", "#/training", width=1280, height=1080),
     "report-training-narrow": Picture("training", "#/training", width=390, height=844, dark=True),
     "report-questions": Picture("report", "#/questions?run=stories"),
@@ -84,15 +82,15 @@ def trained(folder: Path) -> None:
     """A small Ouro with the loss at its third loop, trained for 640 steps on a CPU, and its checkpoints measured."""
     import dataclasses
 
-    from loopscope.toys.recipe import RECIPES, Recipe, ouro_config
-    from loopscope.toys.train import Budget, train
+    from research.toys.recipe import RECIPES, Recipe, ouro_config
+    from research.toys.train import train
 
     small = folder / "small"
     if not (small / "checkpoints" / f"step-{STEPS[-1]}").exists():
         mixture = dataclasses.replace(RECIPES["toy-ouro"].mixture, batch_tokens=2048)
         sizes = ouro_config(64, 128, 2, 2, 3)
         recipe = Recipe("small-ouro", "ouro", sizes, 1, mixture, depth_weights=(0.0, 0.0, 1.0), warmup_steps=10)
-        train(recipe, small, Budget(steps=STEPS[-1]), device="cpu", workers=0, compiled=False, save_every=STEPS[0])
+        train(recipe, small, steps=STEPS[-1], device="cpu", save_every=STEPS[0])
     models = ",".join(str(small / "checkpoints" / f"step-{step}") for step in STEPS)
     command = ["loopscope", "measure", "--model", models, *TRAINING.split(), "--device", "cpu"]
     subprocess.run([*command, "--output", str(folder / "training")], check=True)

@@ -19,7 +19,7 @@ from loopscope._version import __version__
 from loopscope.errors import LoopscopeError
 
 if TYPE_CHECKING:
-    from loopscope.api import certify, measure, measure_series, plan
+    from loopscope.api import measure, plan
     from loopscope.control.generating import generate
     from loopscope.control_runs import control
     from loopscope.measuring.lm_eval_scores import lm_eval_scores
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
         option_path,
     )
     from loopscope.run import Run
-    from loopscope.run_series import RunSeries
     from loopscope.studies.run_diff import diff
     from loopscope.tasks import Task, load_task
 
 _HOMES = {
-    "api": ("certify", "measure", "measure_series", "plan"),
+    "api": ("measure", "plan"),
     "control.generating": ("generate",),
     "control_runs": ("control",),
     "measuring.lm_eval_scores": ("lm_eval_scores",),
@@ -60,7 +59,6 @@ _HOMES = {
         *("affine_path", "affine_path_from_states", "nonlinear_path", "nonlinear_path_from_states", "option_path"),
     ),
     "run": ("Run",),
-    "run_series": ("RunSeries",),
     "studies.run_diff": ("diff",),
     "tasks": ("Task", "load_task"),
 }
@@ -78,13 +76,11 @@ __all__ = [
     "Monitor",
     "Outcome",
     "Run",
-    "RunSeries",
     "Task",
     "Walk",
     "__version__",
     "affine_path",
     "affine_path_from_states",
-    "certify",
     "check",
     "classify",
     "control",
@@ -96,7 +92,6 @@ __all__ = [
     "load_tokenizer",
     "loop_layers",
     "measure",
-    "measure_series",
     "nonlinear_path",
     "nonlinear_path_from_states",
     "option_path",

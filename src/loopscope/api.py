@@ -1,21 +1,17 @@
-"""What a user calls: `measure` a model on tasks, `certify` a run; a `Run` has the paper's tables and figures."""
+"""What a user calls: `measure` a model on tasks; a `Run` has the paper's tables and figures."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from loopscope.errors import LoopscopeError, choice, optional_text, setting, text, whole
-from loopscope.measuring.checkpoints import checkpoints
-from loopscope.measuring.cost_estimate import CostEstimate
-from loopscope.measuring.estimate import SECONDS, estimate
+from loopscope.errors import LoopscopeError, choice, setting, text, whole
+from loopscope.measuring.checkpoints import Checkpoint, checkpoints
+from loopscope.measuring.estimate import SECONDS, CostEstimate, estimate, together
 from loopscope.measuring.given_values import MOST_WORKERS, Numbers
-from loopscope.measuring.loaded_once import LoadedOnce
 from loopscope.measuring.measure_call import MeasureSettings, Tasks, Text, request_of, requests_of
 from loopscope.measuring.plan import Request
 from loopscope.measuring.progress import STYLES, Style
@@ -24,9 +20,8 @@ from loopscope.measuring.run import Notify, run_request
 from loopscope.measuring.settings import LongPolicy
 from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.run import Run
-from loopscope.run_series import RunSeries, measure_each
-from loopscope.store.column_types import Level
-from loopscope.store.run import StoredRun
+from loopscope.store.run import is_run
+from loopscope.store.schema import Level
 from loopscope.tasks.prompting import FEWSHOT_SEED
 
 if TYPE_CHECKING:
@@ -40,7 +35,7 @@ def measure(  # type: ignore[overload-overlap]  # text is a sequence of texts, t
     model: ModelSpec, tasks: Tasks, *, output: Text, **settings: Unpack[MeasureSettings]
 ) -> Run: ...
 @overload
-def measure(model: Sequence[Text], tasks: Tasks, *, output: Text, **settings: Unpack[MeasureSettings]) -> RunSeries: ...
+def measure(model: Sequence[Text], tasks: Tasks, *, output: Text, **settings: Unpack[MeasureSettings]) -> list[Run]: ...
 def measure(
     model: ModelSpec | Sequence[Text],
     tasks: Tasks,
@@ -56,12 +51,7 @@ def measure(
     trace: bool = False,
     lens: int | None = None,
     scales_to: float | None = None,
-    renormalise: bool = False,
     every_scale: bool = False,
-    reference: str = "given",
-    trajectories: Sequence[float] | float | str | None = None,
-    keep_states: int | None = None,
-    continue_from: Text | None = None,
     limit: int | str | Mapping[str, int] | None = None,
     ids: Numbers | Mapping[str, Numbers] | None = None,
     protocol: str = DEFAULT,
@@ -93,14 +83,14 @@ def measure(
     progress_style: Style = "auto",
     command_line: Sequence[str] = (),
     notify: Notify | None = None,
-) -> Run | RunSeries:
+) -> Run | list[Run]:
     """Measure tasks with a looped model and return the finished run; the same call resumes an interrupted one.
 
     Args:
         model: a specification of `load_model`, such as "toy-ouro", "ByteDance/Ouro-1.4B" or "mine.py:build"; a model
             in memory (a `LoopedModule`, or what `wrap` or `loop_layers` made); or a function that makes one. A list of
-            specifications or a pattern of folders, "runs/ckpt/step-*", measures each and returns a `RunSeries`, as
-            several revisions do: `measure_series` says so to a type checker, which cannot tell a pattern from a name.
+            specifications or a pattern of folders, "runs/ckpt/step-*", measures each and returns the list of runs, as
+            several revisions do. For a type checker put a pattern into a list.
         tasks: specifications of `load_task`, such as "gsm8k:test" or "mine=data/my.jsonl", tasks made with `Task`, data
             sets of Hugging Face: one, or a list of them.
         output: the run directory; of several models, the folder of their run directories.
@@ -117,13 +107,6 @@ def measure(
         scales_to: measure steps longer than the proposed one, at scales up to this, such as 2.
         every_scale: evaluate φ through a nonlinear readout at every scale of the grid; by default it is interpolated
             between the five scales of its derivatives where that is as good. An affine readout tells all at once.
-        renormalise: measure every update along the renormalised path, too, on which states keep their norm.
-        reference: "given", or "own": the model's own greedy answer (or option) at its trained depth, without labels.
-        trajectories: scales; store the utilities that follow if an update is taken at such a scale, and if every later
-            one is, too, for each of `transitions` and from the first loop on.
-        keep_states: a depth; store the recurrent states there, from which another pass can go on.
-        continue_from: a finished run of the same weights, questions, batches and dtype that kept its states: go on from
-            there, bit for bit as if the whole way had been walked.
         limit: the most rows of each task, or of some tasks by name.
         ids: these source rows of each task only, or of some tasks by name.
         protocol: "loopscope", or "paper": whatever is left out here is as in the paper (`measuring.protocols`).
@@ -178,29 +161,7 @@ def measure(
     found = checkpoints(model, revision, training_step)
     if found is None:
         return _measured(call, request_of(call), text("output", output))
-    folder, one = Path(text("output", output)), partial(_measured, call)
-    return measure_each(found, partial(requests_of, call, found), folder, one, notify)
-
-
-def measure_series(
-    models: Text | Sequence[Text], tasks: Tasks, *, output: Text, **settings: Unpack[MeasureSettings]
-) -> RunSeries:
-    """Measure the same tasks with several models, such as the checkpoints of a training; the same call resumes.
-
-    Every model gets a run directory of its own in `output`, named as its folder or its revision. Tasks are read and
-    encoded once. What `measure` does with a list or a pattern.
-
-    Args:
-        models: specifications, or a pattern of folders, "runs/ckpt/step-*", which come in the order of their steps.
-        tasks: as in `measure`.
-        output: the folder of the run directories.
-        settings: as in `measure`.
-
-    Raises:
-        LoopscopeError: one line for whatever is wrong; what was measured before stays.
-    """
-    listed = [models] if isinstance(models, str | os.PathLike) else list(models)
-    return measure(listed, tasks, output=output, **settings)
+    return _measured_each(call, found, Path(text("output", output)))
 
 
 def _measured(call: SimpleNamespace, request: Request, directory: str) -> Run:
@@ -209,79 +170,55 @@ def _measured(call: SimpleNamespace, request: Request, directory: str) -> Run:
         return Run(run_request(request, directory, *rest))
 
 
+def _measured_each(call: SimpleNamespace, found: Sequence[Checkpoint], folder: Path) -> list[Run]:
+    """Several models one after the other, each into a directory of its own."""
+    if is_run(folder):
+        raise LoopscopeError(
+            f"{folder} is a run directory, and {len(found)} models need a folder of runs: choose another"
+            f" {setting('output')}"
+        )
+    runs = []
+    for number, (each, request) in enumerate(zip(found, requests_of(call, found), strict=True), 1):
+        if call.notify is not None:
+            call.notify(f"model {number} of {len(found)}: {each.spec}")
+        try:
+            runs.append(_measured(call, request, str(folder / each.name)))
+        except LoopscopeError as error:
+            raise LoopscopeError(f"{each.name} ({number} of {len(found)}): {error}") from error
+    return runs
+
+
 def plan(
     model: ModelSpec | Sequence[Text],
     tasks: Tasks,
     *,
     output: Text = "",
     seconds: float = SECONDS,
-    once: LoadedOnce | None = None,
     **settings: Unpack[MeasureSettings],
 ) -> CostEstimate:
     """What `measure` with the same arguments would take on this machine: tokens, time, memory, disk.
 
-    The model is loaded and some batches are timed; nothing is written. What the estimate is worth is measured on the
-    way: each timed batch is predicted from the others. Of several models it is the sum.
+    The model is loaded and some batches are timed; nothing is written. Of several models it is the sum.
 
     Args:
         model: as in `measure`.
         tasks: as in `measure`.
         output: as in `measure`, to which nothing is written.
         seconds: how long batches are timed, of all models together.
-        once: where plans one after the other keep what they have in common: the model, encodings.
         settings: as in `measure`; those that change no batch (engine, progress_style) may be left out.
 
     Raises:
         LoopscopeError: one line for whatever `measure` would refuse.
     """
     if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-        raise LoopscopeError(f"{setting('seconds', seconds)} is no time: give a number of seconds above 0")
+        raise LoopscopeError(f"{setting('seconds', seconds)} is not a time: give a number of seconds above 0")
     bound = signature(measure).bind(model, tasks, output=output, **settings)
     bound.apply_defaults()
     call = SimpleNamespace(**bound.arguments)
     found = checkpoints(call.model, call.revision, call.training_step)
     if found is not None:
         requests = requests_of(call, found)
-        return CostEstimate.together([estimate(request, seconds / len(requests)) for request in requests])
+        return together([estimate(request, seconds / len(requests)) for request in requests])
     request = request_of(call)
     with borrowed(request.model.given):
-        return estimate(request, seconds, once)
-
-
-def certify(
-    run: StoredRun | Text,
-    *,
-    data_dir: Text | None = None,
-    device: str | None = None,
-    model: Text | None = None,
-    progress_style: Style = "none",
-    notify: Notify | None = None,
-) -> Run:
-    """Certify the updates of a run that was measured without `certify=True`, and return it with its certificates.
-
-    Its states are computed again from the same weights and data; the certificates lie in the run's folder `certified`.
-
-    Args:
-        run: the run, or its directory.
-        data_dir: where the benchmarks are; left out, where they were.
-        device: where to measure; left out, where the run was measured.
-        model: where the model is; left out, where it was.
-        progress_style: "auto", "bar", "plain" or "none".
-        notify: called with one line for whatever a user should know.
-
-    Raises:
-        LoopscopeError: one line for whatever is wrong; what was certified before stays.
-    """
-    from loopscope.measuring.certified_run import certify_run
-
-    choice("progress_style", progress_style, STYLES)
-    opened = run if isinstance(run, StoredRun) else StoredRun(run)
-    certify_run(
-        opened,
-        data_dir=optional_text("data_dir", data_dir),
-        device=optional_text("device", device),
-        model=optional_text("model", model),
-        progress_style=progress_style,
-        notify=notify,
-    )
-    return Run(opened.path)
+        return estimate(request, seconds)

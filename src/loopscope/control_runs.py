@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscope.control.cost import Costs, known_costs
+from loopscope.control.comparison import Comparison, update_of
+from loopscope.control.offline import Costs, known_costs
 from loopscope.control.policy import Policy
-from loopscope.errors import LoopscopeError, choice, setting, shown, whole
+from loopscope.control.rules import anchored_steps, fixed_scale, substeps
+from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, whole
+from loopscope.measuring.given_values import task_list
+from loopscope.measuring.rerun import Named
+from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.records import Records
 from loopscope.studies.registry import Source, open_records, studies_extra
-from loopscope.studies.tables.control import ControlRow, Given
+from loopscope.studies.result import MODEL, TASK, Panel, Row, TableResult, column, fixed, label, percent
+from loopscope.studies.tables.control import ControlRow, Given, Prepare, compared
 from loopscope.studies.tables.control import control as control_table
 
 if TYPE_CHECKING:
-    from loopscope.control.cache_rules import CacheRule
-    from loopscope.control.generating import PromptRule
-    from loopscope.control.heads import ExitHead, ScaleHead
-    from loopscope.control.tiers import Tier
-    from loopscope.stats import Bootstrap
+    import polars as pl
+
+    from loopscope.control.rerun import Tier
+    from loopscope.measuring.measure_call import Tasks
+    from loopscope.models.in_memory import ModelSpec
     from loopscope.store import StoredRun
     from loopscope.studies.figures.style import FigureResult
-    from loopscope.studies.result import TableResult
     from loopscope.studies.traces import TracePair
 
 DEEPEST = 1_000_000
@@ -66,8 +70,9 @@ def control(
     outside_cost: float | None = None,
     bootstrap: Bootstrap | None = None,
     tier: Tier = "offline",
-    cache: CacheRule = "latest",
-    prompt: PromptRule = "policy",
+    model: ModelSpec | None = None,
+    tasks: Tasks = (),
+    template: str | os.PathLike[str] | None = None,
 ) -> Control:
     """Compare exit rules and scales at equal cost on runs that were measured with `trace=True`.
 
@@ -86,16 +91,15 @@ def control(
         bootstrap: resamples, seed and level.
         tier: "offline" follows policies over the trace; "rerun" has the fitted policies act on the model,
             teacher-forced; "generate" has them write answers, which are scored. Both load model and questions again.
-        cache: what later tokens read of one that stopped: "latest", "held" or "full"; in generation also "shared".
-        prompt: "policy", or "full" where prompts take every loop.
+        model: the runs' model, where it is code, is in memory or has moved: costs, heads and acting need it.
+        tasks: the runs' tasks in files, which are followed only where they are named; heads and acting need them.
+        template: the runs' template file, likewise.
 
     Raises:
         LoopscopeError: there is no trace, or a policy cannot be followed over one.
     """
     floor = whole("floor", floor, 1, DEEPEST)
     choice("tier", tier, ("offline", "rerun", "generate"))
-    choice("cache", cache, ("latest", "shared", "held", "full"))
-    choice("prompt", prompt, ("policy", "full"))
     if tier != "offline" and floor > 1:
         raise LoopscopeError(f"{setting('floor', floor)} is for {setting('tier', 'offline')}: leave one of them out")
     for name, value in (("target_cost", target_cost), ("check_cost", check_cost), ("outside_cost", outside_cost)):
@@ -105,28 +109,22 @@ def control(
         raise LoopscopeError(f"{setting('policies', policies)}: give a list of policies")
     own = tuple(_policy(given) for given in policies)
     records = open_records(runs)
+    named = Named(model, task_list(tasks) if tasks else (), optional_text("template", template))
 
     def prepare(pair: TracePair) -> Given:
-        counted = _counted(pair.sources[1][0])
-        costs = Costs(
-            counted.outside if outside_cost is None else outside_cost,
-            counted.check if check_cost is None else check_cost,
-        )
+        costs = _costs(pair.sources[1][0], named, outside_cost, check_cost)
         learned = [policy for policy in own if _is_head(policy)]
-        if heads is not None:
-            learned += _heads(Path(heads), pair)
         plain = tuple(policy for policy in own if not _is_head(policy))
-        if not learned:
+        if heads is None and not learned:
             return Given(pair, costs, plain)
-        return Given(_annotated(pair, learned), costs, (*plain, *learned))
+        pair, learned = _learned(pair, learned, heads, named)
+        return Given(pair, costs, (*plain, *learned))
 
     table: TableResult[Any]
     if tier == "offline":
         table = control_table(records, bootstrap, prepare=prepare, target=target_cost, floor=floor)
     else:
-        from loopscope.control_tiers import acted_table
-
-        table = acted_table(records, tier, bootstrap, prepare=prepare, target=target_cost, cache=cache, prompt=prompt)
+        table = _acted_table(records, tier, bootstrap, prepare=prepare, target=target_cost, named=named)
     if not table.rows:
         raise LoopscopeError(f"control: {table.notes[-1]}")
     return Control(table, records)
@@ -155,67 +153,162 @@ def _is_head(policy: Policy) -> bool:
     return bool({"exit_head", "scale_head"} & set(policy.signals))
 
 
-def _counted(run: StoredRun) -> Costs:
-    """The costs of a run's model: known ones, or counted where the model can be loaded; else free."""
-    known = known_costs(run.manifest.model.name)
-    if known is not None:
-        return known
-    from loopscope.control.run_states import costs_of_run
+def _costs(run: StoredRun, named: Named, outside: float | None, check: float | None) -> Costs:
+    """The costs that the user gives; the others are known of published models, and counted in any other.
 
-    try:
-        return costs_of_run(run)
-    except LoopscopeError:
-        return Costs()
+    Raises:
+        LoopscopeError: they can be neither.
+    """
+    if outside is not None and check is not None:
+        return Costs(outside, check)
+    counted = known_costs(run.manifest.model.name)
+    if counted is None:
+        from loopscope.control.rerun import costs_of_run
+
+        try:
+            counted = costs_of_run(run, named)
+        except LoopscopeError as error:
+            given = f"{setting('outside_cost', 0.1)} and {setting('check_cost', 0.1)}"
+            raise LoopscopeError(f"the costs of {run.path} cannot be counted: {error}; or give {given}") from None
+    return Costs(counted.outside if outside is None else outside, counted.check if check is None else check)
 
 
-def _heads(folder: Path, pair: TracePair) -> list[Any]:
-    from loopscope.control.heads import load_head, save_head
+def _learned(
+    pair: TracePair, given: list[Any], folder: str | os.PathLike[str] | None, named: Named
+) -> tuple[TracePair, list[Any]]:
+    """The traces with the numbers of heads in columns of their own, and the heads, trained where there are none."""
+    from loopscope.control.heads import annotate, gathered_of, load_head, save_head
     from loopscope.control.train import train_exit_head, train_scale_head
-
-    stem = f"{pair.condition.model.rsplit('/', 1)[-1]}-{pair.condition.task}"
-    found = sorted(folder.glob(f"{stem}-*.safetensors"))
-    if found:
-        return [load_head(path) for path in found]
-    gathered, depth = _gathered(pair, train=True), _update(pair)
-    made: list[ExitHead | ScaleHead] = [train_exit_head(gathered, first=1)]
-    save_head(made[0], folder / f"{stem}-exit.safetensors")
-    if depth is not None:
-        made.append(train_scale_head(gathered, depth))
-        save_head(made[1], folder / f"{stem}-scale.safetensors")
-    return list(made)
-
-
-def _update(pair: TracePair) -> int | None:
-    depths = range(2, min(pair.train.loops, pair.test.loops) + 1)
-    known = [depth for depth in depths if pair.train.has_scales(depth) and pair.test.has_scales(depth)]
-    wanted = (pair.trained_depth or 0) + 1
-    return wanted if wanted in known else known[0] if known else None
-
-
-def _gathered(pair: TracePair, *, train: bool) -> Any:
-    from loopscope.control.run_states import gathered_of
 
     if pair.note is not None:
         raise LoopscopeError("heads are trained on a train split: measure one with trace=True and give both runs")
-    run, condition = pair.sources[0 if train else 1]
-    trace = pair.train if train else pair.test
-    depth = _update(pair)
-    scales = () if depth is None else (depth,)
-    return _gather(run, condition.task, condition.split, trace.loops, scales, gathered_of)
+    train, test = (
+        gathered_of(run, named, condition.task, condition.split, trace)
+        for (run, condition), trace in zip(pair.sources, (pair.train, pair.test), strict=True)
+    )
+    if folder is not None:
+        stem = f"{pair.condition.model.rsplit('/', 1)[-1]}-{pair.condition.task}"
+        found = [load_head(path) for path in sorted(Path(folder).glob(f"{stem}-*.safetensors"))]
+        if not found:
+            found, depth = [train_exit_head(train)], update_of(pair.train, pair.test, (pair.trained_depth or 0) + 1)
+            if depth is not None:
+                found.append(train_scale_head(train, depth))
+            for head, kind in zip(found, ("exit", "scale"), strict=False):
+                save_head(head, Path(folder) / f"{stem}-{kind}.safetensors")
+        given = [*given, *found]
+    return dataclasses.replace(pair, train=annotate(train, *given), test=annotate(test, *given)), given
 
 
-@cache
-def _gather(run: StoredRun, task: str, split: str, loops: int, scales: tuple[int, ...], gathered_of: Any) -> Any:
-    return gathered_of(run, task, split, loops, scales)
+@dataclass(frozen=True)
+class ActedRow(Row):
+    """One policy acting on one model and task; the key is its name."""
+
+    loops: float
+    cost: float
+    utility: Estimate
+    """None in generation."""
+    accuracy: Estimate
+    over_best: Estimate
+    """Utility, in generation accuracy, minus that of the best fixed depth, acting as well."""
+    over_trace: Estimate
+    """Utility minus that of the same policy over the trace; none for those that need the model."""
 
 
-def _annotated(pair: TracePair, heads: Sequence[Any]) -> TracePair:
-    """The traces with the numbers of heads in columns of their own."""
-    from loopscope.control.heads import annotate
+_SHARED = (
+    *(MODEL, TASK, label("key", "Policy")),
+    *(column("loops", "Loops", fixed(2)), column("cost", "Cost", fixed(2))),
+)
+_PANELS = {
+    "rerun": Panel(
+        (
+            *_SHARED,
+            column("utility", "Utility", fixed(4)),
+            column("accuracy", "Accuracy", percent(1)),
+            column("over_best", "Over best depth, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
+            column("over_trace", "Over the trace, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
+        )
+    ),
+    "generate": Panel(
+        (
+            *_SHARED,
+            column("accuracy", "Right answers (%)\n[95% CI]", percent(1, interval=True)),
+            column("over_best", "Over best depth (%)\n[95% CI]", percent(1, sign=True, interval=True)),
+        )
+    ),
+}
 
-    def more(trace: Any, *, train: bool) -> Any:
-        seen = annotate(_gathered(pair, train=train), *heads)
-        new = {name: column for name, column in seen.columns.items() if name in ("exit_head", "scale_head")}
-        return dataclasses.replace(trace, columns={**trace.columns, **new})
 
-    return dataclasses.replace(pair, train=more(pair.train, train=True), test=more(pair.test, train=False))
+def _acted_table(
+    records: Records, tier: Tier, bootstrap: Bootstrap | None, *, prepare: Prepare, target: float | None, named: Named
+) -> TableResult[ActedRow]:
+    """Every policy that `loopscope control` fits, and steps that only a model can take, carried out."""
+    from loopscope.control.rerun import acted
+
+    rows: list[ActedRow] = []
+    notes: list[str] = []
+    for pair, found, said in compared(records, prepare, target):
+        run, condition = pair.sources[1]
+        policies = list(_policies(pair, found))
+        frame = acted(
+            run, condition.task, condition.split, policies, tier, loops=min(pair.train.loops, pair.test.loops),
+            ids=pair.test.ids, costs=found.costs, named=named,
+        )  # fmt: skip
+        rows += _rows(pair, found, frame, tier, bootstrap or Bootstrap())
+        notes += said
+    return TableResult(
+        study="control",
+        label=f"tab:control-{tier}",
+        title="Policies acting on the model" if tier == "rerun" else "Policies generating answers",
+        caption=(
+            "The policies of the comparison over the trace, frozen, and steps that need the model, carried out on the "
+            "test questions; later tokens read the last keys and values of one that stopped. Differences are paired by "
+            "question."
+        ),
+        rows=tuple(rows),
+        panels=(_PANELS[tier],),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _policies(pair: TracePair, found: Comparison) -> Iterator[Policy]:
+    """The tested ones, and what no trace can say: compounding scales, substeps, anchored steps."""
+    seen = set()
+    step = (pair.trained_depth or 1) + 1
+    more: list[Policy] = [
+        *(fixed_scale(0.5, first=step), fixed_scale(0.75, first=max(step - 1, 1))),
+        *(substeps(2), anchored_steps(2)),
+    ]
+    for policy in [*(entry.policy for entry in found.tested), *more]:
+        if policy is not None and policy.name not in seen:
+            seen.add(policy.name)
+            yield policy
+
+
+def _rows(
+    pair: TracePair, found: Comparison, frame: pl.DataFrame, tier: Tier, bootstrap: Bootstrap
+) -> Iterator[ActedRow]:
+    traced = {entry.name: entry.result.utility_Q for entry in found.tested}
+    by_policy = {str(name): rows.sort("row") for (name,), rows in frame.group_by("policy", maintain_order=True)}
+    of_interest = "accuracy" if tier == "generate" else "utility"
+    best_Q = by_policy[found.best.name][of_interest].to_numpy()
+    statistics: dict[tuple[str, str], Mean] = {}
+    for name, rows in by_policy.items():
+        values_Q = rows[of_interest].to_numpy()
+        statistics[name, "accuracy"] = Mean(rows["accuracy"].to_numpy())
+        statistics[name, of_interest] = Mean(values_Q)
+        statistics[name, "best"] = Mean(values_Q - best_Q)
+        if tier == "rerun" and name in traced:
+            statistics[name, "trace"] = Mean(values_Q - traced[name])
+    estimates = bootstrap.estimate(statistics)
+    nothing = Estimate(None, len(best_Q))
+    for name, rows in by_policy.items():
+        yield ActedRow(
+            pair.condition,
+            name,
+            loops=float(rows["loops"].to_numpy().mean()),
+            cost=float(rows["cost"].to_numpy().mean()),
+            utility=estimates.get((name, "utility"), nothing),
+            accuracy=estimates[name, "accuracy"],
+            over_best=estimates[name, "best"],
+            over_trace=estimates.get((name, "trace"), nothing),
+        )

@@ -45,3 +45,17 @@ def read_text(path: str | os.PathLike[str], what: str, most: int) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LoopscopeError(f"{what} {path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+
+
+MOST_BYTES = 64 * 2**20
+"""The largest manifest, record, seal, vocabulary or log of a run that is read; a manifest has some kilobytes."""
+
+
+def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The bytes of a regular file; the OSError of any other says why in `strerror`."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(0, "it is not a regular file", str(path))
+    if status.st_size > most:
+        raise OSError(0, f"it has more than {most >> 20} MiB", str(path))
+    return path.read_bytes()

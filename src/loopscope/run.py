@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
 
+    from loopscope.measuring.measure_call import Tasks
     from loopscope.models.in_memory import ModelSpec
     from loopscope.report.question_view import QuestionView
     from loopscope.stats import Bootstrap
@@ -108,36 +109,44 @@ class Run(StoredRun):
         replay: bool = False,
         bitwise: bool = False,
         model: ModelSpec | None = None,
-        data_dir: str | os.PathLike[str] | None = None,
+        tasks: Tasks = (),
+        template: str | os.PathLike[str] | None = None,
         tokenizer: Any = None,
+        data_dir: str | os.PathLike[str] | None = None,
         device: str | None = None,
     ) -> Verification:
         """Check the directory again: hashes, counts, schema, coverage, identity and the seal.
 
         Args:
-            replay: also measure a sample again, as `loopscope verify` does; so it is where a model is given.
+            replay: also measure a sample again, as `loopscope verify` does; so it is where a source is named.
             bitwise: instead of a sample, compute everything again and compare bit for bit; `bitwise` of the result
-                tells how many batches and values are the same, and the largest difference.
-            model: the model, if it has moved; a run of a model in memory needs the object.
-            data_dir: where the benchmarks are, if they have moved.
+                holds how many batches and values are the same, and the largest difference.
+            model: the model, if it has moved; a run of code or of a model in memory needs it.
+            tasks: the run's tasks in files, which are followed only where they are named.
+            template: the run's template file, likewise.
             tokenizer: the tokenizer, where the run was given one as an object.
+            data_dir: where the benchmarks are, if they have moved.
             device: where to measure; left out, where the run was measured.
         """
         from functools import partial
 
+        from loopscope.errors import optional_text
+        from loopscope.measuring.given_values import task_list
+        from loopscope.measuring.rerun import Named
         from loopscope.store.verification import verify
 
-        sources = {"data_dir": data_dir, "model": model, "tokenizer": tokenizer, "device": device}
+        template = optional_text("template", template)
+        named = Named(model, task_list(tasks) if tasks else (), template, tokenizer, data_dir, device)
         if bitwise:
             from loopscope.measuring.bitwise import Bitwise
 
-            compared = Bitwise(**sources)
+            compared = Bitwise(named)
             return dataclasses.replace(verify(self, compared), bitwise=compared.checks)
-        if not replay and model is None and tokenizer is None:
+        if not replay and named == Named(data_dir=data_dir, device=device):
             return verify(self)
         from loopscope.measuring.replay import replay as measure_again
 
-        return verify(self, partial(measure_again, **sources))
+        return verify(self, partial(measure_again, named=named))
 
     @property
     def ways_taken(self) -> tuple[str, ...]:

@@ -86,6 +86,7 @@ def test_every_task_has_its_line_with_splits_and_source() -> None:
     assert {"arithmetic", "arithmetic-mc", "stories", *BENCHMARKS} == set(lines)
     assert "test 1319, train 7473, train256;" in lines["gsm8k"]
     assert "Rowan/hellaswag@218ec52e" in lines["hellaswag"]
+    assert "test 5000, validation 2000, train 10000; in the package" in lines["arithmetic"]
 
 
 def test_a_narrow_terminal_breaks_no_line() -> None:

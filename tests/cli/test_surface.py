@@ -5,21 +5,18 @@ import typer
 from loopscope.cli.app import app
 
 SURFACE = {
-    "bench": "--data-dir --device --output --quick --rows --tokenizer",
-    "certify": "--data-dir --device --model --progress run",
     "check": "--device --dtype --model-args model",
     "compare": "--format --name runs",
-    "control": "--cache --check-cost --floor --format --heads --output --outside-cost --policy --prompt --target-cost "
-    "--tier runs",
-    "convert": "folder source",
+    "control": "--check-cost --floor --format --heads --model --output --outside-cost --policy "
+    "--target-cost --tasks --template --tier runs",
     "demo": "--output --progress --questions",
-    "diff": "--fail-if --format --output --tasks --transitions first second",
+    "diff": "--fail-if --format --tasks --transitions first second",
     "figures": "--format --name --output --style --width runs",
-    "measure": "--address --apply-chat-template --batch-size --certify --config --continue-from --data-dir --depths "
+    "measure": "--address --apply-chat-template --batch-size --certify --config --data-dir --depths "
     "--device --dtype --engine --every-scale --exit-threshold --fewshot-seed --fewshot-split --ids --initial-seed "
-    "--initial-state --keep-states --lens --level --limit --long --model --model-args --num-fewshot --output --paths "
-    "--plan --plan-seconds --progress --protocol --random-weights --readout-dtype --reference --renormalise --revision "
-    "--scales-to --seed --share-context --tasks --template --tokenizer --tokens --trace --training-step --trajectories "
+    "--initial-state --lens --level --limit --long --model --model-args --num-fewshot --output --paths "
+    "--plan --plan-seconds --progress --protocol --random-weights --readout-dtype --revision "
+    "--scales-to --seed --share-context --tasks --template --tokenizer --tokens --trace --training-step "
     "--transitions --unit-size --workers",
     "models": "--json",
     "reproduce": "--address --checkpoints --config --data-dir --device --engine --limit --long --models --only "
@@ -29,8 +26,7 @@ SURFACE = {
     "studies": "",
     "tables": "--format --name --protocol runs",
     "tasks": "--json",
-    "train-toy": "--device --minutes --output --save-every --seed name",
-    "verify": "--bitwise --data-dir --device --layout --model --replay --tokenizer run",
+    "verify": "--bitwise --data-dir --device --model --replay --tasks --template --tokenizer run",
 }
 
 

@@ -34,7 +34,7 @@ class Made:
         return self.states[depth] @ self.weight_VD.T
 
     def at(self, depth: int) -> signals.LiveSignals:
-        states = signals.States(*(self.states[t] for t in range(depth, max(depth - 3, -1), -1)))
+        states = [self.states[t] for t in range(depth, max(depth - 3, -1), -1)]
         return signals.LiveSignals(depth, states, self.logits, self.gates[depth])
 
     def log_prob(self, depth: int, scale: float = 1.0) -> Tensor:

@@ -66,3 +66,23 @@ def test_mistakes_are_said_in_one_line(runs: list[Path], tmp_path: Path) -> None
         ls.control(bare)
     with pytest.raises(LoopscopeError, match="heads are trained on a train split"):
         ls.control(runs[1], heads=tmp_path / "none")
+
+
+def test_costs_that_cannot_be_counted_are_an_error_and_no_other_number(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    counted = ls.control(runs)
+    again = ls.control(runs, outside_cost=0.25, check_cost=0.5)
+    rows = {row.key: row for row in again.table.rows}
+    assert rows["fixed 4"].cost == pytest.approx(4.25)
+
+    def unreadable(*_: Any) -> Any:
+        raise LoopscopeError("the log is damaged")
+
+    monkeypatch.setattr("loopscope.control.rerun.request_of", unreadable)
+    with pytest.raises(LoopscopeError, match=r"cannot be counted: the log is damaged; or give outside_cost"):
+        ls.control(runs)
+    with pytest.raises(LoopscopeError, match="cannot be counted"):
+        ls.control(runs, outside_cost=0.25)
+    assert ls.control(runs, outside_cost=0.25, check_cost=0.5).table == again.table
+    assert {row.key: row.cost for row in counted.table.rows}["fixed 4"] > 4

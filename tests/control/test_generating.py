@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from loopscope.control.acting import act_on
+from loopscope.control.act import act_on
 from loopscope.control.generating import generate
 from loopscope.control.policy import Decision
-from loopscope.control.rules import KL, Entropy, FixedDepth, OuroGate, TopProbability
-from loopscope.control.scales import AnchoredSteps, FixedScale, Substeps
+from loopscope.control.rules import anchored_steps, exit_rule, fixed_depth, fixed_scale, substeps
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.generate import Sampler
@@ -53,62 +52,66 @@ class Scattered:
         return Decision(stop=(seen.states[0][:, 0] * 1e3).long() % 3 == 0)
 
 
-@pytest.mark.parametrize("family", [*CACHED, "loopformer"])
+@pytest.mark.parametrize("family", CACHED)
 def test_always_full_steps_are_plain_generation(model_of, family):
     model = model_of(family)
     plain = generate_plainly(model, PROMPTS, depth=3, **OPTIONS)
-    for rule in ("latest", "held", "full") if family in CACHED else ("held", "full"):
-        found = generate(model, PROMPTS, depth=3, policy=FixedScale(1.0), cache=rule, **OPTIONS)
-        assert (found.tokens, found.finished) == (plain.tokens, plain.finished)
-        assert found.loops == found.calls == [[3] * NEW] * 4
+    found = generate(model, PROMPTS, depth=3, policy=fixed_scale(1.0), **OPTIONS)
+    assert (found.tokens, found.finished) == (plain.tokens, plain.finished)
+    assert found.loops == found.calls == [[3] * NEW] * 4
     drawn = Sampler(temperature=0.9, top_p=0.95, seed=4)
-    found = generate(model, PROMPTS, depth=3, policy=FixedScale(1.0), cache="full", sampler=drawn, **OPTIONS)
+    found = generate(model, PROMPTS, depth=3, policy=fixed_scale(1.0), sampler=drawn, **OPTIONS)
     assert found.tokens == generate_plainly(model, PROMPTS, depth=3, sampler=drawn, **OPTIONS).tokens
 
 
-@pytest.mark.parametrize("family", [*CACHED, "loopformer"])
+@pytest.mark.parametrize("family", CACHED)
 def test_stopping_at_k_is_the_model_at_depth_k(model_of, family):
     model = model_of(family)
     plain = generate_plainly(model, PROMPTS, depth=2, **OPTIONS).tokens
-    for rule in ("latest", "held", "full") if family in CACHED else ("held", "full"):
-        found = generate(model, PROMPTS, depth=4, policy=FixedDepth(2), cache=rule, **OPTIONS)
-        assert found.tokens == plain
-        assert found.loops == [[2] * NEW] * 4
-        assert found.calls == [[2 if rule == "latest" else 4] * NEW] * 4
+    found = generate(model, PROMPTS, depth=4, policy=fixed_depth(2), **OPTIONS)
+    assert found.tokens == plain
+    assert found.loops == found.calls == [[2] * NEW] * 4
 
 
 @pytest.mark.parametrize("family", CACHED)
 def test_kept_keys_give_the_whole_text_at_once(model_of, family):
     model = model_of(family)
-    for rule, prompt in (("latest", "policy"), ("latest", "full"), ("held", "policy"), ("full", "full")):
-        options = OPTIONS | {"depth": 3, "policy": Scattered(), "cache": rule, "prompt": prompt}
-        found = generate(model, PROMPTS, **options)
-        assert found == generate(model, PROMPTS, impl="reference", **options)
-        assert len({loops for row in found.loops for loops in row}) > 1
+    options = OPTIONS | {"depth": 3, "policy": Scattered()}
+    found = generate(model, PROMPTS, **options)
+    assert found == generate(model, PROMPTS, impl="reference", **options)
+    assert len({loops for row in found.loops for loops in row}) > 1
     alone = generate(model, PROMPTS[1:2], **options | {"source_rows": [4]})
     assert (alone.tokens[0], alone.loops[0]) == (found.tokens[1], found.loops[1])
 
 
-@pytest.mark.parametrize("policy", [FixedScale(0.5, first=2), Substeps(2), AnchoredSteps(3)], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [fixed_scale(0.5, first=2), substeps(2), anchored_steps(3)], ids=lambda p: p.name)
 def test_steps_of_another_length_with_kept_keys(model_of, policy):
+    options = OPTIONS | {"depth": 3, "policy": policy}
     model = model_of("huginn")
-    for prompt in ("policy", "full"):
-        options = OPTIONS | {"depth": 3, "policy": policy, "prompt": prompt}
-        assert generate(model, PROMPTS, **options) == generate(model, PROMPTS, impl="reference", **options)
+    assert generate(model, PROMPTS, **options) == generate(model, PROMPTS, impl="reference", **options)
 
 
-@pytest.mark.parametrize("policy", [KL(0.05), Entropy(3.5), TopProbability(0.1), OuroGate(0.7)], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        exit_rule("KL", 0.05),
+        exit_rule("entropy", 3.5),
+        exit_rule("top-1 probability", 0.1),
+        exit_rule("Ouro gate", 0.7),
+    ],
+    ids=lambda p: p.name,
+)
 def test_rules_that_read_logits_or_the_gate(model_of, policy):
     model = model_of("ouro")
     found = generate(model, PROMPTS, depth=4, policy=policy, **OPTIONS)
     assert found == generate(model, PROMPTS, depth=4, policy=policy, impl="reference", **OPTIONS)
     for loops, checks in zip(found.loops, found.checks, strict=True):
         for own, charged in zip(loops, checks, strict=True):
-            if isinstance(policy, OuroGate):
+            if policy.name == "Ouro gate":
                 assert charged == 0
-            else:  # a look at every loop from the earliest on; a divergence needs the logits before, too
-                first = 1 if isinstance(policy, KL) else policy.earliest
-                assert charged == own - first + 1
+            else:  # a look at every loop from the earliest on, the last of which is the answer's
+                first = 1 if policy.name == "KL" else policy.earliest
+                assert charged == own - first
 
 
 def heads(x, attention, width, cos, sin):
@@ -177,27 +180,10 @@ def test_substeps_and_anchored_steps_are_their_formulas(model_of):
         for _ in range(2):
             start = start + (model.step(start, context, depth) - start) / 2
         end = 0.25 * anchor + 0.75 * start
-    for policy, expected, calls in ((Substeps(3), state, 9), (AnchoredSteps(2, 0.25), end, 6)):
-        for rule in ("latest", "held", "full"):
-            acted = act_on(model, batch, policy, 3, rule)
-            torch.testing.assert_close(acted.state_BSD, expected, rtol=1e-5, atol=1e-6)
-            assert acted.calls_BS.tolist() == [[calls] * 7]
-
-
-def test_shared_entries_without_stops_are_last_loop_reuse(model_of):
-    """One slot per layer: a new token reads what the last loop of the tokens before left, whatever its own loop."""
-    model = model_of("ouro")
-    found = generate(model, PROMPTS, depth=3, policy=FixedScale(1.0), cache="shared", **OPTIONS)
-    alone = generate(
-        model, PROMPTS[2:3], depth=3, policy=FixedScale(1.0), cache="shared", **OPTIONS | {"source_rows": [5]}
-    )
-    assert alone.tokens[0] == found.tokens[2]
-    plain = generate_plainly(model, PROMPTS, depth=3, **OPTIONS).tokens
-    assert [row[0] for row in found.tokens] == [row[0] for row in plain]
-    assert found.tokens != plain
-    # With one loop there is nothing to share.
-    once = generate(model, PROMPTS, depth=1, policy=FixedScale(1.0), cache="shared", **OPTIONS).tokens
-    assert once == generate_plainly(model, PROMPTS, depth=1, **OPTIONS).tokens
+    for policy, expected, calls in ((substeps(3), state, 9), (anchored_steps(2, 0.25), end, 6)):
+        acted = act_on(model, batch, policy, 3)
+        torch.testing.assert_close(acted.state_BSD, expected, rtol=1e-5, atol=1e-6)
+        assert acted.calls_BS.tolist() == [[calls] * 7]
 
 
 def test_texts_and_stop_texts():
@@ -213,12 +199,9 @@ def test_texts_and_stop_texts():
 def test_what_cannot_be_is_one_line(model_of):
     ouro, former = model_of("ouro"), model_of("loopformer")
     for model, options, message in (
-        (former, {"policy": FixedDepth(1)}, 'choose the cache rule "held" or "full"'),
-        (ouro, {"policy": FixedDepth(1), "cache": "shared", "impl": "reference"}, "is for generation"),
-        (ouro, {"policy": FixedDepth(1), "cache": "newest"}, "choose from latest, shared, held, full"),
-        (model_of("huginn"), {"policy": OuroGate()}, "has no exit gate"),
-        (ouro, {"policy": FixedDepth(1), "prompt": "none"}, "prompt"),
-        (ouro, {"policy": FixedDepth(1), "depth": 0}, "at least one loop"),
+        (former, {"policy": fixed_depth(1)}, "keeps no keys and values"),
+        (model_of("huginn"), {"policy": exit_rule("Ouro gate")}, "has no exit gate"),
+        (ouro, {"policy": fixed_depth(1), "depth": 0}, "at least one loop"),
     ):
         with pytest.raises(LoopscopeError, match=message):
             generate(model, PROMPTS, max_new_tokens=2, **options)

@@ -12,13 +12,22 @@ import torch
 from control_synthetic import Made
 
 import loopscope as ls
-from loopscope.control.gather import Gathered, gather
-from loopscope.control.heads import ExitHead, ScaleHead, annotate, features, load_head, save_head, states_at
-from loopscope.control.model_cost import costs_of
+from loopscope.control.heads import (
+    ExitHead,
+    Gathered,
+    ScaleHead,
+    annotate,
+    features,
+    gather,
+    load_head,
+    save_head,
+    states_at,
+)
 from loopscope.control.offline import follow, score
 from loopscope.control.policy import STATE_SIGNALS, Seen
-from loopscope.control.rules import OuroGate
-from loopscope.control.signals import States
+from loopscope.control.rerun import costs_of
+from loopscope.control.rules import exit_rule
+from loopscope.control.signals import LiveSignals
 from loopscope.control.trace import Trace
 from loopscope.control.train import Training, train_exit_head, train_scale_head
 from loopscope.errors import LoopscopeError
@@ -36,7 +45,7 @@ def made(part: int = 0) -> Gathered:
     states = np.stack([state.numpy() for state in one.states]).astype(np.float16)
     rows = np.arange(6000) // 2000 == part
     trace = Trace.of(one.frame()).some(range(100 * part, 100 * part + 100))
-    return Gathered(trace, states[:, rows], 2, "made", "here")
+    return Gathered(trace, states[:, rows], "made", "here")
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +84,9 @@ def test_heads_decide_on_states_as_over_a_trace(learnt: tuple[Gathered, ScaleHea
     def nothing(name: str) -> torch.Tensor:
         raise AssertionError(f"{name} was read: heads see states alone")
 
-    found = scale.decide(Seen(3, tuple(s for s in states_at(gathered, 3) if s is not None), nothing), None)
+    found = scale.decide(Seen(3, tuple(states_at(gathered, 3)), nothing), None)
     np.testing.assert_allclose(found.scale, trace.signal("scale_head", 3), atol=1e-6)
-    stopped = leave.decide(Seen(2, tuple(s for s in states_at(gathered, 2) if s is not None), nothing), {})
+    stopped = leave.decide(Seen(2, tuple(states_at(gathered, 2)), nothing), {})
     np.testing.assert_array_equal(stopped.stop, trace.signal("exit_head", 2) < leave.threshold)
 
 
@@ -96,13 +105,13 @@ def test_heads_come_back_from_disk(learnt: tuple[Gathered, ScaleHead, ExitHead],
 
 
 def test_features_do_not_depend_on_the_size_of_states() -> None:
-    states = States(*(torch.randn(5, 8) for _ in range(3)))
-    first, second = features(states), features(States(*(4 * state for state in states)))
+    states = [torch.randn(5, 8) for _ in range(3)]
+    first, second = features(states), features([4 * state for state in states])
     changed = (first - second).abs().amax(dim=0) > 1e-5
     assert changed.nonzero()[:, 0].tolist() == [16, 17, 19]  # the logarithms of three norms, nothing else
 
 
-def test_gathered_traces_are_what_measure_records_and_the_gate_decides_as_stored(tmp_path: Path) -> None:
+def test_gathered_states_are_those_of_the_trace_and_the_gate_decides_as_stored(tmp_path: Path) -> None:
     asked: Any = {"limit": 3, "dtype": "float32", "progress_style": "none"}
     run = ls.measure(
         "toy-ouro", "arithmetic:test", transitions=[4], depths="1-5", trace=True, output=tmp_path / "run", **asked
@@ -110,16 +119,17 @@ def test_gathered_traces_are_what_measure_records_and_the_gate_decides_as_stored
     stored = Trace.of(run.trace.collect())
     model = ls.load_model("toy-ouro", dtype="float32")
     examples = list(ls.load_task("arithmetic:test", limit=3).encode(ls.load_tokenizer("toy-ouro")))
-    gathered = gather(model, examples, 5, scales=(5,))
-    assert gathered.trace.ids == stored.ids
-    for name in (*STATE_SIGNALS, "log_prob", "entropy", "kl_from_previous", "kl_min_p", "var_v", "gate", "gain_50"):
-        found, expected = gathered.trace.columns[name], stored.columns[name]
-        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-5, err_msg=name)
+    gathered = gather(model, examples, stored)
+    for depth in range(1, 6):
+        live = LiveSignals(depth, states_at(gathered, depth), lambda _: None)
+        for name in STATE_SIGNALS:
+            expected = stored.signal(name, depth)
+            np.testing.assert_allclose(live(name), expected, rtol=5e-3, atol=5e-3, err_msg=name)
     told = ls.measure(
         "toy-ouro", "arithmetic:test", transitions=[1], tokens=True, exit_threshold=0.6, output=tmp_path / "t", **asked
     )
     depths = told.tokens.sort("row", "option", "token").collect()["exit_depth"].to_list()
-    assert follow(OuroGate(0.6, budget=model.trained_depth), stored).depth_R.tolist() == depths
+    assert follow(exit_rule("Ouro gate", 0.6, budget=model.trained_depth), stored).depth_R.tolist() == depths
 
 
 def test_costs_of_a_model_by_hand() -> None:
@@ -132,5 +142,5 @@ def test_costs_of_a_model_by_hand() -> None:
 
 def test_a_head_without_a_step_says_so() -> None:
     with pytest.raises(LoopscopeError, match="reads the step"):
-        features(States(torch.randn(2, 3)))
+        features([torch.randn(2, 3)])
     assert dataclasses.is_dataclass(ExitHead)

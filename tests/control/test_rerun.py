@@ -7,11 +7,9 @@ import polars as pl
 import pytest
 
 import loopscope as ls
-from loopscope.control.cost import Costs
-from loopscope.control.rerun import answer, rerun
-from loopscope.control.rules import Entropy, FixedDepth
-from loopscope.control.scales import FixedScale, Substeps
-from loopscope.control.tiers import acted, results
+from loopscope.control.offline import Costs
+from loopscope.control.rerun import acted, answer, rerun
+from loopscope.control.rules import exit_rule, fixed_depth, fixed_scale, substeps
 from loopscope.errors import LoopscopeError
 
 
@@ -30,67 +28,63 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
 def test_utilities_are_those_of_the_pass(toy, run, task):
-    policies = [FixedScale(1.0), FixedDepth(2), FixedDepth(4), FixedScale(0.25, 5, stop=True)]
-    for rule in ("latest", "held", "full"):
-        found = rerun(toy, ls.load_task(task, limit=2), policies, loops=5, cache=rule)
-        depths = run.depths.filter(pl.col("task") == task)
-        for policy, depth in zip(policies, (5, 2, 4), strict=False):
-            own = found.filter(pl.col("policy") == policy.name)
-            stored = depths.filter(pl.col("depth") == depth).sort("row")["utility"]
-            np.testing.assert_allclose(own["utility"], stored, rtol=0, atol=2e-6)
-            assert own["loops"].to_list() == [float(depth)] * 2
-            assert own["calls"].to_list() == [float(depth if rule == "latest" else 5)] * 2
-        question = run.records.filter(pl.col("task") == task).sort("row")
-        gains = question["grid_gain"].to_list()
-        quarter = [row[len(row) // 4] for row in gains]
-        expected = np.array(question["utility_before"]) + quarter
-        own = found.filter(pl.col("policy") == policies[3].name)
-        np.testing.assert_allclose(own["utility"], expected, rtol=0, atol=1e-5)
+    policies = [fixed_scale(1.0), fixed_depth(2), fixed_depth(4), fixed_scale(0.25, 5, stop=True)]
+    found = rerun(toy, ls.load_task(task, limit=2), policies, loops=5)
+    depths = run.depths.filter(pl.col("task") == task)
+    for policy, depth in zip(policies, (5, 2, 4), strict=False):
+        own = found.filter(pl.col("policy") == policy.name)
+        stored = depths.filter(pl.col("depth") == depth).sort("row")["utility"]
+        np.testing.assert_allclose(own["utility"], stored, rtol=0, atol=2e-6)
+        assert own["loops"].to_list() == own["calls"].to_list() == [float(depth)] * 2
+    question = run.records.filter(pl.col("task") == task).sort("row")
+    quarter = [row[len(row) // 4] for row in question["grid_gain"].to_list()]
+    own = found.filter(pl.col("policy") == policies[3].name)
+    expected = np.array(question["utility_before"]) + quarter
+    np.testing.assert_allclose(own["utility"], expected, rtol=0, atol=1e-5)
 
 
 def test_accuracies_and_costs(toy, run):
     tasks = {name: ls.load_task(name, limit=2) for name in ("arithmetic", "arithmetic-mc")}
     costs = Costs(outside=0.5, check=0.25)
-    found = rerun(toy, tasks["arithmetic-mc"], [FixedDepth(4), Entropy(0.7)], loops=5, costs=costs)
+    found = rerun(toy, tasks["arithmetic-mc"], [fixed_depth(4), exit_rule("entropy", 0.7)], loops=5, costs=costs)
     depths = run.depths.filter((pl.col("task") == "arithmetic-mc") & (pl.col("depth") == 4)).sort("row")
     right = run.records.filter(pl.col("task") == "arithmetic-mc").sort("row")["correct_option"]
     own = found.filter(pl.col("policy") == "fixed 4")
     assert own["accuracy"].to_list() == [float(a == b) for a, b in zip(depths["chosen_option"], right, strict=True)]
     rule = found.filter(pl.col("policy") == "entropy")
     np.testing.assert_allclose(rule["cost"], 0.5 + rule["calls"].to_numpy() + 0.25 * rule["checks"].to_numpy())
-    np.testing.assert_allclose(rule["checks"], rule["loops"])
+    np.testing.assert_allclose(rule["checks"], rule["loops"] - 1)
     assert 1 < rule["loops"].mean() < 5
-    # In full, what stands before the reference takes every loop and no check.
-    full = rerun(toy, tasks["arithmetic"], [Entropy(0.7), Substeps(2)], loops=5, costs=costs, prompt="full")
-    assert set(full["prompt_loops"]) == {5.0}
-    assert set(full["prompt_cost"]) == {5.5}
-    assert full.filter(pl.col("policy") == "2 substeps")["calls"].min() > 9
+    twice = rerun(toy, tasks["arithmetic"], [substeps(2)], loops=5, costs=costs)
+    assert set(twice["prompt_loops"]) == {5.0}
+    assert set(twice["prompt_cost"]) == {10.5}
+    assert set(twice["calls"]) == {10.0}
 
 
 def test_the_questions_of_a_run_again(run):
-    frame = acted(run, "arithmetic", "test", [FixedDepth(4), FixedDepth(2)], "rerun", loops=4, ids=["test-1"])
+    frame = acted(run, "arithmetic", "test", [fixed_depth(4), fixed_depth(2)], "rerun", loops=4, ids=["test-1"])
     stored = run.depths.filter((pl.col("task") == "arithmetic") & (pl.col("row") == 1))
     for depth in (4, 2):
         (utility,) = stored.filter(pl.col("depth") == depth)["utility"]
-        found = results(frame)[f"fixed {depth}"]
-        np.testing.assert_allclose(found.utility_Q, [utility], rtol=0, atol=2e-6)
-        assert found.loops_Q.tolist() == found.cost_Q.tolist() == [depth]
-    answers = acted(run, "arithmetic", "test", [FixedDepth(1)], "generate", loops=4, ids=["test-1"])
-    assert np.isnan(results(answers)["fixed 1"].utility_Q).all()
+        found = frame.filter(pl.col("policy") == f"fixed {depth}")
+        np.testing.assert_allclose(found["utility"], [utility], rtol=0, atol=2e-6)
+        assert found["loops"].to_list() == found["cost"].to_list() == [depth]
+    answers = acted(run, "arithmetic", "test", [fixed_depth(1)], "generate", loops=4, ids=["test-1"])
+    assert answers["loops"].to_list() == [1.0]
     with pytest.raises(LoopscopeError, match="has no task arithmetic of the split train"):
-        acted(run, "arithmetic", "train", [FixedDepth(1)], "rerun", loops=4)
+        acted(run, "arithmetic", "train", [fixed_depth(1)], "rerun", loops=4)
 
 
 def test_batches_change_nothing(toy):
     task = ls.load_task("arithmetic", limit=3)
-    together, alone = (rerun(toy, task, [Entropy(0.7)], loops=4, batch_size=size) for size in (3, 1))
+    together, alone = (rerun(toy, task, [exit_rule("entropy", 0.7)], loops=4, batch_size=size) for size in (3, 1))
     assert together["loops"].to_list() == alone["loops"].to_list()
     np.testing.assert_allclose(together["utility"], alone["utility"], atol=1e-6)
 
 
 def test_answers_are_scored_and_kept(toy):
     task = ls.load_task("arithmetic", limit=2)
-    found = answer(toy, task, [None, FixedScale(1.0), FixedDepth(1)], loops=4, max_new_tokens=40)
+    found = answer(toy, task, [None, fixed_scale(1.0), fixed_depth(1)], loops=4, max_new_tokens=40)
     plain, full, once = (
         found.filter(pl.col("policy") == name) for name in ("full depth 4", "scale 1 from 0→1", "fixed 1")
     )
@@ -105,7 +99,7 @@ def test_what_cannot_be_is_one_line(toy):
     task = ls.load_task("arithmetic", limit=1)
     for call, message in (
         (lambda: rerun(toy, task, [], loops=2), "at least one policy"),
-        (lambda: rerun(toy, task, [FixedDepth(1)] * 2, loops=2), "a name of its own"),
+        (lambda: rerun(toy, task, [fixed_depth(1)] * 2, loops=2), "a name of its own"),
         (lambda: answer(toy, ls.load_task("stories", limit=1), [None], loops=2, max_new_tokens=2), "cannot be scored"),
         (lambda: answer(toy, ls.load_task("arithmetic-mc", limit=1), [None], loops=2, max_new_tokens=2), "an option"),
     ):

@@ -33,7 +33,6 @@ def test_what_cannot_be_is_one_line(run):
     for wrong, message in (
         ({"tier": "rerun", "floor": 2}, "floor=2 is for tier='offline'"),
         ({"tier": "online"}, "tier"),
-        ({"tier": "rerun", "cache": "shared"}, "is for generation"),
     ):
         with pytest.raises(LoopscopeError, match=message):
             ls.control(run, **wrong)

@@ -97,7 +97,7 @@ LOAD_TASK: dict[str, dict[str, Any]] = {
     "limit": {"0": 0, "-1": -1, "1.5": 1.5, "text": "5x", "true": True, "a list": [5], "nan": math.nan},
     "ids": {"[]": [], "[-1]": [-1], "[0, 0]": [0, 0], "['x']": ["x"], "[1.5]": [1.5], "[True]": [True], "a float": 0.5,
             "[10**9]": [10**9], "range(10**12)": range(10**12), "an object": object()},
-    "template": {"for a generated task": "x.toml", "5": 5},
+    "template": {"for an embedded task": "x.toml", "5": 5},
     "data_dir": {"5": 5, "a list": ["x"]},
     "row_count": {"ignore": "ignore", "5": 5},
 }  # fmt: skip

@@ -180,7 +180,7 @@ WHY = {
     "workers": "no number of workers of a local engine",
     "model": "no such model",
     "tasks": "no such task",
-    "template": "no template, or none for a generated task",
+    "template": "no template, or none for an embedded task",
     "tokenizer": "no tokenizer there",
     "revision": "a folder has no revisions",
     "data-dir": "no such folder",
@@ -261,7 +261,7 @@ def _combinations() -> Iterator[Case]:
         model_of,
     )
     yield bad_measure("measure a benchmark by a file's name", "the name is taken", tasks="gsm8k=x.jsonl")
-    yield bad_measure("measure with a template for a generated task", "it takes none", template="own.toml")
+    yield bad_measure("measure with a template for an embedded task", "it takes none", template="own.toml")
     yield command("measure without a model", "nothing to measure", *measure())
     yield command("measure without tasks", "nothing to ask", *measure(tasks=None), model_of)
     yield command("measure without output", "nowhere to write", *measure(output=None), model_of)
@@ -319,32 +319,6 @@ def _other_commands() -> Iterator[Case]:
     yield command(
         "report of a run twice as output", "the run is a folder", "report", run, lambda p: f"--output={p.run}"
     )
-    for name in ("toy-uoro", "", "ouro-1.4b", LONG_NAME):
-        yield command(f"train-toy {shown(name)}", "no embedded model", "train-toy", name, "--output=out")
-    for minutes in ("nan", "inf", "-inf", "0", "-1", "x", "1e400", ""):
-        yield command(
-            f"train-toy --minutes {minutes!r}",
-            "no length of time",
-            "train-toy",
-            "toy-ouro",
-            f"--minutes={minutes}",
-            "--output=out",
-            "--device=cpu",
-        )
-    for seed in ("x", "1.5", MANY_DIGITS):
-        yield command(
-            f"train-toy --seed {shown(seed)}",
-            "no seed",
-            "train-toy",
-            "toy-ouro",
-            f"--seed={seed}",
-            "--output=out",
-            "--device=cpu",
-        )
-    yield command("train-toy --device meta", "computes nothing", "train-toy", "toy-ouro", "--device=meta", "--output=o")
-    yield command(
-        "train-toy into a file", "no folder", "train-toy", "toy-ouro", lambda p: f"--output={p.file('f', '')}"
-    )
     for questions in ("-1", "x", "1.5", MANY_DIGITS):
         yield command(
             f"demo --questions {shown(questions)}",
@@ -355,10 +329,6 @@ def _other_commands() -> Iterator[Case]:
         )
     yield command("demo --progress fancy", "no such style", "demo", "--progress=fancy", "--output=out", "--questions=1")
     yield command("demo into a file", "no folder", "demo", lambda p: f"--output={p.file('f', '')}", "--questions=1")
-    for rows in ("nothing", "geometry,nothing"):
-        yield command(f"bench --rows {rows}", "no such row", "bench", f"--rows={rows}", "--quick", "--device=cpu")
-    yield command("bench --device toaster", "no such device", "bench", "--device=toaster", "--quick")
-    yield command("bench --device meta", "computes nothing", "bench", "--device=meta", "--quick", "--rows=memory")
     yield command("models with a stray word", "takes no argument", "models", "toy-ouro")
     yield command("studies --json", "a flag that does not exist", "studies", "--json")
     yield command("verify two runs", "one at a time", "verify", run, run)

@@ -204,11 +204,6 @@ def _shards() -> Iterator[Case]:
         lambda p: p.spoiled_run(SHARD, lambda b: flip(b, len(b) // 2)),
     )
     yield call(
-        "Run.events of a deep log",
-        "no line that was written",
-        lambda p: events(p.spoiled_run("events.jsonl", lambda b: b + b"[" * 200_000 + b"\n")),
-    )
-    yield call(
         "Run.tokens with a flipped bit",
         "another number",
         lambda p: tokens(p.spoiled_run("tokens/000000.parquet", lambda b: flip(b, len(b) // 2))),
@@ -303,6 +298,18 @@ def _continuing() -> Iterator[Case]:
 
     for name, make, why in (
         ("a stranger among the shards", lambda p: with_file(p, "questions/mine.parquet"), "no unit has it"),
+        ("the manifest is missing", lambda p: without(p, MANIFEST), "its records stay"),
+        ("the manifest is damaged", lambda p: p.spoiled_run(MANIFEST, lambda b: b[:-20]), "its records stay"),
+        (
+            "the manifest was altered",
+            lambda p: p.spoiled_run(MANIFEST, manifest(code_sha256="0" * 64)),
+            "its records name another",
+        ),
+        (
+            "the manifest is of a later version",
+            lambda p: p.spoiled_run(MANIFEST, manifest(schema_version=99)),
+            "its records are of this one",
+        ),
     ):
         yield command(
             f"measure into a run where {name}",
@@ -321,18 +328,6 @@ def _near_misses() -> Iterator[Case]:
         ("a shard is cut", lambda p: p.spoiled_run(SHARD, lambda b: b[:-8]), "it is measured again"),
         ("a record is missing", lambda p: without(p, RECORD), "it is measured again"),
         ("the seal is missing", lambda p: without(p, SEAL), "it is sealed again"),
-        ("the manifest is missing", lambda p: without(p, MANIFEST), "the records name it"),
-        ("the manifest is damaged", lambda p: p.spoiled_run(MANIFEST, lambda b: b[:-20]), "the records name it"),
-        (
-            "the manifest was altered",
-            lambda p: p.spoiled_run(MANIFEST, manifest(code_sha256="0" * 64)),
-            "it is restored",
-        ),
-        (
-            "the manifest is of a later version",
-            lambda p: p.spoiled_run(MANIFEST, manifest(schema_version=99)),
-            "restored",
-        ),
         ("the log is missing", lambda p: without(p, "events.jsonl"), "a new one begins"),
         ("a note lies beside", lambda p: with_file(p, "note.txt"), "it is left alone"),
     ):
@@ -367,12 +362,6 @@ def _near_misses() -> Iterator[Case]:
         lambda p: opened(p.spoiled_run("events.jsonl", lambda b: b[:-10])),
         accepted=True,
     )
-
-
-def events(path: str) -> Any:
-    from loopscope import Run
-
-    return Run(path).events
 
 
 def linked(place: Place) -> str:

@@ -160,6 +160,7 @@ SAMPLE = (
 PROGRAM = [sys.executable, "-c", "from loopscope.cli import main; main()"]
 
 
+@pytest.mark.slow
 def test_a_sample_as_processes(corpus: tuple[Any, ...], shared: Path, tmp_path: Path) -> None:
     from case import Outcome, judge_refusal
     from place import Place

@@ -70,8 +70,7 @@ def warm_up() -> None:
     import torch
 
     import loopscope.api
-    import loopscope.report
-    import loopscope.toys.train_toy  # noqa: F401
+    import loopscope.report  # noqa: F401
 
     torch.zeros(2, 2) @ torch.zeros(2, 2)
 

@@ -39,7 +39,7 @@ def _sequence(
         logits.append(z)
         told = signals.LiveSignals(
             depth,
-            signals.States(*states[::-1][:3]),
+            states[::-1][:3],
             logits.__getitem__,
             None if gate is None else torch.sigmoid(gate.logits(walk.state, torch.float64)[0, places]),
         )

@@ -1,4 +1,4 @@
-"""`verify --bitwise`: what is the same is counted, and one changed bit of a number, a state or a loop is found."""
+"""`verify --bitwise`: what is the same is counted, and one changed bit of a number or a loop is found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from safetensors.torch import load_file, save
 from typer.testing import CliRunner
 
 import loopscope as ls
@@ -18,6 +17,7 @@ from loopscope.cli.app import app
 from loopscope.measuring.bitwise import Bitwise, acted, selected, walked
 from loopscope.measuring.layout import collate
 from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring.rerun import Named
 from loopscope.models.exit_gate import ExitGate
 from loopscope.store import StoredRun, verify
 from loopscope.store.writer import open_or_create
@@ -27,36 +27,23 @@ HOW: dict[str, Any] = {"device": "cpu", "progress_style": "none", "unit_size": 2
 
 @pytest.fixture(scope="module")
 def run(checkpoint: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
-    """A small Ouro with token rows and kept states, three questions in two units."""
+    """A small Ouro with token rows, three questions in two units."""
     return ls.measure(
         checkpoint("ouro"), "arithmetic", output=tmp_path_factory.mktemp("bitwise") / "run", transitions=2, limit=3,
-        tokens=True, keep_states=3, **HOW,
+        tokens=True, **HOW,
     )  # fmt: skip
 
 
-def altered(run: StoredRun, output: Path, change: Callable[[str, pl.DataFrame], pl.DataFrame], state: bool) -> Path:
+def altered(run: StoredRun, output: Path, change: Callable[[str, pl.DataFrame], pl.DataFrame]) -> Path:
     """The same run with a sound record of something else in its second unit."""
     with open_or_create(output, run.manifest) as writer:
         for unit in run.units:
             tables = {t.name: pl.DataFrame(run.read_shard(t.name, unit)) for t in run.manifest.tables()}
-            kept = run.states(unit).read_bytes()
             if unit.index == 1:
                 tables = {name: change(name, frame) for name, frame in tables.items()}
-                if state:
-                    kept = _flipped(run.states(unit))
-            writer.commit(unit, tables, kept)
+            writer.commit(unit, tables)
         writer.finish()
     return output
-
-
-def _flipped(path: Path) -> bytes:
-    """The file with the last bit of one entry of one state changed."""
-    from safetensors import safe_open
-
-    held: Any = safe_open(path, framework="pt")
-    tensors, metadata = load_file(path), held.metadata()
-    tensors["000.state"].view(torch.int32)[0, 0, 0] ^= 1
-    return save(tensors, metadata)
 
 
 def _next(name: str, frame: pl.DataFrame) -> pl.DataFrame:
@@ -74,7 +61,6 @@ def test_everything_the_same(run: StoredRun):
     assert [check.what for check in result.bitwise] == [
         "the first 4 loops, alone and on the way to 5",
         "the states that the exit gate selects",
-        "the kept states at depth 3",
         *(f"the table {name}" for name in ("examples", "questions", "depths", "tokens")),
     ]
     batches = run.records["batch"].n_unique() + 1
@@ -84,29 +70,29 @@ def test_everything_the_same(run: StoredRun):
         assert check.of == "values" or check.compared == batches
     depths = run.read("depths")
     single = [name for name, kind in depths.schema.items() if not isinstance(kind, pl.List)]
-    assert result.bitwise[5].compared == depths.height * len(single)
+    assert result.bitwise[4].compared == depths.height * len(single)
     assert "<td style" in result._repr_html_()
     assert "first 4 loops" in result._repr_html_()
 
 
 def test_a_changed_bit_of_a_number_is_found(run: StoredRun, tmp_path: Path):
-    path = altered(run, tmp_path / "run", _next, state=False)
+    path = altered(run, tmp_path / "run", _next)
     assert verify(path).ok, "its records are sound"
-    compared = Bitwise()
+    compared = Bitwise(Named())
     (finding,) = verify(path, compared).findings
-    assert (finding.kind, finding.where) == ("bitwise", "unit 000001, batch 0, depths.utility")
+    assert (finding.kind, finding.where) == ("bitwise", "unit 000001, depths.utility")
     assert finding.message.startswith("the table depths: 1 of ")
     (check,) = [check for check in compared.checks if check.same < check.compared]
     assert check.compared - check.same == 1
     assert 0 < check.largest < 1e-13
 
 
-def test_a_changed_bit_of_a_state_is_found_and_printed(run: StoredRun, tmp_path: Path):
-    path = altered(run, tmp_path / "run", lambda name, frame: frame, state=True)
+def test_a_changed_bit_is_printed(run: StoredRun, tmp_path: Path):
+    path = altered(run, tmp_path / "run", _next)
     shown = CliRunner().invoke(app, ["verify", "--bitwise", str(path)])
     assert shown.exit_code != 0
     assert "the first 4 loops, alone and on the way to 5: 2 of 2 batches the same bits" in shown.output
-    assert "bitwise: unit 000001, batch 0: the kept states at depth 3: 1 of 2 batches differ, by up to" in shown.output
+    assert "bitwise: unit 000001, depths.utility: the table depths: 1 of " in shown.output
     assert "everything measured again" in shown.output
 
 

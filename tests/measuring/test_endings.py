@@ -68,6 +68,7 @@ def test_signals_end_alike(number: int, code: int, name: str, start: Start, tmp_
     ]
 
 
+@pytest.mark.slow
 def test_several_signals_of_an_ending_session_end_once(start: Start) -> None:
     process = start()
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
@@ -78,6 +79,7 @@ def test_several_signals_of_an_ending_session_end_once(start: Start) -> None:
     assert "the same command continues" in err
 
 
+@pytest.mark.slow
 def test_nohup_is_respected(start: Start, tmp_path: Path) -> None:
     process = start(wrapper=("nohup",))
     process.send_signal(signal.SIGHUP)
@@ -115,6 +117,7 @@ def alive(process: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["gcs_server", pytest.param("raylet", marks=pytest.mark.slow)])
 def test_ray_that_dies_is_one_line_within_seconds(victim: str, start: Start) -> None:
     pytest.importorskip("ray")
@@ -132,6 +135,7 @@ def test_ray_that_dies_is_one_line_within_seconds(victim: str, start: Start) -> 
     assert none_left(started, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_no_process_outlives_its_driver(number: int, start: Start) -> None:
     pytest.importorskip("ray")

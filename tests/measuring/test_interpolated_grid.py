@@ -21,7 +21,7 @@ from loopscope.measuring.update import Update
 from loopscope.models.load import load_model
 from loopscope.models.tokenizer import load_tokenizer
 from loopscope.models.walk import Walk
-from loopscope.path.grids import GRID
+from loopscope.path import GRID
 from loopscope.store import StoredRun
 from loopscope.tasks.load import load_task
 

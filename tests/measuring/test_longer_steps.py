@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 
@@ -91,8 +90,3 @@ def test_an_end_that_is_no_multiple_of_the_spacing_is_refused(given: Any):
 def test_depths_alone_have_no_steps(measured: Any):
     with pytest.raises(LoopscopeError, match=r"scales_to=2\.0 is about updates: name some with transitions="):
         measured(transitions=(), depths=[1, 2], scales_to=2)
-
-
-def test_outcomes_read_as_words(measured: Any):
-    run = ls.Run(measured(limit=2, level="quick", renormalise=True).path)
-    assert run.read("renormalised")["outcome"].dtype == run.records["outcome"].dtype != pl.Int8

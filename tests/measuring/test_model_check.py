@@ -114,6 +114,12 @@ class ContextInPlace(Good):
         return super().hidden(state, positions, context)
 
 
+class Alike(Good):
+    """Says that its steps do the same at every depth, and adds an embedding of the depth."""
+
+    alike = True
+
+
 class AcrossRows(Good):
     def mixed(self, state: Tensor) -> Tensor:
         return super().mixed(state) - state.mean(0, keepdim=True)
@@ -222,28 +228,29 @@ class Failing(Good):
 
 BROKEN = [
     ("shapes", WrongSize, "hidden_size"),
-    ("finite", NotFinite, "depth 1: not finite"),
-    ("repeatable", Random, "two walks over the same batch differ by"),
-    ("no hidden state", Counter, "two steps from the same state differ by"),
-    ("no hidden state", Stashed, ""),
-    ("no hidden state", InPlace, "two steps from the same state differ by"),
-    ("no hidden state", ContextInPlace, "two readouts of the same state differ by"),
-    ("rows", AcrossRows, "states of some rows alone differ by"),
-    ("padding", FromTheRight, "states with and without padding differ by"),
-    ("causal", BothWays, "states before a changed token differ by"),
-    ("positions", AllPositions, r"gives \[3, 6, 1024\], not \[13, 1024\]"),
+    ("shapes", NotFinite, "depth 1: not finite"),
+    ("determinism", Random, "states of two walks over the same batch differ by"),
+    ("determinism", Counter, "states of two steps from the same state differ by"),
+    ("determinism", Stashed, ""),
+    ("determinism", InPlace, "states of two steps from the same state differ by"),
+    ("determinism", ContextInPlace, "logits of two readouts of the same state differ by"),
+    ("determinism", Alike, "states of steps at two depths differ by"),
+    ("independence", AcrossRows, "states of some rows alone differ by"),
+    ("independence", FromTheRight, "states with and without padding differ by"),
+    ("independence", BothWays, "states before a changed token differ by"),
+    ("readout", AllPositions, r"\[3, 6, 1024\], not \[13, 1024\]"),
     ("float64", Float32, "readout\\(dtype=torch.float64\\) gives torch.float32"),
     ("float64", RoundedFloat64, "rounds to fewer digits"),
     ("gradients", NoGradients, "no way from the logits to the state"),
     ("gradients", Inference, "no way from the logits to the state"),
     ("gradients", Detached, "no way from the logits to the state"),
-    ("head", WrongHead, "differs from the head's affine map by"),
-    ("body and head", WrongHalves, "differ from readout by"),
+    ("readout", WrongHead, "logits of readout and of the head's affine map differ by"),
+    ("readout", WrongHalves, "logits of body and head, and of readout, differ by"),
     ("shared context", WrongSharing, "states of sequences that share a row differ by"),
     ("derivatives", StraightThrough, "do not agree with"),
-    ("runs", BareState, "embed gives a Tensor: it must give loopscope.Context"),
-    ("runs", Unread, "Unread has no readout"),
-    ("runs", Failing, "KeyError: 'no block 7'"),
+    ("shapes", BareState, "embed gives a Tensor: it must give loopscope.Context"),
+    ("shapes", Unread, "Unread has no readout"),
+    ("shapes", Failing, "KeyError: 'no block 7'"),
 ]
 QUICK = [case for case in BROKEN if case[0] not in ("shared context", "derivatives")]
 
@@ -256,7 +263,7 @@ def test_a_good_model_passes() -> None:
     found = ls.check(Good())
     assert found.passed, str(found)
     by_name = {verdict.check: verdict.passed for verdict in found.verdicts}
-    assert [name for name, passed in by_name.items() if passed is None] == ["head", "body and head", "shared context"]
+    assert [name for name, passed in by_name.items() if passed is None] == ["shared context"]
     assert by_name["derivatives"] is True
 
 
@@ -279,7 +286,7 @@ def test_what_is_wrong_is_found(check: str, kind: type[Good], message: str) -> N
 @pytest.mark.parametrize(("check", "kind", "message"), QUICK, ids=lambda value: getattr(value, "__name__", None))
 def test_measure_refuses_it(check: str, kind: type[Good], message: str, tmp_path: Path) -> None:
     with pytest.raises(LoopscopeError, match="mine fails the check") as caught:
-        ls.measure(kind(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, device="cpu")
+        ls.measure(kind(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, device="cpu", level="full")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
@@ -291,21 +298,21 @@ def test_a_good_model_is_measured(tmp_path: Path) -> None:
 
 def test_it_is_shown() -> None:
     found = ls.check(WrongHead())
-    assert str(found).startswith("mine: 1 of 14 checks failed\n")
+    assert str(found).startswith("mine: 1 of 8 checks failed\n")
     assert "remedy:     leave `head` out" in str(found)
     shown = found._repr_html_()
     assert "failed" in shown
     assert "<script" not in shown
     frame = found.to_polars()
-    assert frame.filter(verdict="failed")["check"].to_list() == ["head"]
+    assert frame.filter(verdict="failed")["check"].to_list() == ["readout"]
     assert ls.check(Good(), dtype="float64").passed
 
 
 def test_what_rests_on_a_failed_check_is_not_tried() -> None:
-    """A model that draws at random would fail padding, rows and causality as well, for no fault of theirs."""
+    """A model that draws at random would fail independence as well."""
     found = ls.check(Random())
-    assert failed(found) == ["repeatable", "no hidden state"]
-    assert str(found).startswith("mine: 2 of 4 checks failed; 10 others rest on them and were not tried\n")
+    assert failed(found) == ["determinism"]
+    assert str(found).startswith("mine: 1 of 2 checks failed; 6 others rest on them and were not tried\n")
     assert ls.check(Good()).untried == 0
 
 

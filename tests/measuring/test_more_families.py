@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from loopscope.api import measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.replay import replay
+from loopscope.measuring.rerun import Named
 from loopscope.models import Batch, load_model, load_tokenizer
 from loopscope.models.protocol import Context
 from loopscope.models.walk import Walk, read
@@ -151,7 +153,8 @@ def test_coefficients_are_those_of_double_backward(
     found = run.records.sort("row").select("gain", "slope", "quadratic").to_numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
     assert np.abs(expected).min() > 1e-4
-    assert not verify(run.path, replay).findings
+    named = Named(tasks=(str(place / f"{task}.jsonl"),))
+    assert not verify(run.path, partial(replay, named=named)).findings
     assert run.manifest.model.affine_readout == (case.partition(":")[0] in ("nanbeige", "hrm_text"))
 
 

@@ -164,7 +164,7 @@ def test_a_model_that_cannot_be_a_key_is_read_all_the_same() -> None:
 
 
 class Encoder(Modded):
-    """A coda that is one of torch's own encoder layers, whose fused path no mode knows."""
+    """A coda that is one of torch's own encoder layers, whose attention Taylor mode has no rule for."""
 
     name = "encoder"
 
@@ -188,8 +188,13 @@ def test_torchs_encoder_layer_is_measured(tmp_path: Path) -> None:
         "readout_dtype": "float64",
         "progress_style": "none",
     }
-    run = ls.measure(Encoder(), task, output=tmp_path / "run", **options)
-    assert run.ways_taken == ("general",)
+    lines: list[str] = []
+    run = ls.measure(Encoder(), task, output=tmp_path / "run", notify=lines.append, **options)
+    assert run.ways_taken == ("nested",)
+    assert [line for line in lines if "'multi_head_attention_forward'" in line] == [
+        "derivatives of the readout by nested forward mode, which is slower: "
+        "Taylor mode has no rule for the torch operation 'multi_head_attention_forward'"
+    ]
     model = Encoder().eval()
     for question, slope in enumerate(run.records.sort("row")["slope"]):
         assert slope == pytest.approx(three_backward_passes(model, question, 0.0)[0], rel=1e-10)

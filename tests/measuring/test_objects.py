@@ -19,6 +19,7 @@ import loopscope as ls
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.replay import replay
+from loopscope.measuring.rerun import Named
 from loopscope.run import Run
 from loopscope.store import verify
 
@@ -138,11 +139,9 @@ def test_every_way_gives_the_same_records(
     assert _records(run) == _records(gridded)
     assert run.manifest.settings["model_args"] == {"seed": 0}
     # A run directory may come from anybody: it does not start code.
-    named = None if way == "entry point" else spec
-    if named is not None:
-        (finding,) = replay(run)
-        assert "which runs only where you name it" in finding.message or "a model in memory" in finding.message
-    found = run.verify(replay=True, model=named)
+    (finding,) = replay(run)
+    assert "which runs only where you name it" in finding.message or "a model in memory" in finding.message
+    found = run.verify(model=spec, tasks=task)
     assert found.ok, found.findings
 
 
@@ -210,11 +209,11 @@ def test_a_cast_for_one_pass_does_not_stay(small_gpt: Any, tmp_path: Path) -> No
         assert torch.equal(model.states(ids, [2])[2], states)
 
 
-def test_a_run_of_an_object_is_verified_with_it(gridded: Run, whole: Run, small_gpt: Any) -> None:
-    assert gridded.verify(model=small_gpt.build()).ok
+def test_a_run_of_an_object_is_verified_with_it(gridded: Run, whole: Run, small_gpt: Any, task: str) -> None:
+    assert gridded.verify(model=small_gpt.build(), tasks=task).ok
     (finding,) = replay(gridded)
-    assert "it was measured with a model in memory (cells.LoopedGPT): run.verify(model=model)" in finding.message
-    (finding,) = replay(gridded, model=small_gpt.build(seed=1))
+    assert "it was measured with a model in memory ('cells.LoopedGPT'): run.verify(model=model)" in finding.message
+    (finding,) = replay(gridded, Named(model=small_gpt.build(seed=1), tasks=(task,)))
     assert finding.message.startswith("not the sources of the run: model.weights.tensors was ")
     assert verify(whole).ok
 
@@ -238,8 +237,8 @@ def test_the_command_line_names_code(task: str, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert exit_code(["verify", str(run.path)]) == 0
-    assert "which runs only where you name it: --model mine.py:build" in capsys.readouterr().out
-    assert exit_code(["verify", str(run.path), "--model", f"{tmp_path / 'mine.py'}:build"]) == 0
+    assert "with code ('mine.py:build'), which runs only where you name it: --model" in capsys.readouterr().out
+    assert exit_code(["verify", str(run.path), "--model", f"{tmp_path / 'mine.py'}:build", "--tasks", task]) == 0
     assert "a sample measured again" in capsys.readouterr().out
     assert exit_code(["check", f"{tmp_path / 'mine.py'}:build", "--model-args", "seed=3"]) == 0
     assert "none failed" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from loopscope.api import measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import plan as facts
 from loopscope.measuring.replay import replay
+from loopscope.measuring.rerun import Named
 from loopscope.models.registry import EMBEDDED
 from loopscope.store import StoredRun, verify
 
@@ -71,9 +72,10 @@ def test_same_weights_resume(seeded: str, tmp_path: Path) -> None:
     again = _run(seeded, tmp_path / "run")
     assert again.finished
     assert {path: path.read_bytes() for path in run.path.rglob("*.parquet")} == shards
-    assert replay(again) == []
+    assert "which runs only where you name it" in replay(again)[0].message
+    assert replay(again, Named(model=seeded)) == []
     _other_weights(tmp_path / "my_looped.py", 2)
-    (finding,) = replay(again)
+    (finding,) = replay(again, Named(model=seeded))
     assert finding.message.startswith("not the sources of the run: model.weights.tensors was ")
 
 
@@ -106,9 +108,9 @@ def test_older_run_that_says_less_is_measured_again(
         older.setattr(facts, "_seeds", lambda model, card: {"initial_state": 20260904})
         run = _run(seeded, tmp_path / "run")
     assert StoredRun(run.path).manifest.seeds == {"initial_state": 20260904}
-    assert replay(run) == []
+    assert replay(run, Named(model=seeded)) == []
     _other_weights(tmp_path / "my_looped.py", 2)
-    assert any("questions.slope" in finding.message for finding in replay(run))
+    assert any("questions.slope" in finding.where for finding in replay(run, Named(model=seeded)))
 
 
 @pytest.mark.parametrize(("family", "seeds"), [("ouro", {}), ("huginn", {"initial_state": 20260904})])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from loopscope.measuring.progress import Bar, Lines, Silent, progress
+from loopscope.measuring.progress import Bar, Lines, Progress, progress
 from loopscope.store import StoredRun
 
 
@@ -38,7 +38,7 @@ def test_lines_come_on_time_however_long_a_batch_takes(
     lines = capsys.readouterr().err.splitlines()
     assert 2 <= len(lines) <= 4
     for line in lines:
-        found = re.fullmatch(r"tiny: 30/100 questions \(30%\), ([\d.]+)/s, (\d+) tokens/s, (\d+):(\d\d) left", line)
+        found = re.fullmatch(r"tiny: 30/100 questions \(30%\), ([\d.]+)/s, (\d+) tokens/s, 0:(\d\d):(\d\d) left", line)
         assert found is not None, line
         rate, left = float(found[1]), 60 * int(found[3]) + int(found[4])
         # 10 of 80 questions took as long as a seventh of the rest will take.
@@ -58,7 +58,7 @@ def test_progress_moves_with_batches_and_not_with_units(
     measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(Silent, "advance", lambda self, questions, tokens: told.append((questions, tokens)))
+    monkeypatch.setattr(Progress, "advance", lambda self, questions, tokens: told.append((questions, tokens)))
     run = measured("ouro", "arithmetic", limit=7, unit_size=7, batch_size=2, level="quick", progress_style="none")
     positions = run.examples["n_positions"].to_list()
     assert told == [(2, sum(positions[:2])), (2, sum(positions[2:4])), (2, sum(positions[4:6])), (1, positions[6])]
@@ -67,7 +67,7 @@ def test_progress_moves_with_batches_and_not_with_units(
 def test_style_follows_the_terminal() -> None:
     assert isinstance(progress("auto", "tiny", 1, 0), Lines)
     assert isinstance(progress("bar", "tiny", 1, 0), Bar)
-    assert type(progress("none", "tiny", 1, 0)) is Silent
+    assert type(progress("none", "tiny", 1, 0)) is Progress
 
 
 def test_bar_counts_what_was_there_before(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +16,7 @@ import pytest
 
 from loopscope.api import measure
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.progress import Silent
+from loopscope.measuring.progress import Progress
 from loopscope.measuring.ray_engine import connect
 from loopscope.run import Run
 from loopscope.store import verify
@@ -31,8 +28,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to find the workers"),
 ]
 
-OPTIONS = {"limit": 12, "unit_size": 1, "level": "quick", "transitions": [1, 2], "lens": 2}
-
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
@@ -42,57 +37,46 @@ def local_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-def workers() -> list[int]:
-    """The processes of Ray's workers that measure at the moment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                title = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if title.startswith(b"ray::ReplicaWorker"):
-                found.append(int(entry.name))
-    return found
+DYING = """
+
+class Dying(LoopedGPT):
+    def embed(self, batch):
+        if 5 in (batch.source_rows or ()) and os.path.exists({fuse!r}):
+            os.unlink({fuse!r})
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().embed(batch)
 
 
-def kill_one_in_the_middle(folder: Path, killed: list[int]) -> None:
-    """Wait for the first records, then kill a worker (SIGKILL)."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if len(list((folder / "units").glob("*.json"))) >= 2:
-            for process in workers()[:1]:
-                os.kill(process, signal.SIGKILL)
-                killed.append(process)
-            return
-        time.sleep(0.002)
+def dying():
+    torch.manual_seed(0)
+    return Dying(GPT())
+"""
 
 
 @pytest.mark.usefixtures("local_ray")
 def test_killed_worker_changes_nothing(
-    measured: Callable[..., Run],
-    contents: Callable[[Path], dict[str, bytes]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    contents: Callable[[Path], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    local = measured("ouro", "arithmetic", **OPTIONS)
-    killed: list[int] = []
+    """The worker that comes to row 5, the second question of the first of two units it holds, ends itself there."""
+    fuse, code = tmp_path / "fuse", tmp_path / "mine.py"
+    code.write_text(Path(__file__).with_name("small_gpt.py").read_text() + DYING.format(fuse=str(fuse)))
+    options: Any = {"limit": 16, "unit_size": 2, "batch_size": 1, "level": "quick", "transitions": [1, 2], "lens": 2}
+
+    def run(name: str, **more: Any) -> Run:
+        return measure(f"{code}:dying", ["arithmetic"], output=tmp_path / name, device="cpu", **options, **more)
+
+    local = run("local")
     said: list[str] = []
     told: list[int] = []
-    monkeypatch.setattr(Silent, "advance", lambda self, questions, tokens: told.append(questions))
-    killer = threading.Thread(target=kill_one_in_the_middle, args=(tmp_path / "ray", killed))
-    killer.start()
-    run = measured(
-        "ouro", "arithmetic", output=tmp_path / "ray", engine="ray", workers=2, notify=said.append,
-        progress_style="none", **OPTIONS,
-    )  # fmt: skip
-    killer.join()
-    assert len(killed) == 1
-    assert any("its worker died" in line for line in said)
-    assert verify(run).ok
-    assert contents(run.path) == contents(local.path)
-    assert run.ways_taken == local.ways_taken != ()  # the workers' own
-    assert sum(told) == OPTIONS["limit"]  # a lost worker's batches are counted once
+    monkeypatch.setattr(Progress, "advance", lambda self, questions, tokens: told.append(questions))
+    fuse.touch()
+    there = run("ray", engine="ray", workers=2, notify=said.append, progress_style="none")
+    assert not fuse.exists()
+    assert sum("measured again: its worker died" in line for line in said) == 1
+    assert verify(there).ok
+    assert contents(there.path) == contents(local.path)
+    assert there.ways_taken == local.ways_taken != ()  # the workers' own
+    assert sum(told) == options["limit"]  # a lost worker's batches are counted once
 
 
 SCRIPT = """
@@ -106,6 +90,7 @@ measure(model, ["arithmetic"], output=output, limit=2, unit_size=1, level="quick
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_existing_cluster_by_address(
     measured: Callable[..., Run],
@@ -154,6 +139,7 @@ def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("given", ["object", "function"])
 def test_a_model_in_memory_travels(

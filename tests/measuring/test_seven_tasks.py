@@ -11,7 +11,7 @@ from scipy.integrate import romb
 
 from loopscope.api import measure
 from loopscope.store import StoredRun, verify
-from loopscope.store.column_types import Column
+from loopscope.store.schema import Column
 
 OPTIONS = ("hellaswag", "arc_challenge", "piqa", "boolq", "commonsense_qa")
 SOLUTIONS = ("gsm8k", "math500")

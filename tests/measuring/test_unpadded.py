@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from loopscope.measuring import plan
 from loopscope.measuring.layout import Question, collate, padded_tokens, plan_batches, run_tokens
-from loopscope.measuring.movement import layout_movement
 from loopscope.measuring.replay import replay
+from loopscope.measuring.rerun import Named
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix
@@ -67,45 +68,19 @@ def test_what_runs_are_the_tokens_alone_and_a_replay_runs_them_again(
     tokens = int(run.records.group_by("transition").agg(pl.col("n_positions").sum())["n_positions"][0])
     assert {rows for rows, _ in seen} == {1}
     assert sum(width for _, width in seen[:: len(seen) // len(set(seen))]) == tokens
-    # The run's own batches, also where this device would choose others now.
-    unpadded(False)
     seen.clear()
-    assert verify(run.path, replay).findings == ()
+    assert verify(run.path, partial(replay, named=Named(tasks=(options,)))).findings == ()
     assert {rows for rows, _ in seen} == {1}
 
 
-def test_another_layout_of_a_run_without_padding_is_padded_rows(
-    options: str, measured: Callable[..., StoredRun], unpadded: Callable[[bool], None]
+def test_padded_rows_give_the_same_numbers_in_float64(
+    assert_same: Callable[..., None], options: str, measured: Callable[..., StoredRun], unpadded: Callable[[bool], None]
 ) -> None:
-    unpadded(True)
-    run = measured("ouro", options, transitions=[1], level="quick", dtype="float64", readout_dtype="float64")
-    found = {movement.layout: movement for movement in layout_movement(run) if movement.table == "questions"}
-    assert "padded rows" in found
-    assert max(float(movement.moved["U"].max()) for movement in found.values()) < 1e-12
-    unpadded(False)
-    padded = measured("ouro", options, transitions=[1], level="quick")
-    assert "padded rows" not in {movement.layout for movement in layout_movement(padded)}
-
-
-def test_states_are_kept_and_gone_on_from_as_they_ran(
-    assert_same: Callable[..., None],
-    options: str,
-    measured: Callable[..., StoredRun],
-    unpadded: Callable[[bool], None],
-    tmp_path: Path,
-) -> None:
+    runs = []
     for chosen in (True, False):
         unpadded(chosen)
-        source = measured(
-            "ouro", options, transitions=[2], depths=[2], keep_states=2, output=tmp_path / f"source-{chosen}"
-        )
-        # A source's layout is kept, whatever is the device's own now.
-        unpadded(True)
-        going_on = measured(
-            "ouro", options, transitions=[2], depths=[2], continue_from=source.path, output=tmp_path / f"next-{chosen}"
-        )
-        assert going_on.manifest.batch.padding == ("none" if chosen else "right")
-        assert_same(going_on, source, 0.0)
+        runs.append(measured("ouro", options, transitions=[1], level="quick", dtype="float64", readout_dtype="float64"))
+    assert_same(*runs, 1e-11)
 
 
 def test_the_papers_batches_and_older_runs_stay_padded() -> None:

@@ -99,7 +99,7 @@ def test_memory_refused_at_the_end_of_a_trip(
 def test_unit_that_cannot_be_stored_ends_the_pass(
     measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch, seen: list[str]
 ) -> None:
-    def refuse(self: RunWriter, unit: Any, tables: Any, states: Any) -> None:
+    def refuse(self: RunWriter, unit: Any, tables: Any) -> None:
         raise LoopscopeError("no space left")
 
     monkeypatch.setattr(RunWriter, "commit", refuse)

@@ -13,7 +13,7 @@ from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.protocol import AffineHead, Context, LoopedModel
-from loopscope.readout.general.taylor import Series
+from loopscope.readout.general.core import Series
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
 NONLINEAR = FAMILIES[1:]

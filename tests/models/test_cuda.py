@@ -15,7 +15,6 @@ from loopscope.kernels.choice import implementation, takes_kernel
 from loopscope.models.batch import Batch
 from loopscope.models.generate import generate
 from loopscope.models.layers.blocks import RMSNorm, add_branch, gated_silu_joined
-from loopscope.models.layers.linear import linear
 from loopscope.models.layers.rope import Rotary, rotate, rotate_own
 from loopscope.models.walk import Walk
 
@@ -35,17 +34,6 @@ def full_float32():
     torch.backends.cuda.matmul.allow_tf32 = False
     yield
     torch.backends.cuda.matmul.allow_tf32 = before
-
-
-@LOW
-@pytest.mark.parametrize(("outputs", "inputs"), [(2048, 5632), (11264, 2048), (5280, 17920), (5280, 10560)])
-def test_a_row_of_a_product_does_not_depend_on_how_many_there_are(dtype, outputs, inputs):
-    chance = torch.Generator("cuda").manual_seed(5)
-    weight = torch.randn(outputs, inputs, device="cuda", generator=chance).to(dtype) / inputs**0.5
-    x = torch.randn(4096, inputs, device="cuda", generator=chance).to(dtype)
-    every = linear(x, weight)
-    for rows in (16, 31, 64, 100, 128, 150, 192, 255, 256, 320, 384, 511, 512, 600, 1000, 2048):
-        assert torch.equal(linear(x[:rows], weight), every[:rows]), rows
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -259,8 +259,8 @@ def test_hub_model_with_revision_and_offline(tiny, local_hub):
 def test_revisions_of_a_hub_model_are_measured_each(tiny, local_hub, tmp_path):
     publish(local_hub, "maker/model", tiny("ouro"))
     rows = ls.Task.from_rows([{"prompt_ids": [1, 2, 3], "solution_ids": [4, 5]}])
-    found = ls.measure_series(
-        "maker/model", rows, output=tmp_path / "runs", revision="main,v1/x", transitions=1, device="cpu"
+    found = ls.measure(
+        ["maker/model"], rows, output=tmp_path / "runs", revision="main,v1/x", transitions=1, device="cpu"
     )
     assert [run.path.name for run in found] == ["main", "v1-x"]
     assert [run.manifest.model.spec for run in found] == ["maker/model@main", "maker/model@v1/x"]

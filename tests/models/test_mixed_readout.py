@@ -10,8 +10,8 @@ from loopscope.kernels.choice import implementation
 from loopscope.models import Batch
 from loopscope.models import base as base_module
 from loopscope.models.layers.linear import Linear
+from loopscope.readout.general.core import Series
 from loopscope.readout.general.nested import nested_derivatives
-from loopscope.readout.general.taylor import Series
 
 NONLINEAR = ("huginn", "retrofit_llama", "retrofit_olmo")
 POSITIONS = torch.tensor([[0, 2], [1, 4], [0, 0]])

@@ -45,7 +45,7 @@ class Small(ls.LoopedModule):
             state = state[positions[:, 0], positions[:, 1]]
         norm, unembed = self.in_dtype(nn.ModuleList([self.norm, self.unembed]), dtype)
         state = state.to(unembed.weight.dtype)
-        return unembed(state if self.affine else norm(torch.sin(state)))
+        return unembed(state if self.affine else norm(torch.tanh(state)))
 
     def loss(self, ids):
         walk = ls.Walk.of(self, ls.Batch.of(ids)).to(self.trained_depth)

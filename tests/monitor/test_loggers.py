@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -77,12 +78,12 @@ def test_files_that_are_none_are_told(tmp_path, small, task):
         ls.Monitor(small(), task, log=tmp_path / "other.jsonl" / "monitor.jsonl").measure(1)
 
 
-def test_several_tasks_keep_their_names_and_a_function_gets_records(small, task, rows):
+def test_several_tasks_keep_their_names_and_a_function_gets_numbers_and_the_step(small, task, rows):
     ids = rows.tolist()
     other = ls.Task.from_ids([row[:1] for row in ids[:3]], [row[1:] for row in ids[:3]], name="other")
     seen = []
-    record = ls.Monitor(small(), [task, other], log=seen.append).measure(7)
-    assert seen == [record]
+    record = ls.Monitor(small(), [task, other], log=lambda *given: seen.append(given)).measure(7)
+    assert seen == [(record.scalars(), 7)]
     assert [(row["task"], row["questions"]) for row in record.updates] == [("held-out", 12), ("other", 3)]
     scalars = record.scalars()
     assert scalars["loopscope/other/gain/2-3"] == record.updates[1]["gain"]
@@ -127,6 +128,17 @@ def test_a_run_that_counts_calls_gets_no_step_behind_its_own(small, task):
     assert many.logged == [({"loopscope/step": 200, **record.scalars()}, None)]
 
 
+def test_the_module_of_wandb_stands_for_its_active_run(small, task):
+    module = ModuleType("wandb")
+    module.define_metric, module.run = None, None
+    monitor = ls.Monitor(small(), task, log=module)
+    with pytest.raises(ls.LoopscopeError, match=r"no active run: call wandb\.init first"):
+        monitor.measure(0)
+    module.run = Run()
+    record = monitor.measure(1)
+    assert module.run.logged == [({"loopscope/step": 1, **record.scalars()}, 1)]
+
+
 OFFLINE = """
 import json, sys
 import torch, wandb
@@ -137,7 +149,7 @@ import loopscope as ls
 torch.manual_seed(0)
 rows = torch.randint(0, 48, (4, 9))
 run = wandb.init(project="loopscope", mode="offline", dir=sys.argv[2])
-monitor = ls.Monitor(Small(), rows, log="wandb")
+monitor = ls.Monitor(Small(), rows, log=wandb)
 run.log({"loss": 1.0})
 found = [monitor.measure(step).scalars() for step in (200, 400)]
 run.finish()

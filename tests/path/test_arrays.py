@@ -64,23 +64,33 @@ def test_shapes_of_updates_must_agree(refuses):
 
 def test_leading_shapes_must_agree(refuses):
     arrays.same_updates(slope=(), gains=(3,), more=(3,))
-    with refuses("numbers of updates differ (slope (2,), gains (3,)): give the same updates in each"):
+    with refuses("shapes differ (slope (2,), gains (3,)): give one entry per update in each"):
         arrays.same_updates(scalar=(), slope=(2,), gains=(3,))
 
 
-def test_bounds_of_magnitudes_are_not_negative(refuses):
-    assert arrays.non_negative("M", np.zeros(2)).shape == (2,)
-    with refuses("M is negative at index [1]: it bounds a magnitude, give zero or more"):
-        arrays.non_negative("M", np.array([0.0, -1e-300]))
-    with refuses("M is negative: it bounds a magnitude, give zero or more"):
-        arrays.non_negative("M", np.array(-1.0))
+@pytest.mark.parametrize("name", sorted(arrays.MAGNITUDES))
+def test_bounds_of_magnitudes_are_not_negative(refuses, name):
+    assert arrays.in_range(name, [0.0, 5.0]).shape == (2,)
+    with refuses(f"{name} is negative at index [1]: it bounds a magnitude, give zero or more"):
+        arrays.in_range(name, [0.0, -1e-300])
+    with refuses(f"{name} is negative: it bounds a magnitude, give zero or more"):
+        arrays.per_update(**{name: -1.0})
 
 
+@pytest.mark.parametrize("name", sorted(arrays.SCALES))
 @pytest.mark.parametrize("outside", [-1e-300, 1 + 1e-15])
-def test_scales_lie_between_zero_and_one(refuses, outside):
-    assert arrays.unit_interval("alpha", np.array([0.0, 1.0])).tolist() == [0.0, 1.0]
-    with refuses("alpha lies outside [0, 1] at index [2]: scales are fractions of the update"):
-        arrays.unit_interval("alpha", np.array([0.0, 1.0, outside]))
+def test_scales_lie_between_zero_and_one(refuses, name, outside):
+    assert arrays.in_range(name, [0.0, 1.0]).tolist() == [0.0, 1.0]
+    with refuses(f"{name} lies outside [0, 1] at index [2]: scales are fractions of the update"):
+        arrays.per_update(**{name: [0.0, 1.0, outside]})
+
+
+def test_other_arguments_have_no_range():
+    assert arrays.in_range("slope", [-7.0, 7.0]).tolist() == [-7.0, 7.0]
+
+
+def test_nodes_of_a_part_may_end_anywhere():
+    assert arrays.partition("nodes", [0.0, 0.25], whole=False).tolist() == [0.0, 0.25]
 
 
 @pytest.mark.parametrize(
@@ -108,10 +118,6 @@ def test_two_nodes_are_a_partition():
     assert arrays.partition("grid", [0, 1]).tolist() == [0.0, 1.0]
 
 
-def test_increasing_nodes_may_end_anywhere():
-    assert arrays.increasing("nodes", [0.0, 0.25]).tolist() == [0.0, 0.25]
-
-
 @pytest.mark.parametrize("shape", [(), (2,), (3, 2), (3, 4)])
 def test_samples_have_one_entry_per_node(refuses, shape):
     nodes = np.array([0.0, 0.5, 1.0])
@@ -130,13 +136,6 @@ def test_cell_constants_have_one_entry_per_cell(refuses):
         arrays.cellwise("lipschitz", np.nan, nodes)
     with refuses("lipschitz is negative at index [0]: it bounds a magnitude, give zero or more"):
         arrays.cellwise("lipschitz", [-1.0, 1.0], nodes)
-
-
-def test_row_blocks_cover_every_row_once():
-    rows = 2 * arrays.BLOCK + 3
-    covered = np.concatenate([np.arange(rows)[block] for block in arrays.row_blocks(rows)])
-    assert np.array_equal(covered, np.arange(rows))
-    assert list(arrays.row_blocks(0)) == []
 
 
 def test_results_beyond_float64_are_refused(refuses):

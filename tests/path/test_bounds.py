@@ -1,26 +1,31 @@
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.integrate import quad
 
 from loopscope.path import (
-    combined_regret_bound,
+    Outcome,
+    beneficial_lower_bound,
+    beneficial_range,
+    classify,
     curvature_deviation,
-    deviation_at,
-    diameter_bound,
-    endpoint_bound,
-    endpoint_prediction,
-    pointwise_scale_bound,
+    paper_envelope,
+    pathwise_decomposition,
     predicted_scale,
     regret_bound,
     residual_envelope,
+    safe_scale,
     scale_bound,
-    taylor_deviation_bound,
-    taylor_regret_bound,
     taylor_scale_bound,
     taylor_value_bound,
     uniform_grid,
 )
+from loopscope.path.bounds import SAFE_FRACTION
+from loopscope.readout.affine.make import affine_path
 
 HUGE = 1.7e308
 
@@ -30,21 +35,6 @@ def deviation(request, paths):
     """The upper partition sum of each path on a coarse and on a fine partition."""
     nodes = uniform_grid(request.param)
     return curvature_deviation(nodes, paths.on(nodes, 2), paths.cell_constants(nodes)).upper
-
-
-def test_the_endpoint_is_covered_on_every_path(paths, deviation, rounding):
-    found = endpoint_bound(paths.slope, paths.quadratic, deviation)
-    size = rounding * (1 + paths.bound_of(2))
-    assert (found.lower - size <= paths.gain).all()
-    assert (paths.gain <= found.upper + size).all()
-
-
-def test_guaranteed_signs_are_the_signs_of_the_gain(paths, deviation):
-    found = endpoint_bound(paths.slope, paths.quadratic, deviation)
-    sure = found.sign != 0
-    assert sure.any()
-    assert (found.sign[sure] == np.sign(paths.gain[sure])).all()
-    assert (np.abs(endpoint_prediction(paths.slope, paths.quadratic)) <= deviation)[~sure].all()
 
 
 def test_the_scale_error_is_covered_on_every_path(paths, deviation):
@@ -62,32 +52,9 @@ def test_the_regret_is_covered_on_every_path(paths, deviation, rounding):
         assert (regret <= regret_bound(deviation, paths.quadratic, refined=refined) + size).all()
 
 
-def test_the_pointwise_bound_covers_and_is_the_smallest(paths):
-    best, _ = paths.maximisers
-    falling = paths.quadratic < 0
-    predicted = predicted_scale(paths.slope, paths.quadratic)
-    pointwise = pointwise_scale_bound(best, paths.at(best, 1), paths.slope, paths.quadratic)
-    assert (np.abs(predicted - best) <= pointwise + 1e-9)[falling].all()
-    nodes = uniform_grid(129)
-    upper = deviation_at(best, nodes, paths.on(nodes, 2), paths.cell_constants(nodes)).upper
-    assert (pointwise <= scale_bound(upper, paths.quadratic, capped=False) * (1 + 1e-9) + 1e-9)[falling].all()
-
-
-def test_maximisers_lie_within_the_diameter():
-    """φ = -(a - 1/2)⁴ + b(a - 1/2)² has two equal maxima at 1/2 ± √(b/2), and φ''(0) = -3 + 2b < 0."""
-    nodes = np.linspace(0, 1, 1025)
-    for b in (0.02, 0.1, 0.3):
-        curvature = -12 * (nodes - 0.5) ** 2 + 2 * b
-        deviation = curvature_deviation(nodes, curvature, 12.0).upper
-        quadratic = 0.5 * curvature[0]
-        assert 2 * np.sqrt(b / 2) <= diameter_bound(deviation, quadratic)
-
-
 def test_zero_deviation_makes_every_prediction_exact():
-    assert endpoint_bound(0.5, -1.0, 0.0) == (-0.5, -0.5, -1)
     assert scale_bound(0.0, -1.0) == 0.0
     assert regret_bound(0.0, -1.0) == 0.0
-    assert diameter_bound(0.0, -1.0) == 0.0
     assert regret_bound(0.0, 1.0) == 0.0
     assert regret_bound(0.0, 0.0) == 0.0
     assert regret_bound(0.0, 0.0, refined=False) == 0.0
@@ -105,19 +72,8 @@ def test_the_location_is_unstable_for_nonnegative_curvature(eta, Q):
     deviation = curvature_deviation(nodes, 2 * Q + 6 * eta * nodes, 6 * eta).upper
     assert 3 * eta <= deviation <= 3.1 * eta
     assert scale_bound(deviation, Q) == 1.0
-    assert diameter_bound(deviation, Q) == 1.0
     assert scale_bound(deviation, Q, capped=False) == np.inf
-    assert pointwise_scale_bound(1.0, Q + 3 * eta, -Q, Q) == np.inf
     assert eta <= regret_bound(deviation, Q) == regret_bound(deviation, Q, refined=False) == deviation
-
-
-def test_the_endpoint_bound_is_an_interval_around_the_prediction():
-    found = endpoint_bound([0.5, -2.0, 0.5, 0.5], [-1.0, 1.0, 0.5, -0.5], [0.25, 2.0, 1.0, 0.0])
-    assert found.lower.tolist() == [-0.75, -3.0, 0.0, 0.0]
-    assert found.upper.tolist() == [-0.25, 1.0, 2.0, 0.0]
-    assert found.sign.tolist() == [-1, 0, 0, 0]
-    assert found.sign.dtype == np.int8
-    assert endpoint_bound(1.0, 0.5, 1.4).sign == 1
 
 
 def test_the_scale_bound_is_deviation_over_kappa_and_at_most_one():
@@ -145,18 +101,6 @@ def test_the_refined_bound_is_continuous_and_never_larger():
     assert regret_bound(1.0, -1e-300) == pytest.approx(regret_bound(1.0, 0.0))
 
 
-def test_the_diameter_is_twice_the_scale_bound():
-    assert diameter_bound(0.25, -0.5) == 0.5
-    assert diameter_bound([0.25, 1.0], -0.5).tolist() == [0.5, 1.0]
-    assert diameter_bound(0.1, 0.5) == 1.0
-
-
-def test_the_pointwise_bound_uses_the_residual_at_the_maximiser():
-    assert pointwise_scale_bound(0.5, 0.0, 1.0, -0.5) == 0.5
-    assert pointwise_scale_bound(1.0, 0.25, 1.0, -0.25) == 0.5
-    assert pointwise_scale_bound([0.0, 0.5], 0.0, 1.0, -1.0).tolist() == [0.5, 0.0]
-
-
 def test_extreme_coefficients_keep_their_bounds():
     with np.errstate(all="raise"):
         assert scale_bound(HUGE, -HUGE) == 0.5
@@ -164,43 +108,22 @@ def test_extreme_coefficients_keep_their_bounds():
         assert scale_bound(HUGE, -5e-324, capped=False) == np.inf
         assert regret_bound(HUGE, -HUGE) == pytest.approx(0.25 * HUGE)
         assert regret_bound(HUGE, -5e-324) == HUGE
-        assert diameter_bound(HUGE, -5e-324) == 1.0
 
 
 def test_negative_deviations_are_refused(refuses):
     line = "deviation is negative: it bounds a magnitude, give zero or more"
-    for function in (scale_bound, regret_bound, diameter_bound):
+    for function in (scale_bound, regret_bound):
         with refuses(line):
             function(-1.0, -1.0)
-    with refuses(line):
-        endpoint_bound(1.0, 1.0, -1.0)
 
 
 def test_bad_arguments_are_refused_by_name(refuses):
     bad = "is NaN or infinite: leave such updates out"
-    for function in (scale_bound, regret_bound, diameter_bound):
+    for function in (scale_bound, regret_bound):
         with refuses(f"deviation {bad}"):
             function(np.nan, -1.0)
         with refuses(f"quadratic {bad}"):
             function(1.0, np.nan)
-    for position, name in enumerate(("slope", "quadratic", "deviation")):
-        arguments = [1.0, 1.0, 1.0]
-        arguments[position] = np.nan
-        with refuses(f"{name} {bad}"):
-            endpoint_bound(*arguments)
-    for position, name in enumerate(("alpha", "slope_at_alpha", "slope", "quadratic")):
-        arguments = [1.0, 1.0, 1.0, 1.0]
-        arguments[position] = np.inf
-        with refuses(f"{name} {bad}"):
-            pointwise_scale_bound(*arguments)
-    with refuses("alpha lies outside [0, 1]: scales are fractions of the update"):
-        pointwise_scale_bound(1.5, 0.0, 0.0, -1.0)
-    with refuses("the residual exceeds float64: rescale the utility"):
-        pointwise_scale_bound(1.0, HUGE, -HUGE, -1.0)
-    with refuses("A + Q - deviation exceeds float64: rescale the utility"):
-        endpoint_bound(-HUGE, 0.0, HUGE)
-    with refuses("A + Q + deviation exceeds float64: rescale the utility"):
-        endpoint_bound(HUGE, 0.0, HUGE)
 
 
 @pytest.mark.parametrize("scale", [0.25, 1.0])
@@ -219,14 +142,6 @@ def test_the_bound_of_the_quadratic_model_is_what_a_cubic_path_reaches():
         assert taylor_value_bound(6 * np.abs(c), scale) == pytest.approx(off)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_the_deviation_is_covered_on_every_path(paths, rounding, alpha):
-    scales = np.full(paths.count, alpha)
-    true_lower, _ = paths.deviation(scales)
-    M = paths.bound_of(3)
-    assert (true_lower <= taylor_deviation_bound(M, scales) + rounding * (1 + M)).all()
-
-
 def test_third_derivative_the_scale_error_is_covered_on_every_path(paths):
     best, _ = paths.maximisers
     M = paths.bound_of(3)
@@ -235,94 +150,32 @@ def test_third_derivative_the_scale_error_is_covered_on_every_path(paths):
         assert (error <= taylor_scale_bound(M, paths.quadratic, known) + 1e-9).all()
 
 
-def test_third_derivative_the_regret_is_covered_on_every_path(paths, rounding):
-    best, value = paths.maximisers
-    M = paths.bound_of(3)
-    predicted = predicted_scale(paths.slope, paths.quadratic)
-    regret = value - paths.at(predicted)
-    slack = rounding * (1 + paths.bound_of(2))
-    assert (regret <= taylor_regret_bound(M, best, predicted) + slack).all()
-    assert (regret <= taylor_regret_bound(M) + slack).all()
-    nodes = uniform_grid(65)
-    deviation = curvature_deviation(nodes, paths.on(nodes, 2), paths.cell_constants(nodes)).upper
-    for arguments in ((), (deviation,), (deviation, best, predicted)):
-        assert (regret <= combined_regret_bound(M, paths.quadratic, *arguments) + slack).all()
-
-
 def test_the_formulas_are_those_of_the_paper():
-    assert taylor_deviation_bound(3.0) == 1.5
-    assert taylor_deviation_bound(8.0, 0.5) == 1.0
-    assert taylor_deviation_bound([8.0, 4.0], [0.5, 1.0]).tolist() == [1.0, 2.0]
     assert taylor_scale_bound(1.0, -1.0) == 0.25
     assert taylor_scale_bound(1.0, -1.0, 0.5) == 0.0625
     assert taylor_scale_bound(100.0, -1.0) == 1.0
     assert taylor_scale_bound(100.0, -1.0, capped=False) == 25.0
     assert taylor_scale_bound(1.0, 1.0) == 1.0
     assert taylor_scale_bound(1.0, 1.0, capped=False) == np.inf
-    assert taylor_regret_bound(3.0) == 1.0
-    assert taylor_regret_bound(6.0, 0.5) == 1.125
-    assert taylor_regret_bound(6.0, 0.5, 0.0) == 0.125
-    assert taylor_regret_bound(6.0, predicted=0.5) == 1.125
-
-
-def test_the_combined_bound_takes_the_better_one():
-    """M²/(8κ) for small M against κ, M/3 for nearly flat q; a given deviation replaces M/2."""
-    assert combined_regret_bound(0.5, -1.0) == 0.25 / 16
-    assert combined_regret_bound(3.0, -1e-3) == 1.0
-    assert combined_regret_bound(0.5, -1.0, 0.125) == 0.125**2 / 4
-    assert combined_regret_bound(3.0, 5.0, 0.125) == 0.125
-    assert combined_regret_bound(3.0, 5.0) == 1.0
-    assert combined_regret_bound(6.0, -1.0, 100.0, 0.5, 0.0) == 0.125
-    assert combined_regret_bound(6.0, -1.0, 100.0, 0.0, 0.5) == 0.125
-    assert combined_regret_bound(6.0, -1.0, None, 0.5, 0.0) == 0.125
-    assert combined_regret_bound([0.5, 6.0], -1.0, alpha=[1.0, 0.5], predicted=0.0).tolist() == [1 / 64, 0.125]
 
 
 def test_the_global_bound_is_never_better_than_the_partition_sum(paths):
     nodes = np.linspace(0, 1, 513)
     deviation = curvature_deviation(nodes, paths.on(nodes, 2), paths.cell_constants(nodes)).upper
     M = paths.bound_of(3)
-    assert (deviation <= taylor_deviation_bound(M) * (1 + 1e-12) + (M + paths.fourth / 512) / 512).all()
+    assert (deviation <= M / 2 * (1 + 1e-12) + (M + paths.fourth / 512) / 512).all()
 
 
-def test_bad_arguments_are_refused(refuses):
-    negative = "M is negative: it bounds a magnitude, give zero or more"
-    with refuses(negative):
-        taylor_deviation_bound(-1.0)
-    with refuses(negative):
-        taylor_regret_bound(-1.0)
-    with refuses(negative):
-        taylor_scale_bound(-1.0, -1.0)
-    with refuses(negative):
-        combined_regret_bound(-1.0, -1.0)
-    with refuses("alpha lies outside [0, 1]: scales are fractions of the update"):
-        taylor_deviation_bound(1.0, 1.5)
-    with refuses("alpha lies outside [0, 1]: scales are fractions of the update"):
-        taylor_regret_bound(1.0, 1.5)
-    with refuses("predicted lies outside [0, 1]: scales are fractions of the update"):
-        taylor_regret_bound(1.0, 1.0, 1.5)
-    with refuses("deviation is negative: it bounds a magnitude, give zero or more"):
-        combined_regret_bound(1.0, -1.0, -1.0)
-    with refuses("M is NaN or infinite: leave such updates out"):
-        taylor_deviation_bound(np.nan)
-    with refuses("alpha is NaN or infinite: leave such updates out"):
-        taylor_deviation_bound(1.0, np.nan)
-    with refuses("M is NaN or infinite: leave such updates out"):
-        taylor_regret_bound(np.nan)
-    with refuses("alpha is NaN or infinite: leave such updates out"):
-        taylor_regret_bound(1.0, np.nan)
-    with refuses("predicted is NaN or infinite: leave such updates out"):
-        taylor_regret_bound(1.0, 1.0, np.nan)
-    names = {"M": 1.0, "quadratic": -1.0, "alpha": 1.0}
-    for name in names:
+def test_bad_third_derivative_bounds_are_refused(refuses):
+    good = {"M": 1.0, "quadratic": -1.0, "alpha": 1.0}
+    for name in good:
         with refuses(f"{name} is NaN or infinite: leave such updates out"):
-            taylor_scale_bound(**{**names, name: np.nan})
-    names["predicted"] = 1.0
-    for name in names:
-        with refuses(f"{name} is NaN or infinite: leave such updates out"):
-            combined_regret_bound(**{**names, name: np.nan})
-    with refuses("shapes differ (taylor (2,), deviation (3,)): give one entry per update in each"):
-        combined_regret_bound([1.0, 1.0], -1.0, [1.0, 1.0, 1.0])
+            taylor_scale_bound(**{**good, name: np.nan})
+    for function, arguments in ((taylor_scale_bound, good), (taylor_value_bound, {"M": 1.0, "alpha": 1.0})):
+        with refuses("M is negative: it bounds a magnitude, give zero or more"):
+            function(**{**arguments, "M": -1.0})
+        with refuses("alpha lies outside [0, 1]: scales are fractions of the update"):
+            function(**{**arguments, "alpha": 1.5})
 
 
 def test_the_envelope_is_that_of_the_equation():
@@ -385,17 +238,6 @@ def test_cancelling_deviations_make_the_envelope_smaller():
     assert 2 <= residual_envelope(nodes, slopes, -10.0, 4 * np.pi**2, deviation) < 2.001
 
 
-def test_blocks_of_updates_do_not_show():
-    rng = np.random.default_rng(0)
-    slopes, quadratic = rng.normal(size=(10_000, 3)), rng.normal(size=10_000)
-    constants = rng.uniform(0, 1, (10_000, 2))
-    found = residual_envelope([0.0, 0.5, 1.0], slopes, quadratic, constants)
-    for row in (0, 4095, 4096, 9999):
-        one = residual_envelope([0.0, 0.5, 1.0], slopes[row], quadratic[row], constants[row])
-        assert found[row] == one
-        assert type(one) is float
-
-
 def test_many_axes_of_updates_are_kept():
     slopes = np.random.default_rng(0).normal(size=(2, 3, 5))
     found = residual_envelope(uniform_grid(5), slopes, 0.0, 1.0)
@@ -424,11 +266,418 @@ def test_residual_bad_arguments_are_refused(refuses):
         residual_envelope(nodes, flat, 0.0, 0.0, deviation=-1.0)
     with refuses("deviation is NaN or infinite: leave such updates out"):
         residual_envelope(nodes, flat, 0.0, 0.0, deviation=np.nan)
-    with refuses("numbers of updates differ (slopes (2,), quadratic (3,)): give the same updates in each"):
+    with refuses("shapes differ (slopes (2,), quadratic (3,)): give one entry per update in each"):
         residual_envelope(nodes, np.zeros((2, 2)), np.zeros(3), 0.0)
-    with refuses("numbers of updates differ (slopes (2,), lipschitz (3,)): give the same updates in each"):
+    with refuses("shapes differ (slopes (2,), lipschitz (3,)): give one entry per update in each"):
         residual_envelope(nodes, np.zeros((2, 2)), 0.0, np.zeros((3, 1)))
-    with refuses("numbers of updates differ (slopes (2,), deviation (3,)): give the same updates in each"):
+    with refuses("shapes differ (slopes (2,), deviation (3,)): give one entry per update in each"):
         residual_envelope(nodes, np.zeros((2, 2)), 0.0, 0.0, np.zeros(3))
     with refuses("the residual exceeds float64: rescale the utility"):
         residual_envelope(nodes, [0.0, -1.7e308], 1.7e308, 0.0)
+
+
+def test_the_lower_bound_is_the_parabola():
+    assert beneficial_lower_bound(0.5, 1.0, 4.0) == 0.0
+    assert beneficial_lower_bound([0.0, 0.25, 1.0], 1.0, 4.0).tolist() == [0.0, 0.125, -1.0]
+    assert beneficial_lower_bound(1.0, [-1.0, 2.0], [1.0, 0.0]).tolist() == [-1.5, 2.0]
+
+
+def test_the_lower_bound_covers_every_path(paths, rounding):
+    lowest, _ = paths.extremes_of_curvature()
+    L_D = np.maximum(-lowest, 0.0)
+    scales = np.linspace(0, 1, 51)
+    gains = paths.on(scales)
+    for alpha, gain in zip(scales, gains.T, strict=True):
+        bound = beneficial_lower_bound(np.full(paths.count, alpha), paths.slope, L_D)
+        assert (gain >= bound - rounding * (1 + np.abs(bound))).all()
+
+
+def test_a_parabola_attains_the_lower_bound():
+    alpha = np.linspace(0, 1, 11)
+    assert np.allclose(beneficial_lower_bound(alpha, 0.75, 3.0), 0.75 * alpha - 1.5 * alpha**2, rtol=0, atol=1e-15)
+
+
+def test_the_range_ends_where_the_parabola_does():
+    found = beneficial_range([0.25, 1.0, 0.5, 0.2, -1.0, 0.0], [1.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+    assert np.array_equal(found.end, [0.5, 1.0, 1.0, 1.0, np.nan, np.nan], equal_nan=True)
+    assert found.closed.tolist() == [False, True, False, True, False, False]
+
+
+def test_one_update_has_a_plain_range():
+    found = beneficial_range(0.25, 2.0)
+    assert (type(found.end), type(found.closed)) == (float, bool)
+    assert found == (0.25, False)
+
+
+def test_every_scale_in_the_range_helps(paths):
+    lowest, _ = paths.extremes_of_curvature()
+    found = beneficial_range(paths.slope, np.maximum(-lowest, 0.0))
+    helped = paths.slope > 0
+    for share in (1e-3, 0.1, 0.5, 0.9, 0.999):
+        scales = np.where(helped, share * found.end, 0.0)
+        assert (paths.at(scales)[helped] > 0).all()
+    assert (paths.gain[found.closed] > 0).all()
+
+
+def test_the_safe_scale_is_nine_tenths_of_the_range_and_at_most_one():
+    assert SAFE_FRACTION == 0.9
+    assert safe_scale(0.25, 1.0) == 0.9 * 0.5
+    assert safe_scale(100.0, 1.0) == 1.0
+    assert safe_scale(0.5, 0.0) == 1.0
+    assert safe_scale(5.0 / 9, 1.0) == 1.0
+    assert np.isnan(safe_scale(0.0, 1.0))
+    assert np.isnan(safe_scale(-1.0, 0.0))
+    assert safe_scale(0.25, 1.0, fraction=0.5) == 0.25
+    assert safe_scale([0.25, 0.5], 2.0).tolist() == [0.225, 0.45]
+    assert safe_scale(0.5, [2.0, 4.0]).tolist() == [0.45, 0.225]
+
+
+def test_safe_scales_gain_at_least_their_bound(paths, rounding):
+    lowest, _ = paths.extremes_of_curvature()
+    helped = paths.slope > 0
+    L_D = np.maximum(-lowest, 0.0)
+    alpha = np.where(helped, safe_scale(paths.slope, L_D), 0.0)
+    gains = paths.at(alpha)
+    assert (gains[helped] > 0).all()
+    assert (gains >= beneficial_lower_bound(alpha, paths.slope, L_D) - rounding).all()
+
+
+def test_extremes_stay_in_range():
+    tiny, huge = 5e-324, 1.7e308
+    with np.errstate(all="raise"):
+        assert safe_scale(huge, tiny) == 1.0
+        assert safe_scale(tiny, huge) == 0.0
+        assert beneficial_range(tiny, tiny) == (1.0, True)
+        assert beneficial_range(huge, huge) == (1.0, True)
+        assert beneficial_range(0.5 * huge, huge) == (1.0, False)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, np.nan])
+def test_impossible_fractions_are_refused(refuses, fraction):
+    with refuses(f"fraction is {fraction}: give a number between 0 and 1, such as 0.9"):
+        safe_scale(1.0, 1.0, fraction=fraction)
+
+
+def test_negative_curvature_bounds_are_refused(refuses):
+    line = "L_D is negative: it bounds a magnitude, give zero or more"
+    with refuses(line):
+        safe_scale(1.0, -1.0)
+    with refuses(line):
+        beneficial_range(1.0, -1.0)
+    with refuses(line):
+        beneficial_lower_bound(0.5, 1.0, -1.0)
+
+
+def test_beneficial_bad_arguments_are_refused_by_name(refuses):
+    with refuses("alpha lies outside [0, 1]: scales are fractions of the update"):
+        beneficial_lower_bound(1.5, 1.0, 1.0)
+    with refuses("alpha is NaN or infinite: leave such updates out"):
+        beneficial_lower_bound(np.nan, 1.0, 1.0)
+    with refuses("slope is NaN or infinite: leave such updates out"):
+        beneficial_lower_bound(0.5, np.nan, 1.0)
+    with refuses("L_D is NaN or infinite: leave such updates out"):
+        beneficial_lower_bound(0.5, 1.0, np.inf)
+    for function in (beneficial_range, safe_scale):
+        with refuses("slope is NaN or infinite: leave such updates out"):
+            function(np.nan, 1.0)
+        with refuses("L_D is NaN or infinite: leave such updates out"):
+            function(1.0, np.nan)
+    with refuses("the lower bound exceeds float64: rescale the utility"):
+        beneficial_lower_bound(1.0, -1.7e308, 1.7e308)
+
+
+NODES = np.array([0.0, 0.25, 1.0])
+
+
+def test_constants_that_the_samples_refute_are_refused(refuses):
+    line = "lipschitz is smaller than the sampled change of curvature on cell 1: give constants valid on the whole cell"
+    with refuses(line):
+        curvature_deviation(NODES, [[0.0, 0.0, 0.0], [1.0, 1.0, 3.0]], [0.0, 2.6])
+    with refuses(line):
+        curvature_deviation(NODES, [1.0, 1.0, -1.0], [0.0, 2.6])
+    with refuses(line.replace("cell 1", "cell 0")):
+        curvature_deviation(NODES, [1.0, 0.0, 0.0], 3.9)
+
+
+def test_constants_that_the_samples_attain_are_accepted():
+    assert curvature_deviation(NODES, [1.0, 0.0, 3.0], [4.0, 4.0]).lower > 0
+
+
+@pytest.mark.parametrize(("change", "accepted"), [(0.9e-6, True), (1.1e-6, False)])
+def test_changes_within_rounding_of_the_largest_curvature_are_no_contradiction(refuses, change, accepted):
+    curvature = [-8.0, -8.0, -8.0 * (1 - change)]
+    if accepted:
+        curvature_deviation(NODES, curvature, 0.0)
+    else:
+        with refuses(
+            "lipschitz is smaller than the sampled change of curvature on cell 1: "
+            "give constants valid on the whole cell"
+        ):
+            curvature_deviation(NODES, curvature, 0.0)
+
+
+def test_rounding_is_relative_to_each_update(refuses):
+    with refuses(
+        "lipschitz is smaller than the sampled change of curvature on cell 0: give constants valid on the whole cell"
+    ):
+        curvature_deviation(NODES, [[1e9, 1e9, 1e9], [0.0, 1.0, 1.0]], 0.0)
+
+
+def test_arguments_are_checked_by_name(refuses):
+    with refuses("curvature has shape (2,) for 3 scales: give one entry per scale on the last axis"):
+        curvature_deviation(NODES, [0.0, 0.0], 0.0)
+    with refuses("lipschitz is negative: it bounds a magnitude, give zero or more"):
+        curvature_deviation(NODES, [0.0, 0.0, 0.0], -1.0)
+    with refuses("shapes differ (curvature (2,), lipschitz (4,)): give one entry per update in each"):
+        curvature_deviation(NODES, np.zeros((2, 3)), np.zeros((4, 2)))
+
+
+def test_overflowing_differences_are_contradictions_and_raise_no_floating_point_error(refuses):
+    with (
+        np.errstate(all="raise"),
+        refuses(
+            "lipschitz is smaller than the sampled change of curvature on cell 0: "
+            "give constants valid on the whole cell"
+        ),
+    ):
+        curvature_deviation(NODES, [-1.7e308, 1.7e308, 1.7e308], 1.7e308)
+
+
+def test_the_sums_are_those_of_the_proposition():
+    """Cells of width 1/4 and 3/4 with |g| = 0, 1, 2: T = 1/8, 9/8 and P = L h²/4 = 1/16, 9/16."""
+    found = curvature_deviation([0.0, 0.25, 1.0], [3.0, 4.0, 1.0], [4.0, 4.0])
+    assert found == (1 / 16 + 9 / 16, 3 / 16 + 27 / 16)
+    assert type(found.lower) is float
+
+
+def test_lower_terms_are_cut_at_zero_cell_by_cell():
+    found = curvature_deviation([0.0, 0.5, 1.0], [0.0, 0.0, 1.0], [8.0, 2.0])
+    assert found.lower == 0.25 - 0.125
+    assert found.upper == 0.5 + 0.25 + 0.125
+
+
+@pytest.mark.parametrize("count", [2, 3, 21, 65])
+def test_the_sums_enclose_the_deviation_of_every_path(paths, rounding, count):
+    nodes = uniform_grid(count) ** 1.3
+    found = curvature_deviation(nodes, paths.on(nodes, 2), paths.cell_constants(nodes))
+    true_lower, true_upper = paths.whole_deviation
+    size = 1 + paths.bound_of(2)
+    assert (found.lower <= true_upper + rounding * size).all()
+    assert (true_lower <= found.upper + rounding * size).all()
+    assert (found.lower <= found.upper).all()
+
+
+def test_the_sums_close_on_the_deviation_as_cells_shrink(paths):
+    nodes = np.linspace(0, 1, 513)
+    found = curvature_deviation(nodes, paths.on(nodes, 2), paths.cell_constants(nodes))
+    assert (found.upper - found.lower <= (paths.bound_of(3) + paths.fourth / 512) / 512).all()
+
+
+def test_the_deviation_of_polynomials_agrees_with_high_precision_quadrature():
+    """g(s) = s(s - 1/3)(s - 0.9), integrated between its sign changes at 50 digits."""
+    with mpmath.workdps(50):
+        exact = sum(
+            abs(mpmath.quad(lambda s: s * (s - mpmath.mpf(1) / 3) * (s - mpmath.mpf("0.9")), ends))
+            for ends in ([0, mpmath.mpf(1) / 3], [mpmath.mpf(1) / 3, mpmath.mpf("0.9")], [mpmath.mpf("0.9"), 1])
+        )
+    nodes = np.linspace(0, 1, 4097)
+    curvature = nodes * (nodes - 1 / 3) * (nodes - 0.9) - 7.0
+    # |g'| ≤ 3s² + 2(37/30)s + 3/10 ≤ 5.8
+    found = curvature_deviation(nodes, curvature, 5.8)
+    assert found.lower <= float(exact) <= found.upper
+    assert found.upper - found.lower < 2 * 5.8 / 4 / 4096 + 1e-12
+
+
+def test_constant_curvature_has_no_deviation():
+    found = curvature_deviation(uniform_grid(), np.full((5, 21), -3.0), 0.0)
+    assert (found.lower == 0).all()
+    assert (found.upper == 0).all()
+
+
+def test_adding_a_linear_or_quadratic_path_changes_nothing(paths, rounding):
+    nodes = uniform_grid(17)
+    curvature, constants = paths.on(nodes, 2), paths.cell_constants(nodes)
+    before = curvature_deviation(nodes, curvature, constants)
+    after = curvature_deviation(nodes, curvature + 2.0, constants)
+    assert np.allclose(before.upper, after.upper, rtol=1e-12, atol=rounding)
+    assert np.allclose(before.lower, after.lower, rtol=1e-9, atol=1e-11)
+
+
+def test_deviation_many_axes_of_updates_are_kept():
+    curvature = np.random.default_rng(0).normal(size=(2, 3, 5))
+    found = curvature_deviation(uniform_grid(5), curvature, 100.0)
+    assert found.upper.shape == (2, 3)
+    assert found.upper[1, 2] == curvature_deviation(uniform_grid(5), curvature[1, 2], 100.0).upper
+
+
+def test_no_updates_give_no_sums():
+    assert curvature_deviation([0.0, 1.0], np.zeros((0, 2)), 0.0).upper.shape == (0,)
+
+
+def test_deviation_bad_arguments_are_refused(refuses):
+    with refuses("nodes ends at 0.5: it must contain 1, the full update"):
+        curvature_deviation([0.0, 0.5], [0.0, 0.0], 0.0)
+    with refuses("nodes does not increase at index [1]: sort it and drop repeated scales"):
+        curvature_deviation([0.0, 1.0, 1.0], [0.0, 0.0, 0.0], 0.0)
+    with refuses("the deviation exceeds float64: rescale the utility"):
+        curvature_deviation([0.0, 0.9, 1.0], [-0.8e308, 0.8e308, 0.8e308], 1.79e308)
+    with refuses("lipschitz is negative at index [0]: it bounds a magnitude, give zero or more"):
+        curvature_deviation([0.0, 1.0], [0.0, 0.0], [-1.0])
+
+
+CELLS, DENSE = 16, 33
+Floats = NDArray[np.float64]
+
+
+def derivatives(z: Floats, v: Floats, alpha: Floats) -> tuple[Floats, Floats]:
+    """Mean over tokens of φ'' and φ''' of logits z + αv, written out: [scales]."""
+    logits = z[None] + alpha[:, None, None] * v[None]
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    centred = v - (p * v).sum(-1, keepdims=True)
+    return -(p * centred**2).sum(-1).mean(-1), -(p * centred**3).sum(-1).mean(-1)
+
+
+def envelope_of(z: Floats, v: Floats, cells: int = CELLS):
+    nodes = np.arange(cells + 1) / cells
+    second, third = derivatives(z, v, nodes)
+    spread = v.max(-1) - v.min(-1)
+    moments = np.array([[np.mean(spread**power) for power in (2, 3, 4)]])
+    return paper_envelope(nodes, second[None], third[None], moments)
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0, 40.0])
+@pytest.mark.parametrize("peak", [0.5, 8.0])
+@pytest.mark.parametrize("vocabulary", [2, 3, 50])
+def test_bounds_hold_between_the_nodes(size: float, peak: float, vocabulary: int) -> None:
+    random = np.random.default_rng(vocabulary)
+    for _ in range(5):
+        z, v = (random.normal(size=(4, vocabulary)) * scale for scale in (peak, size))
+        found = envelope_of(z, v)
+        for cell in range(CELLS):
+            second, third = derivatives(z, v, np.linspace(cell / CELLS, (cell + 1) / CELLS, DENSE))
+            assert (-second).max() <= found.curvature_upper[0, cell]
+            assert (-second).min() >= found.curvature_lower[0, cell]
+            assert np.abs(third).max() <= found.third[0, cell]
+
+
+def test_two_points_attain_the_bound_of_the_fourth_derivative() -> None:
+    """Two equally likely logits that part at speed R: φ'''' = R⁴/8, so the line that φ''' may follow is its tangent."""
+    speed, step = 3.0, 1e-4
+    z, v = np.zeros((1, 2)), np.array([[0.0, speed]])
+    _, third = derivatives(z, v, np.array([-step, step]))
+    assert (third[1] - third[0]) / (2 * step) == pytest.approx(speed**4 / 8, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [0.3, 3.0])
+def test_it_is_never_tighter_than_loopscopes(size: float) -> None:
+    random = np.random.default_rng(3)
+    z, v = random.normal(size=(6, 200)) * 2.0, random.normal(size=(6, 200)) * size
+    targets = torch.arange(6)
+    ours = affine_path(torch.tensor(z), torch.tensor(v), targets).envelope(256)
+    moments = ours.range_moments.numpy()[None]
+    spread = v.max(-1) - v.min(-1)
+    np.testing.assert_allclose(moments[0], [np.mean(spread**power) for power in (2, 3, 4)], rtol=1e-12)
+    second, third = (ours.derivatives.stack[order].numpy()[None] for order in (2, 3))
+    paper = paper_envelope(ours.nodes.numpy(), second, third, moments)
+    slack = 1 + 1e-9
+    assert (ours.third.numpy() <= paper.third[0] * slack).all()
+    assert (ours.curvature_upper.numpy() <= paper.curvature_upper[0] * slack).all()
+    assert (ours.curvature_lower.numpy() * slack >= paper.curvature_lower[0]).all()
+    assert float(ours.M) < 0.9 * paper.third.max()
+
+
+def test_constant_curvature_is_integrated_exactly():
+    found = pathwise_decomposition([0.0, 0.25, 1.0], [-4.0, -4.0, -4.0], slope=1.0, gain=-1.0)
+    assert found == pytest.approx((-2.0, -1.0, 0.0), abs=1e-15)
+    assert all(type(field) is float for field in found)
+
+
+@pytest.mark.parametrize("nodes", [[0.0, 0.2, 0.5, 0.9, 1.0], [0.0, 0.05, 0.1, 0.8], np.linspace(0, 0.7, 9)])
+def test_cubic_curvature_is_integrated_exactly_up_to_any_scale(nodes):
+    """φ = 3a + a² - 2a³ + a⁴ + 2a⁵, so φ'' is a cubic."""
+    nodes = np.asarray(nodes)
+    end = nodes[-1]
+    curvature = 2 - 12 * nodes + 12 * nodes**2 + 40 * nodes**3
+    gain = 3 * end + end**2 - 2 * end**3 + end**4 + 2 * end**5
+    found = pathwise_decomposition(nodes, curvature, slope=3.0, gain=gain)
+    assert found.correction == pytest.approx(gain - 3 * end, abs=1e-14)
+    assert found.expected == pytest.approx(gain, abs=1e-14)
+    assert abs(found.residual) < 1e-14
+
+
+def test_two_nodes_fall_back_to_the_chord():
+    found = pathwise_decomposition([0.0, 1.0], [-1.0, -3.0], slope=0.0, gain=-5 / 6)
+    assert found.correction == pytest.approx(-5 / 6, abs=1e-15)
+
+
+def test_three_nodes_use_a_parabola():
+    found = pathwise_decomposition([0.0, 0.5, 1.0], [0.0, 0.25, 1.0], slope=0.0, gain=1 / 12)
+    assert found.correction == pytest.approx(1 / 12, abs=1e-15)
+
+
+def test_the_integral_agrees_with_adaptive_quadrature(paths):
+    nodes = np.linspace(0, 1, 257)
+    found = pathwise_decomposition(nodes, paths.on(nodes, 2), paths.slope, paths.gain)
+    for row in paths.rows[:20]:
+        integrand = lambda s, row=row: (1 - s) * paths.evaluate(2, np.asarray(s), np.asarray(row))  # noqa: E731
+        scale = 1 + paths.fourth[row]
+        exact, error = quad(integrand, 0, 1, epsabs=1e-10 * scale, limit=200)
+        assert abs(found.correction[row] - exact) <= error + 1e-9 * scale
+
+
+def test_updates_do_not_mix():
+    nodes = np.linspace(0, 1, 6)
+    curvature = np.random.default_rng(4).normal(size=(2, 3, 6))
+    found = pathwise_decomposition(nodes, curvature, np.ones((2, 3)), np.zeros((2, 3)))
+    one = pathwise_decomposition(nodes, curvature[1, 0], 1.0, 0.0)
+    for ours, theirs in zip(found, one, strict=True):
+        assert ours.shape == (2, 3)
+        assert ours[1, 0] == pytest.approx(theirs, rel=1e-13)
+
+
+def test_the_residual_is_the_gain_less_what_is_expected(paths):
+    nodes = np.linspace(0, 1, 129)
+    found = pathwise_decomposition(nodes, paths.on(nodes, 2), paths.slope, paths.gain)
+    assert np.array_equal(found.expected, paths.slope + found.correction)
+    assert np.array_equal(found.residual, paths.gain - found.expected)
+
+
+def test_finite_step_failures_accumulate_more_curvature_than_slope(paths):
+    nodes = np.linspace(0, 1, 257)
+    found = pathwise_decomposition(nodes, paths.on(nodes, 2), paths.slope, paths.gain)
+    failures = classify(paths.slope, paths.gain) == Outcome.FINITE_STEP_FAILURE
+    clear = failures & (paths.gain < -1e-6 * (1 + paths.fourth))
+    assert clear.any()
+    assert (found.correction[clear] < -paths.slope[clear]).all()
+
+
+def test_a_zero_displacement_has_nothing_to_integrate():
+    found = pathwise_decomposition(uniform_grid(), np.zeros((3, 21)), np.zeros(3), np.zeros(3))
+    assert all((field == 0).all() for field in found)
+
+
+def test_scalars_go_with_many_updates():
+    found = pathwise_decomposition([0.0, 1.0], [[0.0, 0.0], [6.0, 0.0]], 1.0, [1.0, 2.0])
+    assert found.expected == pytest.approx([1.0, 3.0])
+    assert found.residual == pytest.approx([0.0, -1.0])
+
+
+def test_decomposition_bad_arguments_are_refused(refuses):
+    flat = [0.0, 0.0]
+    with refuses("nodes end at 1.5: scales lie in [0, 1]"):
+        pathwise_decomposition([0.0, 0.5, 1.5], [0.0, 0.0, 0.0], 0.0, 0.0)
+    with refuses("nodes starts at 0.5: it must contain 0, the current state"):
+        pathwise_decomposition([0.5, 1.0], flat, 0.0, 0.0)
+    with refuses("curvature has shape (3,) for 2 scales: give one entry per scale on the last axis"):
+        pathwise_decomposition([0.0, 1.0], [0.0, 0.0, 0.0], 0.0, 0.0)
+    with refuses("shapes differ (slope (2,), gain (3,)): give one entry per update in each"):
+        pathwise_decomposition([0.0, 1.0], flat, [0.0, 0.0], [0.0, 0.0, 0.0])
+    with refuses("shapes differ (slope (2,), curvature (3,)): give one entry per update in each"):
+        pathwise_decomposition([0.0, 1.0], np.zeros((3, 2)), [0.0, 0.0], 0.0)
+    with refuses("shapes differ (gain (2,), curvature (3,)): give one entry per update in each"):
+        pathwise_decomposition([0.0, 1.0], np.zeros((3, 2)), 0.0, [0.0, 0.0])
+    with refuses("the decomposition exceeds float64: rescale the utility"):
+        pathwise_decomposition([0.0, 1.0], [1.7e308, 1.7e308], 1.7e308, 0.0)
+    with refuses("the decomposition exceeds float64: rescale the utility"):
+        pathwise_decomposition([0.0, 1.0], flat, -1.7e308, 1.7e308)

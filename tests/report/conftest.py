@@ -174,6 +174,8 @@ def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
         page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri() + address)
         page.wait_for_selector("html[data-ready]")
+        # Plots are drawn by a ResizeObserver, which reports in the frame after the one that laid them out.
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return page
 
     go.errors = errors  # type: ignore[attr-defined]

@@ -10,17 +10,8 @@ from typing import Any
 import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
-from loopscope.store import (
-    BatchInfo,
-    Dtypes,
-    Manifest,
-    ModelInfo,
-    StoredRun,
-    TaskInfo,
-    ids_sha256,
-    open_or_create,
-)
-from loopscope.store.vocabulary import write_vocabulary
+from loopscope.store import BatchInfo, Dtypes, Manifest, ModelInfo, StoredRun, TaskInfo, ids_sha256, open_or_create
+from loopscope.store.run import write_vocabulary
 
 SCALES = np.array(GRID)
 NODES = np.linspace(0.0, 1.0, PATH_NODES)

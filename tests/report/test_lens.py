@@ -9,7 +9,7 @@ from loopscope.report.lens import CHUNK, PROBABILITY_STEPS, Lens
 from loopscope.report.pack import unpack
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
-from loopscope.store.vocabulary import VOCABULARY
+from loopscope.store.run import VOCABULARY
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_ids_stand_for_texts_where_the_run_does_not_say_them(tmp_path, synthetic
     texts = unpack(Lens.of(sets_of(StoredRun(run.path))[0], 10).index())[1]["texts"]
     assert all(text.startswith("#") for text in texts)
     (run.path / VOCABULARY).write_text("{")
-    with pytest.raises(LoopscopeError, match=r"vocabulary\.json cannot be read: remove it"):
+    with pytest.raises(LoopscopeError, match=r"vocabulary\.json is damaged: remove it"):
         write_report([run.path], tmp_path / "report.html", Bootstrap(resamples=5))
 
 

@@ -27,12 +27,6 @@ def test_random_weights_are_named_before_anything_else(make):
     assert lines[0] == "noise has random weights. Its numbers describe no trained model."
 
 
-def test_own_answers_are_named(make):
-    run = make("run")
-    run.manifest = run.manifest.model_copy(update={"settings": {"reference": "own"}})
-    assert any(line.startswith("run was measured against the model's own answers") for line in warnings_of([run]))
-
-
 def test_an_unfinished_run_says_so(make):
     run = make("run")
     run.layout.complete.unlink()

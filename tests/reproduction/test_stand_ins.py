@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loopscope.cli.app import exit_code
-from loopscope.measuring.data_request import DataRequest
+from loopscope.measuring.requests import DataRequest
 from loopscope.models.tokenizer import load_tokenizer
 from loopscope.reproduction.paper_runs import paper_runs
 from loopscope.reproduction.stand_ins import TOKENIZER, stand_in_rows, write_stand_ins

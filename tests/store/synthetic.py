@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from loopscope.path import classify
-from loopscope.path.grids import CURVATURE_SCALES, GRID, PATH_NODES
+from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify
 from loopscope.store import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo, WorkUnit, ids_sha256
 
 

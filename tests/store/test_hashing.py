@@ -1,4 +1,4 @@
-"""Digests, and JSON that is bounded before it is parsed."""
+"""Digests, and JSON that is not what loopscope wrote."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
+from loopscope.regular_files import MOST_BYTES
 from loopscope.store import Manifest, StoredRun, code_sha256, hashing, ids_sha256, open_or_create, verify
-from loopscope.store.hashing import MAX_JSON_BYTES, MAX_JSON_DEPTH, parse_json
 
 
 @given(st.lists(st.text()), st.lists(st.text()))
@@ -80,37 +80,18 @@ def copy(tmp_path: Path, undisturbed: Path) -> Path:
 @pytest.mark.parametrize("content", list(DEEP))
 def test_a_deep_manifest_is_one_line(content: str, copy: Path, make_manifest: Callable[..., Manifest]) -> None:
     (copy / "manifest.json").write_bytes(DEEP[content])
-    with pytest.raises(LoopscopeError, match=rf"manifest.json is damaged .*more than {MAX_JSON_DEPTH} deep"):
+    with pytest.raises(LoopscopeError, match=r"manifest\.json is damaged"):
         StoredRun(copy)
-    open_or_create(copy, make_manifest()).close()
-    assert StoredRun(copy).finished
+    with pytest.raises(LoopscopeError, match=r"manifest\.json is damaged"):
+        open_or_create(copy, make_manifest())
 
 
 @pytest.mark.parametrize("content", list(DEEP))
 def test_a_deep_record_is_one_line(content: str, copy: Path) -> None:
     (copy / "units" / "000001.json").write_bytes(DEEP[content])
-    with pytest.raises(LoopscopeError, match="unit 000001: the record is not readable"):
+    with pytest.raises(LoopscopeError, match="unit 000001: the record does not match its own digest"):
         StoredRun(copy).read("questions")
     assert [finding.where for finding in verify(copy).findings] == ["unit 000001"]
-
-
-@pytest.mark.parametrize("content", list(DEEP))
-def test_a_deep_event_is_one_line(content: str, copy: Path) -> None:
-    with (copy / "events.jsonl").open("ab") as file:
-        file.write(DEEP[content] + b"\n")
-    with pytest.raises(LoopscopeError, match=r"line 8 of .*events.jsonl is not as it was written"):
-        StoredRun(copy).events  # noqa: B018
-    assert [finding.where for finding in verify(copy).findings] == ["events.jsonl"]
-
-
-def test_depth_is_counted_outside_strings_only() -> None:
-    deepest = b"[" * MAX_JSON_DEPTH + b"]" * MAX_JSON_DEPTH
-    assert parse_json(deepest)
-    assert parse_json(b'["' + b"[{" * 500 + b'\\"[[[", []]') == ["[{" * 500 + '"[[[', []]
-    with pytest.raises(ValueError, match="nested more than"):
-        parse_json(b"[" + deepest + b"]")
-    with pytest.raises(ValueError, match="NaN"):
-        parse_json(b"[NaN]")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "complete.json", "events.jsonl"])
@@ -127,8 +108,8 @@ def test_a_file_that_is_none_is_one_line(kind: str, name: str, copy: Path) -> No
             path.symlink_to("/dev/zero")
         case "huge":
             with path.open("wb") as file:
-                file.truncate(MAX_JSON_BYTES + 1)
-    expected = "it has more than 64 MiB" if kind == "huge" else "it is no plain file"
+                file.truncate(MOST_BYTES + 1)
+    expected = "it has more than 64 MiB" if kind == "huge" else "it is not a regular file"
     with pytest.raises(LoopscopeError, match=rf"cannot read .*{name} \({expected}") as caught:
         StoredRun(copy).events  # noqa: B018
     assert "\n" not in str(caught.value)

@@ -15,13 +15,7 @@ from loopscope.store.atomic import write_atomically
 
 Make = Callable[..., Manifest]
 Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]
-KINDS = {
-    "link": "a symbolic link",
-    "dangling": "a symbolic link",
-    "fifo": "a FIFO",
-    "folder": "a folder",
-    "device": "a symbolic link",
-}
+KINDS = ("link", "dangling", "fifo", "folder", "device")
 
 
 @pytest.fixture
@@ -52,7 +46,7 @@ def put(kind: str, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", [".loopscope.lock", "events.jsonl", "complete.json"])
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_writer_refuses_what_is_no_plain_file(kind: str, name: str, copy: Path, make_manifest: Make) -> None:
     precious = put(kind, copy / name)
     mode = os.lstat(copy / name).st_mode
@@ -61,7 +55,7 @@ def test_a_writer_refuses_what_is_no_plain_file(kind: str, name: str, copy: Path
         with open_or_create(copy, make_manifest()) as writer:
             writer.finish()
 
-    with pytest.raises(LoopscopeError, match=f"{name} is {KINDS[kind]}, no plain file: move it away") as caught:
+    with pytest.raises(LoopscopeError, match=f"{name} is not a plain file: move it away") as caught:
         write()
     assert "\n" not in str(caught.value)
     assert precious.read_text() == "years of work"
@@ -80,11 +74,11 @@ def test_a_writer_refuses_a_folder_that_leads_elsewhere(
 ) -> None:
     open_or_create(tmp_path / "run", make_manifest()).close()
     put(kind, tmp_path / "run" / name)
-    with pytest.raises(LoopscopeError, match=f"{name} is a symbolic link, no folder: move it away"):
+    with pytest.raises(LoopscopeError, match=f"{name} is not a folder: move it away"):
         open_or_create(tmp_path / "run", make_manifest())
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_shard_is_not_written_in_place_of_something_else(
     kind: str, tmp_path: Path, make_manifest: Make, make_tables: Tables
 ) -> None:
@@ -92,7 +86,7 @@ def test_a_shard_is_not_written_in_place_of_something_else(
         unit = writer.pending()[0]
         shard = tmp_path / "run" / "questions" / "000000.parquet"
         precious = put(kind, shard)
-        with pytest.raises(LoopscopeError, match=f"{KINDS[kind]}, no plain file"):
+        with pytest.raises(LoopscopeError, match="not a plain file"):
             writer.commit(unit, make_tables(writer.manifest, unit))
         assert unit in writer.pending()
         assert precious.read_text() == "years of work"
@@ -100,12 +94,12 @@ def test_a_shard_is_not_written_in_place_of_something_else(
         writer.commit(unit, make_tables(writer.manifest, unit))
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_output_is_not_written_in_place_of_something_else(kind: str, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     target = tmp_path / "out" / "report.html"
     precious = put(kind, target)
-    with pytest.raises(LoopscopeError, match=f"report.html is {KINDS[kind]}, no plain file: move it away"):
+    with pytest.raises(LoopscopeError, match=r"report\.html is not a plain file: move it away"):
         write_atomically(target, b"<p>")
     assert precious.read_text() == "years of work"
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
@@ -118,6 +112,6 @@ def test_a_device_is_refused(tmp_path: Path) -> None:
         os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
     except PermissionError:
         pytest.skip("making a device node needs the rights of root")
-    with pytest.raises(LoopscopeError, match="null is a device, no plain file: move it away"):
+    with pytest.raises(LoopscopeError, match="null is not a plain file: move it away"):
         write_atomically(device, b"x")
     assert stat.S_ISCHR(os.lstat(device).st_mode)

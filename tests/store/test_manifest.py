@@ -9,9 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.families.detect import FAMILIES
-from loopscope.store import LAYOUT_MARGINS, Dtypes, Manifest, layout_margin
-from loopscope.store.manifest import STEADY, ManifestDamageError, decode_manifest
+from loopscope.store import Manifest
+from loopscope.store.manifest import ManifestDamageError, decode_manifest
 
 Make = Callable[..., Manifest]
 
@@ -63,26 +62,3 @@ def test_an_older_schema_names_its_version(make_manifest: Make) -> None:
 def test_what_is_no_manifest_is_damage(data: bytes) -> None:
     with pytest.raises(ManifestDamageError):
         decode_manifest(data, "run")
-
-
-@pytest.mark.parametrize(
-    ("changes", "family", "arithmetic"),
-    [
-        ({"device": "NVIDIA A100-SXM4-80GB"}, "ouro", "bfloat16"),
-        ({"device": "NVIDIA H200"}, "ouro", "float32"),
-        ({"device": "NVIDIA H200", "settings": {"share_context": True}}, "ouro", "bfloat16"),
-        ({"device": "cpu (x86_64)"}, "ouro", "float32"),
-        ({"device": "cpu (x86_64)"}, "mine", "bfloat16"),
-        ({"device": "cpu (x86_64)", "settings": {"share_context": True}}, "ouro", "bfloat16"),
-        ({"device": "NVIDIA H200", "dtypes": Dtypes(states="float64", readout="float64")}, "ouro", "float64"),
-        ({"device": "NVIDIA A100", "dtypes": Dtypes(states="float8", readout="float32")}, "ouro", "bfloat16"),
-    ],
-)
-def test_the_coarser_arithmetic_that_depends_on_the_layout_counts(make_manifest, changes, family, arithmetic):
-    manifest = make_manifest(**{"dtypes": Dtypes(states="bfloat16", readout="float32"), **changes})
-    manifest = manifest.model_copy(update={"model": manifest.model.model_copy(update={"family": family})})
-    assert layout_margin(manifest) == LAYOUT_MARGINS[arithmetic]
-
-
-def test_families_that_are_said_to_be_steady_are_loopscopes_own():
-    assert set(FAMILIES) >= STEADY

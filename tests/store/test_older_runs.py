@@ -26,10 +26,7 @@ duckdb = pytest.importorskip("duckdb")
 OLD = Path(__file__).parent / "older_runs" / "0.1.0"
 FEW = Bootstrap(resamples=20)
 LATER = {
-    **dict.fromkeys(
-        ("--certify", "--trace", "--scales-to", "--renormalise", "--reference own", "--initial-seed", "--trajectories"),
-        "measure with",
-    ),
+    **dict.fromkeys(("--certify", "--trace", "--scales-to"), "measure with"),
     "several steps": "measure checkpoints",
 }
 """What 0.1.0 could not measure: its runs are told how it is measured now."""

@@ -4,7 +4,9 @@ from types import ModuleType
 import pytest
 
 from loopscope.path import CURVATURE_SCALES, GRID
+from loopscope.path.grids import DIFFERENCE_SPACINGS, PATH_NODES
 from loopscope.store import TABLES, Column, ColumnType, Level, Table
+from loopscope.store.schema import GAIN_COLUMNS, GAIN_SCALES, MIN_P
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "run-directory.md"
 
@@ -39,6 +41,13 @@ def test_the_grids_are_the_papers() -> None:
     assert len(GRID) == 21
     assert GRID[::5] == CURVATURE_SCALES
     assert (GRID[1], GRID[-1]) == (0.05, 1.0)
+    questions, paths = TABLES["questions"], TABLES["paths"]
+    lengths = {column.name: column.length for column in (*questions.columns, *paths.columns)}
+    assert (lengths["grid_gain"], lengths["curvature_path"]) == (len(GRID), len(CURVATURE_SCALES))
+    assert lengths["fp64_third_relative_gap"] == len(DIFFERENCE_SPACINGS)
+    assert lengths["alpha"] == PATH_NODES
+    assert [column.name for column in GAIN_COLUMNS] == [f"gain_{100 * scale:.0f}" for scale in GAIN_SCALES]
+    assert f"below {MIN_P:g}·max" in TABLES["trace"].column("kl_min_p").meaning
 
 
 def test_columns_of_one_name_agree_between_tables() -> None:

@@ -3,9 +3,10 @@ import json
 import pytest
 
 import loopscope as ls
+from loopscope.errors import LoopscopeError
 from loopscope.models.tokenizer import load_tokenizer
-from loopscope.store import StoredRun
-from loopscope.store.vocabulary import VOCABULARY
+from loopscope.store import StoredRun, verify
+from loopscope.store.run import VOCABULARY
 
 TEXT = "Petra hands 12 apples to Adam, who has  none.\nAnswer: 12"
 
@@ -33,10 +34,28 @@ def test_a_run_with_a_lens_says_what_its_ids_read_as(run):
     assert all(run.vocabulary[each].endswith(reference[start:end]) for each, start, end in spans)
 
 
-def test_the_vocabulary_of_another_tokenizer_does_not_count(run, tmp_path):
+def test_the_vocabulary_of_another_tokenizer_does_not_count(run):
     path = run.path / VOCABULARY
-    content = json.loads(path.read_text(encoding="utf-8"))
+    whole = path.read_text(encoding="utf-8")
+    content = json.loads(whole)
+    del content["sha256"]  # as earlier versions wrote it
     path.write_text(json.dumps(content | {"tokenizer_sha256": "0" * 64}), encoding="utf-8")
     assert StoredRun(run.path).vocabulary is None
     path.write_text(json.dumps(content), encoding="utf-8")
     assert StoredRun(run.path).vocabulary == content["texts"]
+    path.write_text(whole, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "change", [("month", "mouth"), ('{"tokenizer_sha256": "', '{"tokenizer_sha256": "0'), ("]", "")]
+)
+def test_a_damaged_vocabulary_is_named(run, change):
+    path = run.path / VOCABULARY
+    whole = path.read_text(encoding="utf-8")
+    assert change[0] in whole
+    path.write_text(whole.replace(*change, 1), encoding="utf-8")
+    assert [finding.where for finding in verify(run.path).findings] == [VOCABULARY]
+    with pytest.raises(LoopscopeError, match="is damaged: remove it and give the same `measure` command again"):
+        StoredRun(run.path).vocabulary  # noqa: B018
+    path.write_text(whole, encoding="utf-8")
+    assert verify(run.path).ok

@@ -7,17 +7,8 @@ from typing import Any
 import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
-from loopscope.store import (
-    BatchInfo,
-    Dtypes,
-    Manifest,
-    ModelInfo,
-    StoredRun,
-    TaskInfo,
-    ids_sha256,
-    open_or_create,
-)
-from loopscope.store.tables import AS_IN_PAPER
+from loopscope.store import BatchInfo, Dtypes, Manifest, ModelInfo, StoredRun, TaskInfo, ids_sha256, open_or_create
+from loopscope.store.schema import AS_IN_PAPER
 from loopscope.studies.paper.published_numbers import data_hashes, templates
 
 GRID_SCALES = np.array(GRID)
@@ -141,8 +132,6 @@ def manifest(tasks: list[Task], **changes: Any) -> Manifest:
         "settings": {
             "trace": True,
             "scales_to": 2.0,
-            "renormalise": True,
-            "trajectories": [0.25],
             "training_step": 1000,
             **({"certify": True} if model["affine_readout"] else {}),
         },
@@ -447,39 +436,6 @@ def trace(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     }
 
 
-def trajectories(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
-    """A quarter of each update's gain is won back right after it, half of that is left at every later depth."""
-    parts, deepest = [], described.depths[-1]
-    stored = dict(zip(described.depths, utilities(described, task)[rows].T, strict=True))
-    for first in sorted({0, *described.transitions}):
-        for onwards in (False, True):
-            for depth in range(first + 1, deepest + 1):
-                full = stored.get(depth, np.zeros(len(rows)))
-                harm = np.abs(task.paths[first].value(1.0)[rows]) if first in task.paths else np.zeros(len(rows))
-                kept = 0.25 * harm * (1.0 if depth == first + 1 else 0.5)
-                number = len(rows)
-                parts.append(
-                    {
-                        **identity(task, rows),
-                        "depth": np.full(number, depth),
-                        "transition": np.full(number, first),
-                        "onwards": np.full(number, onwards),
-                        "scale": np.full(number, 0.25),
-                        "utility": full + kept * (2.0 if onwards else 1.0),
-                    }
-                )
-    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-BENT = 0.75
-"""Slope of the made-up renormalised path over that of the straight one; both have the same end."""
-
-
-def bent(paths: Paths) -> Paths:
-    """A renormalised path: less slope at first, the same gain at 1."""
-    return Paths(BENT * paths.A, paths.Q + (1 - BENT) * paths.A, paths.R)
-
-
 def longer_steps(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     end = described.settings["scales_to"]
     scales = np.linspace(0, end, round(20 * end) + 1)
@@ -502,27 +458,6 @@ def longer_steps(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
     return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def renormalised(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
-    parts = []
-    for transition, whole in sorted(task.paths.items()):
-        paths = bent(Paths(whole.A[rows], whole.Q[rows], whole.R[rows]))
-        scale = predicted_scale(paths.A, paths.Q)
-        parts.append(
-            {
-                **identity(task, rows),
-                "transition": np.full(len(rows), transition),
-                "slope": paths.A,
-                "quadratic": paths.Q,
-                "outcome": classify(paths.A, paths.value(1.0)),
-                "quadratic_scale": scale,
-                "quadratic_gain": paths.value(scale),
-                "gains": paths.on(GRID_SCALES),
-                "norm_loss": np.full(len(rows), 0.01),
-            }
-        )
-    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
 def as_in_paper(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     """The same numbers as in `questions`: here the paper's are no others."""
     parts = []
@@ -539,14 +474,12 @@ def as_in_paper(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, 
 MAKERS = {
     "trace": trace,
     "longer_steps": longer_steps,
-    "renormalised": renormalised,
     "examples": examples,
     "questions": questions,
     "depths": depths,
     "tokens": tokens,
     "paths": stored_paths,
     "certificates": certificates,
-    "trajectories": trajectories,
     "as_in_paper": as_in_paper,
 }
 

@@ -50,10 +50,6 @@ def test_every_study_has_a_function_and_one_line():
             "--trace",
             "--certify",
             "--scales-to",
-            "--renormalise",
-            "--reference own",
-            "--trajectories",
-            "--initial-seed",
             "several steps",
         )
         assert study.needs in ("quick", "grid", "full", *flags)

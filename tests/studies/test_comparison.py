@@ -80,7 +80,6 @@ def test_the_same_setting_has_no_differences(condition, setting):
         ({"batch_size": None}, "the batch size is by length (paper: 2)"),
         ({"fewshot": 3}, "3 examples stand before each question (paper: none)"),
         ({"chat_template": True}, "its questions are asked in a chat template"),
-        ({"reference": "own"}, "its references are the model's own answers"),
         ({"share_context": True}, "options share a row"),
         ({"long": "truncate-left"}, "long sequences were cut"),
     ],
@@ -221,6 +220,7 @@ def test_models_and_tasks_that_the_paper_does_not_have_are_one_line(tmp_path, sy
     (line,) = comparison.to_text().splitlines()
     assert line.startswith("nothing to compare: not in the paper, so not compared: ")
     assert "Ouro-1.4B, Ouro-2.6B, Huginn" in line
+    assert "`loopscope diff A B` compares two of your own runs" in line
     for format in ("text", "markdown", "latex", "csv", "json"):
         getattr(comparison.table(), f"to_{format}")()
 

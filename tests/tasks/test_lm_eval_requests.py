@@ -188,12 +188,14 @@ def test_rows_and_limits_are_chosen_as_elsewhere(tasks: Path) -> None:
 
 def test_a_run_resumes_is_verified_and_shown(checkpoints: dict[bool, Path], tasks: Path, tmp_path: Path) -> None:
     from loopscope.measuring.replay import replay
+    from loopscope.measuring.rerun import Named
 
     given: dict[str, Any] = {"transitions": [1], "tokens": True, "device": "cpu", "level": "quick", "num_fewshot": 1}
     spec, model = f"lm_eval:{tasks}/inputs.yaml", f"loop:{checkpoints[True]}:0-1"
     run = ls.measure(model, spec, output=tmp_path / "run", **given)
     assert ls.measure(model, spec, output=tmp_path / "run", **given).manifest == run.manifest
-    assert replay(run) == []
+    assert "comes from a file, which is followed only where you name it" in replay(run)[0].message
+    assert replay(run, Named(tasks=(spec,))) == []
     with pytest.raises(ls.LoopscopeError, match=r"settings\.num_fewshot was 1, is now 2"):
         ls.measure(model, spec, output=tmp_path / "run", **given | {"num_fewshot": 2})
     places = run.tokens.collect().filter(pl.col("row") == 0, pl.col("option") == 1).sort("token")

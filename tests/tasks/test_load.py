@@ -113,7 +113,7 @@ def test_a_row_beyond_the_subset_is_refused(small: Path) -> None:
         ({"spec": "gsm8k", "limit": 0}, "limit=0 is too small"),
         ({"spec": "arithmetic", "template": "x.toml"}, "takes no template"),
         ({"spec": "arithmetic", "subset": "x"}, "has no subset"),
-        ({"spec": "arithmetic:dev7"}, "arithmetic has no split 'dev7'; there is: train, validation, test"),
+        ({"spec": "arithmetic:dev7"}, "arithmetic has no split 'dev7'; there is: test, validation, train"),
     ],
 )
 def test_a_choice_that_cannot_be_is_refused(arguments: dict, complaint: str) -> None:
@@ -154,7 +154,7 @@ def test_a_template_of_the_other_kind_or_with_other_fields_is_refused(data_dir: 
         load_task("piqa", data_dir=data_dir, template=tmp_path / "field.toml")
 
 
-def test_a_generated_task_is_loaded_like_the_others() -> None:
+def test_an_embedded_task_is_loaded_like_the_others() -> None:
     task = load_task("arithmetic", ids=[7, 2])
     assert [row.id for row in task.rows] == ["test-2", "test-7"]
     assert (task.source, task.spec, task.kind) == ("generated", "arithmetic:test", "solution")

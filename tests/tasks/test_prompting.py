@@ -62,7 +62,7 @@ def test_never_the_question_itself_and_the_same_examples_whatever_is_chosen() ->
     assert loaded.data_hash == other.data_hash
 
 
-def test_examples_of_a_generated_task_come_from_its_train_split() -> None:
+def test_examples_of_an_embedded_task_come_from_its_train_split() -> None:
     (row,) = ls.load_task("arithmetic", limit=1, num_fewshot=2).rows
     train = {row.context for row in ls.load_task("arithmetic:train", limit=10_000).rows}
     *examples, question = row.context.split("\n\nProblem: ")

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopscope.cli.certify import certify
 from loopscope.cli.check import check
 from loopscope.cli.control import control
 from loopscope.cli.demo import demo
@@ -28,7 +27,6 @@ from loopscope.cli.listing import models, tasks
 from loopscope.cli.measure import measure
 from loopscope.cli.reproduce import reproduce
 from loopscope.cli.studies import compare, figures, report, studies, tables
-from loopscope.cli.tools import bench, convert, train_toy
 from loopscope.cli.verify import verify
 from loopscope.errors import LoopscopeError, command_line_words
 
@@ -49,11 +47,7 @@ COMMANDS = (
     models,
     tasks,
     studies,
-    convert,
-    bench,
-    train_toy,
     verify,
-    certify,
 )
 """In the order of `loopscope --help`."""
 

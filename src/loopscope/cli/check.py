@@ -16,7 +16,7 @@ def check(
     device: Device = "auto",
     dtype: Annotated[str | None, flag("--dtype", "Dtype of weights and states.")] = None,
 ) -> None:
-    """Try a model on a small batch: head, padding, causality, positions, float64, hidden state, derivatives."""
+    """Try a model on a small batch: shapes, determinism, padding, readout, float64, gradients, derivatives."""
     from loopscope.measuring.model_check import check as run_check
 
     found = run_check(model, model_args=model_args, device=device, dtype=dtype)

@@ -27,10 +27,9 @@ def control(
     tier: Annotated[
         str, flag("--tier", "offline (the trace), rerun (policies act, teacher-forced) or generate (answers).")
     ] = "offline",
-    cache: Annotated[
-        str, flag("--cache", "What is read of a token that stopped: latest, shared, held, full.")
-    ] = "latest",
-    prompt: Annotated[str, flag("--prompt", "policy, or full where prompts take every loop.")] = "policy",
+    model: Annotated[str | None, flag("--model", "The model, where the runs' is code or has moved.")] = None,
+    tasks: Annotated[str, flag("--tasks", "The runs' tasks in files, as `measure` was given them.")] = "",
+    template: Annotated[str | None, flag("--template", "The runs' template file.")] = None,
     format: TableFormat = "text",
     output: Annotated[str | None, flag("--output", "Also draw the figure, into this file.")] = None,
 ) -> None:
@@ -50,8 +49,9 @@ def control(
         check_cost=check_cost,
         outside_cost=outside_cost,
         tier=tier,  # type: ignore[arg-type]
-        cache=cache,  # type: ignore[arg-type]
-        prompt=prompt,  # type: ignore[arg-type]
+        model=model,
+        tasks=tasks,
+        template=template,
     )
     sys.stdout.write(getattr(found.table, f"to_{format}")().rstrip("\n") + "\n")
     if output is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,29 +22,20 @@ def diff(
     transitions: Annotated[str | None, flag("--transitions", "Only these updates, e.g. 4 or 3-6.")] = None,
     fail_if: Annotated[
         list[str] | None,
-        flag("--fail-if", "Exit with 1 if a difference meets this, e.g. 'share > +0.02, gain.high < 0'."),
+        flag("--fail-if", "Exit with 1 if a difference meets this, e.g. 'share > 0.02, gain.high < 0'."),
     ] = None,
-    output: Annotated[str | None, flag("--output", "File for a summary in JSON.")] = None,
     format: TableFormat = "text",
 ) -> None:
-    """Two runs on the same questions: differences with intervals, changed outcomes, a check for CI."""
-    from loopscope.store.atomic import clear_write_errors, require_plain, write_atomically
+    """Two of your runs on the same questions: differences with intervals, and a check for CI."""
+    from loopscope.studies.run_diff import checks, parse_limits
     from loopscope.studies.run_diff import diff as compare_runs
 
     choice("format", format, FORMATS)
-    if output is not None:
-        require_plain(Path(output))
-    found = compare_runs(first, second, tasks=tasks, transitions=transitions, fail_if=fail_if)
-    if output is not None:
-        target = Path(output)
-        with clear_write_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, found.to_json().encode())
-    if format == "text":
-        sys.stdout.write(found.to_text() + "\n")
-    elif format == "json":
-        sys.stdout.write(found.to_json())
-    else:
-        sys.stdout.write(getattr(found.table(), f"to_{format}")())
-    if found.failed:
+    limits = parse_limits(fail_if or [])
+    table = compare_runs(first, second, tasks=tasks, transitions=transitions)
+    found = checks(table, limits)
+    sys.stdout.write(getattr(table, f"to_{format}")().rstrip("\n") + "\n")
+    for text, _ in found:
+        typer.echo(f"fail-if {text}", err=True)
+    if any(met for _, met in found):
         raise typer.Exit(FAILED)

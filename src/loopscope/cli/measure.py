@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib
 import shlex
 import sys
-import threading
-from contextlib import suppress
 from typing import Annotated
 
 from loopscope.cli.flags import ConfigFlag, Device, ModelArgs, flag
@@ -36,13 +32,6 @@ def measure(
     every_scale: Annotated[
         bool, flag("--every-scale", "Evaluate the grid at every scale; by default interpolated where that is as good.")
     ] = False,
-    renormalise: Annotated[bool, flag("--renormalise", "Also the path on which states keep their norm.")] = False,
-    reference: Annotated[
-        str, flag("--reference", "given, or own: the model's own answer at its trained depth.")
-    ] = "given",
-    trajectories: Annotated[
-        str | None, flag("--trajectories", "Take updates at these scales and follow them: 0.25,0.5.")
-    ] = None,
     protocol: Annotated[
         str, flag("--protocol", "loopscope, or paper: whatever is left out is as in the paper.")
     ] = "loopscope",
@@ -50,10 +39,6 @@ def measure(
         str | None, flag("--initial-state", "How H_0 is drawn, if it is: question, paper or official.")
     ] = None,
     initial_seed: Annotated[int | None, flag("--initial-seed", "What H_0 is drawn from, if it is drawn.")] = None,
-    keep_states: Annotated[int | None, flag("--keep-states", "Store the recurrent states at this depth.")] = None,
-    continue_from: Annotated[
-        str | None, flag("--continue-from", "Go on from the states that this run kept, bit for bit.")
-    ] = None,
     limit: Annotated[str, flag("--limit", "At most so many questions: 100, or gsm8k=100,piqa=50.")] = "",
     ids: Annotated[str, flag("--ids", "Only these source rows, e.g. 0,5,10-12.")] = "",
     data_dir: Annotated[str | None, flag("--data-dir", "Folder with local copies of the benchmarks.")] = None,
@@ -99,12 +84,8 @@ def measure(
 ) -> None:
     """Measure tasks with a looped model, into a run directory."""
     given = {name: value for name, value in locals().items() if name not in _APART}
-    if engine == "local" and not plan:
-        wake(device)
     from loopscope.api import measure as run_measure
     from loopscope.api import plan as estimate
-    from loopscope.run import Run
-    from loopscope.run_series import RunSeries
 
     if plan:
         print(estimate(**given, seconds=plan_seconds))
@@ -114,10 +95,10 @@ def measure(
         "notify": lambda line: print(f"loopscope: {line}", file=sys.stderr),
         "progress_style": progress,
     }
-    run: Run | RunSeries = run_measure(**given)
+    run = run_measure(**given)
     where = shlex.quote(output)
-    if isinstance(run, RunSeries):
-        print(f"{run.summary()} Next: {run.next_commands()}")
+    if isinstance(run, list):
+        print(f"{len(run)} runs in {where}. Next: loopscope tables {where} --name training | loopscope report {where}")
     elif run.manifest.transitions:
         count = run.stored_rows("questions")
         print(f"{count} updates in {where}. Next: loopscope tables {where} | loopscope report {where}")
@@ -128,34 +109,3 @@ def measure(
 
 _APART = ("config", "progress", "plan", "plan_seconds")
 """What is no argument of `loopscope.measure` under its own name."""
-
-
-def wake(device: str) -> None:
-    """Starts a GPU and its compiler in threads: that takes longer than the imports, which go on meanwhile."""
-    if device == "cpu":
-        return
-    # Neither is a daemon: a thread that Python's end catches in a library may end the process with an abort.
-    threading.Thread(target=_wake_triton, name="loopscope-wake-triton").start()
-    import torch
-
-    if torch.cuda.is_available():
-        threading.Thread(target=_wake_device, args=(device,), name="loopscope-wake-device").start()
-
-
-def _wake_triton() -> None:
-    """Triton looks through all of its own files once, before it compiles anything."""
-    with suppress(Exception):  # it may be missing, or another version
-        ctypes.CDLL("libcuda.so.1")  # without a driver there is nothing to compile for
-        importlib.import_module("triton.runtime.cache").triton_key()
-
-
-def _wake_device(device: str) -> None:
-    with suppress(Exception):  # whatever is wrong is said when the model is loaded
-        import torch
-
-        place = torch.zeros(1, device=device.replace("auto", "cuda")).device
-        from loopscope.kernels.choice import chosen
-        from loopscope.kernels.language import probe
-
-        if chosen() != "reference":
-            probe(place)

@@ -63,7 +63,6 @@ def reproduce(
     if plan:
         costs = []
         for run, cost in work.estimates(plan_seconds):
-            work.note_estimate(run, cost)
             costs.append((run, cost))
             print(plan_of_run(run, cost), end="\n\n", flush=True)
         print(plan_of_all(costs))

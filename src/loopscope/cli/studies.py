@@ -98,7 +98,7 @@ def draw_figures(
 
 
 def compare(runs: Runs, name: Name = None, format: TableFormat = "text") -> None:
-    """Every published number beside the runs' own, with a verdict."""
+    """The paper's numbers beside your runs', with a verdict; `diff` compares two of your own runs."""
     sys.stdout.write(render_comparison(runs, name, format))
 
 

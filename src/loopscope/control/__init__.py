@@ -5,7 +5,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from loopscope.control.policy import Decision, Policy, Seen, Stepper, ThresholdRule
+from loopscope.control.policy import Decision, Policy, Seen, Stepper
+from loopscope.control.rules import ThresholdRule
 
 __all__ = ["Decision", "Policy", "Seen", "Stepper", "ThresholdRule"]
 

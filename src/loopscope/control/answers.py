@@ -23,6 +23,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal, InvalidOperation
+from importlib.util import find_spec
 from multiprocessing import get_context
 
 from loopscope.errors import LoopscopeError
@@ -49,11 +50,6 @@ _FLEXIBLE = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
 _IGNORED = tuple(map(re.compile, (",", r"\$", r"(?s).*#### ", r"\.$")))
 _NUMBER = re.compile(r"[-−]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 _INVALID = "[invalid]"
-
-
-def answered_tasks() -> tuple[str, ...]:
-    """The tasks whose answers can be scored."""
-    return tuple(SCORES)
 
 
 def scored(task: str, texts: Sequence[str], references: Sequence[str]) -> list[dict[str, bool | None]]:
@@ -151,11 +147,7 @@ def exact(text: str, reference: str) -> bool:
 
 def has_math_verify() -> bool:
     """Whether math-verify is installed."""
-    try:
-        import math_verify  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("math_verify") is not None
 
 
 def math_verify(task: str, texts: Sequence[str], references: Sequence[str]) -> list[bool]:
@@ -207,10 +199,4 @@ def _value(text: str) -> Decimal | None:
         return None
 
 
-_SCORERS = {
-    "strict_match": strict_match,
-    "flexible_extract": flexible_extract,
-    "number": number,
-    "boxed": boxed,
-    "exact": exact,
-}
+_SCORERS = {score.__name__: score for score in (strict_match, flexible_extract, number, boxed, exact)}

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,13 +49,11 @@ class Seen:
         depth: t, the loops done.
         states: H_t, H_{t−1}, H_{t−2}, as many as there are, [R, D] each; empty over a trace, which holds no states.
         signal: a named signal, [R]; logits are computed, and charged, when a signal that needs them is first asked for.
-        gate: λ_t, [R]; None without an exit gate.
     """
 
     depth: int
     states: tuple[Tensor, ...]
     signal: Callable[[str], Array]
-    gate: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -78,12 +76,10 @@ class Policy(Protocol):
     @property
     def name(self) -> str:
         """What tables call it."""
-        ...
 
     @property
     def earliest(self) -> int:
         """No position stops before this loop, whatever `decide` says."""
-        ...
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -92,11 +88,9 @@ class Policy(Protocol):
 
     def start(self, rows: int) -> Any:
         """The policy's own memory for a batch of positions, handed to every `decide`, which may change it."""
-        ...
 
     def decide(self, seen: Seen, memory: Any) -> Decision:
         """The decision after a loop; asked after every loop from the first."""
-        ...
 
 
 @runtime_checkable
@@ -108,41 +102,3 @@ class Stepper(Protocol):
 
     def step(self, block: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
         """The state after the loop, from the one before; `block` is F at this depth."""
-        ...
-
-
-@dataclass(frozen=True)
-class ThresholdRule:
-    """An exit rule that compares one number with a threshold; subclasses say which in `value`.
-
-    Such a rule can be fitted: `loopscope.control.fit` finds the threshold that meets a target cost.
-
-    Attributes:
-        threshold: what the number is compared with.
-        earliest: no stop before this loop.
-        name: what tables call it.
-    """
-
-    threshold: float
-    earliest: int = 2
-    name: str = ""
-    signals: ClassVar[tuple[str, ...]] = ()
-    above: ClassVar[bool] = False
-    """Whether it stops above the threshold instead of below."""
-    lookback: ClassVar[int] = 0
-    """How many loops before the earliest one it must see, for what it remembers."""
-
-    def start(self, rows: int) -> dict[str, Any]:
-        """An empty memory."""
-        return {}
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """The number that is compared, [R]."""
-        raise NotImplementedError
-
-    def decide(self, seen: Seen, memory: Any) -> Decision:
-        """Stop where the comparison holds."""
-        if seen.depth < self.earliest - self.lookback:
-            return Decision()
-        value = self.value(seen, memory)
-        return Decision(stop=value > self.threshold if self.above else value < self.threshold)

@@ -1,44 +1,54 @@
 """Policies acting on a model over a task: teacher-forced texts run again, and answers generated and scored.
 
 `rerun` runs every question's reference with a policy acting on the states, so that what is decided early has its
-consequences later, in the token's own loops and in those of the tokens after it. `answer` generates instead.
+consequences later, in the token's own loops and in those of the tokens after it. `answer` generates instead. `acted`
+does either with the model and the questions of a stored run.
 
-Both return a frame with one row per policy and question. Loops, calls and checks are means over the positions that
+All return a frame with one row per policy and question. Loops, calls and checks are means over the positions that
 predict reference tokens, or new ones; those of the prompt stand apart in columns of their own. Utilities and accuracies
 are those of a trace (`control.offline`): nats per token and the share of right tokens, or the right option.
 
     policy, row, example_id
     utility, accuracy                         rerun
     accuracy, text, finished, tokens, <each score>     answer
-    loops, calls, checks, cost                cost is that of `control.cost`, of calls and checks
+    loops, calls, checks, cost                cost is that of `control.offline`, of calls and checks
     prompt_loops, prompt_cost
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import polars as pl
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from loopscope.control.acting import Acted, act_on
+from loopscope.control.act import Acted, act_on
 from loopscope.control.answers import STOPS, accuracy, scored
-from loopscope.control.cache_rules import CacheRule
-from loopscope.control.cost import Costs
-from loopscope.control.generating import PromptRule, generate, tokenizer_of
+from loopscope.control.generating import generate, tokenizer_of
+from loopscope.control.offline import Costs
 from loopscope.control.policy import Policy
-from loopscope.errors import LoopscopeError, choice
+from loopscope.errors import LoopscopeError
 from loopscope.measuring.layout import Layout, Question, collate, plan_batches
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.reading import Reading, readout_of
+from loopscope.measuring.rerun import Named, Sources, request_of
 from loopscope.measuring.settings import BatchPolicy
+from loopscope.models.batch import Batch
+from loopscope.models.in_memory import borrowed
 from loopscope.models.protocol import LoopedModel
-from loopscope.models.walk import read
+from loopscope.models.walk import Walk, read
+from loopscope.store.run import StoredRun
 from loopscope.tasks.encoding import LoadedTask
 
+Tier = Literal["offline", "rerun", "generate"]
+
 NO_COSTS = Costs()
+MORE_TOKENS = 32
+"""A generated answer may be this much longer than the longest reference."""
 
 
 @torch.no_grad()
@@ -48,41 +58,48 @@ def rerun(
     policies: Sequence[Policy],
     *,
     loops: int,
-    cache: CacheRule = "latest",
-    prompt: PromptRule = "policy",
     costs: Costs = NO_COSTS,
     tokenizer: Any = None,
     batch_size: str | int = "auto",
-    readout_dtype: torch.dtype = torch.float32,
 ) -> pl.DataFrame:
     """Every policy on every question of a task, teacher-forced.
 
     Args:
-        model: any looped model.
+        model: a looped model that keeps keys and values.
         task: what `load_task` gives.
         policies: their names tell the rows apart.
         loops: the most that a policy may take.
-        cache: "latest", or "held" and "full" for models that keep no keys and values (`cache_rules`).
-        prompt: "policy", or "full" where the positions before the reference take every loop.
         costs: what loops and checks cost.
         tokenizer: the model's own when left out.
         batch_size: "auto" or a number of questions; it changes no number beyond rounding.
-        readout_dtype: the arithmetic of the readout.
     """
     if not policies:
         raise LoopscopeError("give at least one policy")
     _distinct(policies)
-    choice("prompt", prompt, ("policy", "full"))
     found = []
     for batch in _batches(model, task, tokenizer, batch_size):
-        sequences = collate(batch).sequences
-        layout = Layout.of(batch, sequences, model.device)
-        asked = _asked(layout, prompt)
+        layout = Layout.of(batch, collate(batch).sequences, model.device)
         for policy in policies:
-            acted = act_on(model, layout.batch, policy, loops, cache, asked)
+            acted = act_on(model, layout.batch, policy, loops)
             layout = layout.given(acted.context)
-            reading = readout_of(model, readout_dtype).read(acted.state_BSD, layout)
-            found.append(_forced_rows(policy, layout, reading, _right(model, acted, layout, reading), acted, costs))
+            reading = readout_of(model, torch.float32).read(acted.state_BSD, layout)
+            (loops_B, before_B), (calls_B, calls_before_B), (checks_B, checks_before_B) = (
+                _means(values, layout) for values in (acted.loops_BS, acted.calls_BS, acted.checks_BS)
+            )
+            columns = {
+                "utility": reading.utility_B,
+                "accuracy": _right(model, acted, layout, reading),
+                "loops": loops_B,
+                "calls": calls_B,
+                "checks": checks_B,
+                "cost": costs(calls_B, checks_B),
+                "prompt_loops": before_B,
+                "prompt_cost": costs(calls_before_B, checks_before_B),
+            }
+            frame = pl.DataFrame({name: column.cpu().numpy() for name, column in columns.items()})
+            rows = [(policy.name, question.row, question.example.id) for question in batch]
+            keys = pl.DataFrame(rows, schema=["policy", "row", "example_id"], orient="row")
+            found.append(pl.concat([keys, frame], how="horizontal"))
     return pl.concat(found).sort("policy", "row", maintain_order=True)
 
 
@@ -93,8 +110,6 @@ def answer(
     *,
     loops: int,
     max_new_tokens: int,
-    cache: CacheRule = "latest",
-    prompt: PromptRule = "policy",
     costs: Costs = NO_COSTS,
     tokenizer: Any = None,
     batch_size: str | int = 16,
@@ -118,36 +133,93 @@ def answer(
                 max_new_tokens=max_new_tokens,
                 depth=loops,
                 policy=policy,
-                cache=cache,
-                prompt=prompt,
                 stop=STOPS[task.name],
                 tokenizer=words,
                 source_rows=[question.example.source_row for question in batch],
             )
             assert made.texts is not None
             scores = scored(task.name, made.texts, [question.text.texts[0] for question in batch])
-            name = f"full depth {loops}" if policy is None else policy.name
-            for place, (question, text, score) in enumerate(zip(batch, made.texts, scores, strict=True)):
-                counts = (made.loops[place], made.calls[place], made.checks[place])
-                mean = [sum(values) / max(len(values), 1) for values in counts]
+            for place, (question, score) in enumerate(zip(batch, scores, strict=True)):
+                counts = {"loops": made.loops[place], "calls": made.calls[place], "checks": made.checks[place]}
+                means = {name: sum(values) / max(len(values), 1) for name, values in counts.items()}
                 found.append(
                     {
-                        "policy": name,
+                        "policy": f"full depth {loops}" if policy is None else policy.name,
                         "row": question.row,
                         "example_id": question.example.id,
                         "accuracy": float(accuracy(score)),
-                        "loops": mean[0],
-                        "calls": mean[1],
-                        "checks": mean[2],
-                        "cost": float(costs(mean[1], mean[2])),
+                        **means,
+                        "cost": float(costs(means["calls"], means["checks"])),
                         "prompt_loops": made.prompt_loops[place],
                         "tokens": len(made.tokens[place]),
                         "finished": made.finished[place],
-                        "text": text,
+                        "text": made.texts[place],
                         **score,
                     }
                 )
     return pl.DataFrame(found, infer_schema_length=None).sort("policy", "row", maintain_order=True)
+
+
+def acted(
+    run: StoredRun,
+    task: str,
+    split: str,
+    policies: Sequence[Policy],
+    tier: Tier,
+    *,
+    loops: int,
+    ids: Sequence[str] | None = None,
+    costs: Costs = NO_COSTS,
+    named: Named = Named(),  # noqa: B008
+) -> pl.DataFrame:
+    """The frame of `rerun` or `answer`, of a run's model and the questions of one of its tasks.
+
+    Args:
+        run: its model and its questions are loaded again, and compared with what it recorded.
+        task: one of its tasks.
+        split: and the split.
+        policies: fitted and frozen.
+        tier: "rerun" or "generate".
+        loops: the most that a policy may take.
+        ids: the questions; all of them when left out.
+        costs: what loops and checks cost.
+        named: what the user names of the run's sources.
+    """
+    sources = Sources.of(run, named)
+    sources.check()
+    planned = next((t for t in sources.prepared.tasks if (t.task.name, t.task.split) == (task, split)), None)
+    if planned is None:
+        raise LoopscopeError(f"{run.path} has no task {task} of the split {split}")
+    rows = tuple(row for row in planned.rows if ids is None or row.id in set(ids))
+    chosen = dataclasses.replace(planned.task, rows=rows)
+    words = sources.tokenizer
+    if tier == "rerun":
+        return rerun(sources.model, chosen, policies, loops=loops, costs=costs, tokenizer=words)
+    tokens = MORE_TOKENS + max(len(example.sequences[0].positions) for example in chosen.encode(words))
+    return answer(sources.model, chosen, policies, loops=loops, max_new_tokens=tokens, costs=costs, tokenizer=words)
+
+
+def costs_of_run(run: StoredRun, named: Named) -> Costs:
+    """What loops and readouts of a run's model cost."""
+    with borrowed(named.model):
+        return costs_of(request_of(run, named).model.load())
+
+
+@torch.no_grad()
+def costs_of(model: LoopedModel) -> Costs:
+    """Counted over one token, in multiplications: what `embed` and `readout` take, over what `step` takes."""
+    batch = Batch.from_rows([[0]]).to(model.device)
+    embedded, walk = _counted(lambda: Walk.of(model, batch))
+    stepped, _ = _counted(walk.advance)
+    position = torch.zeros((1, 2), dtype=torch.int64, device=model.device)
+    read, _ = _counted(lambda: walk.read(position))
+    return Costs((embedded + read) / stepped, read / stepped) if stepped else Costs()
+
+
+def _counted(call: Callable[[], Any]) -> tuple[int, Any]:
+    with FlopCounterMode(display=False) as counter:
+        made = call()
+    return counter.get_total_flops(), made
 
 
 def _batches(model: LoopedModel, task: LoadedTask, tokenizer: Any, batch_size: str | int) -> Iterator[list[Question]]:
@@ -155,16 +227,6 @@ def _batches(model: LoopedModel, task: LoadedTask, tokenizer: Any, batch_size: s
     encoder = QuestionEncoder(words, getattr(model, "max_positions", None), "error")
     questions = encoder.questions(task, task.rows, 0)
     yield from plan_batches(questions, BatchPolicy.parse(batch_size).on(model.device.type))
-
-
-def _asked(layout: Layout, prompt: PromptRule) -> Tensor:
-    """Where the policy is asked; after the prompt alone if that is to run in full."""
-    mask_BS = layout.batch.attention_mask
-    if prompt == "policy":
-        return mask_BS
-    lengths = layout.batch.prompt_lengths
-    assert lengths is not None
-    return mask_BS & (torch.arange(mask_BS.shape[1], device=mask_BS.device) >= lengths[:, None])
 
 
 def _right(model: LoopedModel, acted: Acted, layout: Layout, reading: Reading) -> Tensor:
@@ -176,45 +238,17 @@ def _right(model: LoopedModel, acted: Acted, layout: Layout, reading: Reading) -
     return layout.question_mean(layout.sequence_mean((z_NV.argmax(dim=-1) == layout.targets_N).double()))
 
 
-class _Count(NamedTuple):
+def _means(values_RS: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     """Means over positions that predict, and over the others, of every question."""
-
-    scored_B: Tensor
-    before_B: Tensor
-
-
-def _count(values_RS: Tensor, layout: Layout) -> _Count:
     row_N, place_N = layout.positions_N2.unbind(1)
-    predicting = torch.zeros_like(layout.batch.attention_mask)
-    predicting[row_N, place_N] = True
-    before_RS = layout.batch.attention_mask & ~predicting
+    before_RS = layout.batch.attention_mask.clone()
+    before_RS[row_N, place_N] = False
     # The last token predicts nothing and its loops serve nobody.
     last_R = layout.batch.attention_mask.sum(1) - 1
     before_RS[torch.arange(len(last_R), device=last_R.device), last_R] = False
     before_R = (values_RS * before_RS).sum(1).double() / before_RS.sum(1).clamp(min=1)
     scored_N = values_RS[row_N, place_N].double()
-    return _Count(layout.question_mean(layout.sequence_mean(scored_N)), layout.question_mean(before_R))
-
-
-def _forced_rows(
-    policy: Policy, layout: Layout, reading: Reading, right_B: Tensor, acted: Acted, costs: Costs
-) -> pl.DataFrame:
-    loops, calls, checks = (_count(values, layout) for values in (acted.loops_BS, acted.calls_BS, acted.checks_BS))
-    return pl.DataFrame(
-        {
-            "policy": [policy.name] * len(layout.questions),
-            "row": [question.row for question in layout.questions],
-            "example_id": [question.example.id for question in layout.questions],
-            "utility": reading.utility_B.cpu().numpy(),
-            "accuracy": right_B.cpu().numpy(),
-            "loops": loops.scored_B.cpu().numpy(),
-            "calls": calls.scored_B.cpu().numpy(),
-            "checks": checks.scored_B.cpu().numpy(),
-            "cost": costs(calls.scored_B, checks.scored_B).cpu().numpy(),
-            "prompt_loops": loops.before_B.cpu().numpy(),
-            "prompt_cost": costs(calls.before_B, checks.before_B).cpu().numpy(),
-        }
-    )
+    return layout.question_mean(layout.sequence_mean(scored_N)), layout.question_mean(before_R)
 
 
 def _distinct(policies: Sequence[Policy]) -> None:

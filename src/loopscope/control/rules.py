@@ -1,281 +1,198 @@
-"""Exit rules that published code or formulas pin down, with their published defaults.
+"""Exit rules that published code or formulas pin down, as one table, and steps of another length.
 
-All stop at the first loop that satisfies the test, else at the last one. A threshold belongs to the boundary at which
-the states were taken. Rules are per position: what published code averages over positions is one position in decoding.
+A rule compares one number with its threshold at every loop and stops at the first loop where the comparison holds, else
+at the last one. Thresholds in the table are the published ones; they belong to the boundary at which the states were
+taken. Rules are per position: what published code averages over positions is one position in decoding.
+
+    fixed depth     stop at loop k
+    fixed scale     H ← H + α·(F(H) − H), at one update or at every update from some loop on
+    substeps        K times H ← H + (F(H) − H)/K
+    anchored        H ← β·F(H₀) + (1 − β)·(where K substeps from H₀ end)
+
+A fixed scale needs both ends of the update, so it costs the whole loop. Substeps and anchored steps call the block once
+for every substep, the anchored step shares its first call.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from operator import ge, gt, lt
+from typing import TYPE_CHECKING, Any
 
-from loopscope.control.policy import Array, Decision, Seen, ThresholdRule
+from loopscope.control.policy import Array, Decision, Seen
+from loopscope.errors import LoopscopeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NAN, EVERY_LOOP = float("nan"), float("inf")
 
 
 @dataclass(frozen=True)
-class FixedDepth:
-    """Stop at loop k."""
+class ThresholdRule:
+    """An exit rule that compares one number with a threshold, to which `offline.fit` finds the one of a target cost.
 
-    depth: int
-    signals: ClassVar[tuple[str, ...]] = ()
+    Attributes:
+        name: what tables call it.
+        threshold: what the number is compared with.
+        signals: what it reads.
+        number: the number, [R], from what is seen and a memory of its own; the first signal where left out.
+        earliest: no stop before this loop.
+        test: the comparison: `operator.lt`, `gt` or `ge`.
+        lookback: how many loops before the earliest one it must see, for what it remembers.
+        late: whether it stops one loop after the comparison held.
+        budget: the loop at which everything stops; None for the last loop there is.
+    """
 
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return f"fixed {self.depth}"
+    name: str
+    threshold: float
+    signals: tuple[str, ...]
+    number: Callable[[Seen, dict[str, Any]], Array] | None = None
+    earliest: int = 2
+    test: Callable[[Any, Any], Any] = lt
+    lookback: float = 0
+    late: bool = False
+    budget: int | None = None
 
-    @property
-    def earliest(self) -> int:
-        """The depth itself."""
-        return self.depth
+    def start(self, rows: int) -> dict[str, Any]:
+        """An empty memory."""
+        return {}
+
+    def value(self, seen: Seen, memory: dict[str, Any]) -> Array:
+        """The number that is compared, [R]."""
+        return seen.signal(self.signals[0]) if self.number is None else self.number(seen, memory)
+
+    def decide(self, seen: Seen, memory: dict[str, Any]) -> Decision:
+        """Stop where the comparison holds."""
+        if seen.depth < self.earliest - self.lookback:
+            return Decision()
+        stop = self.test(self.value(seen, memory), self.threshold)
+        if self.late:
+            stop, memory["late"] = memory.get("late", False), stop
+        return Decision(stop | (self.budget is not None and seen.depth >= self.budget))
+
+
+def _gate_sum(seen: Seen, memory: dict[str, Any]) -> Array:
+    """c_t = 1 − Π_{j≤t} (1 − λ_j), summed as p_1 + … + p_t."""
+    remaining, gate = memory.get("remaining", 1.0), seen.signal("gate")
+    memory["sum"] = memory.get("sum", 0.0) + gate * remaining
+    memory["remaining"] = remaining * (1.0 - gate)
+    return memory["sum"]
+
+
+def _entropy_change(seen: Seen, memory: dict[str, Any]) -> Array:
+    """The absolute difference; NaN after the first entropy."""
+    before, memory["entropy"] = memory.get("entropy", NAN), seen.signal("entropy")
+    return abs(memory["entropy"] - before)
+
+
+def _unchanged(seen: Seen, memory: dict[str, Any]) -> Array:
+    """For how many loops the likeliest token has not changed."""
+    now = seen.signal("top_id")
+    before, memory["top_id"] = memory.get("top_id", now - 1), now
+    memory["count"] = (memory.get("count", 0) + 1) * (now == before)
+    return memory["count"]
+
+
+def _larger_acceleration(seen: Seen, memory: dict[str, Any]) -> Array:
+    """The larger of the last two, NaN where there are not two."""
+    now = seen.signal("acceleration")
+    before, memory["acceleration"] = memory.get("acceleration", NAN), now
+    return now * (now >= before) + before * (now < before) + 0.0 * before
+
+
+def _ratio(above: str, below: str) -> Callable[[Seen, Any], Array]:
+    return lambda seen, _: seen.signal(above) / seen.signal(below)
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        ThresholdRule("Ouro gate", 1.0, ("gate",), _gate_sum, 1, ge, EVERY_LOOP),
+        ThresholdRule("Ouro gate, one late", 1.0, ("gate",), _gate_sum, 2, ge, EVERY_LOOP, late=True),
+        ThresholdRule("KL", 5e-4, ("kl_from_previous",)),
+        ThresholdRule("min-p KL", 1e-5, ("kl_min_p",)),
+        ThresholdRule("entropy difference", 1e-3, ("entropy",), _entropy_change, lookback=1),
+        ThresholdRule("latent difference", 0.03, ("step_norm", "state_norm"), _ratio("step_norm", "state_norm")),
+        ThresholdRule("hidden difference", 1e-2, ("step_norm",)),
+        ThresholdRule("cosine", 1e-3, ("state_cosine",), lambda seen, _: 1.0 - seen.signal("state_cosine")),
+        ThresholdRule("argmax stability", 5, ("top_id",), _unchanged, 2, ge, EVERY_LOOP),
+        ThresholdRule("acceleration", 1e-3, ("acceleration",), _larger_acceleration, 3, lookback=1),
+        ThresholdRule(
+            "relative acceleration", 0.03, ("acceleration", "state_norm"), _ratio("acceleration", "state_norm")
+        ),
+        ThresholdRule("top-1 probability", 0.9, ("top_prob",), earliest=1, test=gt),
+        ThresholdRule("margin", 0.9, ("margin",), earliest=1, test=gt),
+        ThresholdRule("entropy", 0.5, ("entropy",), earliest=1),
+    )
+}
+"""Every exit rule by name; formulas are those of Ouro, Huginn, LoopUS and CALM (docs/control.md)."""
+
+
+def exit_rule(name: str, threshold: float | None = None, **changes: Any) -> ThresholdRule:
+    """A rule of the table, with another threshold, earliest loop or budget."""
+    if name not in RULES:
+        raise LoopscopeError(f"there is no exit rule {name!r}: choose from {', '.join(RULES)}")
+    if threshold is not None:
+        changes["threshold"] = threshold
+    return dataclasses.replace(RULES[name], **changes)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A policy whose decision depends on nothing but the loop."""
+
+    name: str
+    earliest: int
+    decided: Callable[[int], Decision]
+    signals: tuple[str, ...] = ()
 
     def start(self, rows: int) -> None:
         """Nothing to remember."""
 
     def decide(self, seen: Seen, memory: None) -> Decision:
-        """Stop every position once the depth is reached."""
-        return Decision(stop=seen.depth >= self.depth)
+        """What was decided beforehand."""
+        return self.decided(seen.depth)
+
+
+def fixed_depth(depth: int) -> Plain:
+    """Stop at a loop."""
+    return Plain(f"fixed {depth}", depth, lambda t: Decision(t >= depth))
+
+
+def fixed_scale(scale: float, first: int = 1, *, only: bool = False, stop: bool = False) -> Plain:
+    """The step to loop `first`, and every later one unless `only`, is taken at scale α; `stop` reads there."""
+    where = "at" if only or stop else "from"
+    return Plain(
+        f"scale {scale:g} {where} {first - 1}→{first}",
+        first,
+        lambda t: Decision(stop and t >= first, scale if t == first or (t > first and not only) else 1.0),
+    )
 
 
 @dataclass(frozen=True)
-class OuroGate(ThresholdRule):
-    """c_t = 1 − Π_{j≤t} (1 − λ_j) ≥ q; the last loop of the gate's budget takes what is left.
+class Stepping(Plain):
+    """β·F(H₀) + (1 − β)·(where K substeps of size 1/K end) in every loop."""
 
-    Attributes:
-        budget: the loop at which everything stops; None for the last loop there is.
-    """
+    count: int = 2
+    beta: float = 0.0
 
-    threshold: float = 1.0
-    earliest: int = 1
-    name: str = "Ouro gate"
-    budget: int | None = None
-    signals = ("gate",)
-    above = True
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """c_t, summed as p_1 + … + p_t."""
-        remaining = memory.get("remaining", 1.0)
-        gate = seen.signal("gate")
-        memory["cdf"] = memory.get("cdf", 0.0) + gate * remaining
-        memory["remaining"] = remaining * (1.0 - gate)
-        return memory["cdf"]
-
-    def decide(self, seen: Seen, memory: Any) -> Decision:
-        """Stop where the sum has reached the threshold."""
-        reached = self.value(seen, memory) >= self.threshold
-        return Decision(stop=reached | (self.budget is not None and seen.depth >= self.budget))
+    def step(self, block: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
+        """The anchor and the end of the substeps, mixed."""
+        anchor = block(state)
+        state = state + (anchor - state) / self.count
+        for _ in range(self.count - 1):
+            state = state + (block(state) - state) / self.count
+        return self.beta * anchor + (1 - self.beta) * state if self.beta else state
 
 
-@dataclass(frozen=True)
-class OuroGateLate(OuroGate):
-    """The same sum, and the exit one loop after it has reached the threshold."""
-
-    name: str = "Ouro gate, one late"
-    earliest: int = 2
-
-    def decide(self, seen: Seen, memory: Any) -> Decision:
-        """Stop where the sum had reached the threshold after the loop before."""
-        fired = memory.get("fired", False)
-        decision = OuroGate.decide(self, seen, memory)
-        memory["fired"] = memory["cdf"] >= self.threshold
-        return Decision(stop=fired | (decision.stop & (seen.depth == self.budget)))
+def substeps(count: int = 2) -> Stepping:
+    """K substeps of size 1/K in every loop (damped Euler)."""
+    return Stepping(f"{count} substeps", 1, lambda t: Decision(), count=count)
 
 
-@dataclass(frozen=True)
-class KL(ThresholdRule):
-    """KL(p_{t−1} ‖ p_t) < τ (Huginn)."""
-
-    threshold: float = 5e-4
-    name: str = "KL"
-    signals = ("kl_from_previous",)
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """KL(p_{t−1} ‖ p_t)."""
-        return seen.signal("kl_from_previous")
-
-
-@dataclass(frozen=True)
-class MinPKL(ThresholdRule):
-    """The divergence after small probabilities are set to 1/V (Huginn's code)."""
-
-    threshold: float = 1e-5
-    name: str = "min-p KL"
-    signals = ("kl_min_p",)
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """KL(p̃_{t−1} ‖ p̃_t)."""
-        return seen.signal("kl_min_p")
-
-
-@dataclass(frozen=True)
-class EntropyDifference(ThresholdRule):
-    """|S_t − S_{t−1}| < τ of the entropies (Huginn's code)."""
-
-    threshold: float = 1e-3
-    name: str = "entropy difference"
-    signals = ("entropy",)
-    lookback = 1
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """The absolute difference; NaN after the first entropy."""
-        now = seen.signal("entropy")
-        before = memory.get("entropy", float("nan"))
-        memory["entropy"] = now
-        return abs(now - before)
-
-
-@dataclass(frozen=True)
-class LatentDifference(ThresholdRule):
-    """‖D_t‖ / ‖H_t‖ < τ (Huginn's code)."""
-
-    threshold: float = 0.03
-    name: str = "latent difference"
-    signals = ("step_norm", "state_norm")
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """‖D_t‖ / ‖H_t‖."""
-        return seen.signal("step_norm") / seen.signal("state_norm")
-
-
-@dataclass(frozen=True)
-class HiddenDifference(ThresholdRule):
-    """‖D_t‖ < ε, absolute (Ouro, LoopUS)."""
-
-    threshold: float = 1e-2
-    name: str = "hidden difference"
-    signals = ("step_norm",)
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """‖D_t‖."""
-        return seen.signal("step_norm")
-
-
-@dataclass(frozen=True)
-class Cosine(ThresholdRule):
-    """1 − cos(H_t, H_{t−1}) < τ (Huginn's code)."""
-
-    threshold: float = 1e-3
-    name: str = "cosine"
-    signals = ("state_cosine",)
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """1 − cos(H_t, H_{t−1})."""
-        return 1.0 - seen.signal("state_cosine")
-
-
-@dataclass(frozen=True)
-class ArgmaxStability(ThresholdRule):
-    """The likeliest token is unchanged for n loops (Huginn's code); the threshold is n."""
-
-    threshold: float = 5
-    name: str = "argmax stability"
-    signals = ("top_id",)
-    above = True
-    lookback = 1
-
-    def decide(self, seen: Seen, memory: Any) -> Decision:
-        """Stop where the count has reached n."""
-        return Decision(stop=self.value(seen, memory) >= self.threshold)
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """For how many loops the likeliest token has not changed."""
-        now = seen.signal("top_id")
-        before, count = memory.get("top_id", now - 1), memory.get("count", 0)
-        memory["top_id"] = now
-        memory["count"] = (count + 1) * (now == before)
-        return memory["count"]
-
-
-@dataclass(frozen=True)
-class Acceleration(ThresholdRule):
-    """‖D_t − D_{t−1}‖ < τ on two loops running."""
-
-    threshold: float = 1e-3
-    earliest: int = 3
-    name: str = "acceleration"
-    signals = ("acceleration",)
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """The larger of the last two, NaN where there are not two."""
-        now = seen.signal("acceleration")
-        before = memory.get("acceleration", float("nan"))
-        memory["acceleration"] = now
-        return now * (now >= before) + before * (now < before) + 0.0 * before
-
-    lookback = 1
-
-
-@dataclass(frozen=True)
-class RelativeAcceleration(ThresholdRule):
-    """‖D_t − D_{t−1}‖ / ‖H_t‖ < τ (the sampler of Huginn's code)."""
-
-    threshold: float = 0.03
-    name: str = "relative acceleration"
-    signals = ("acceleration", "state_norm")
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """‖D_t − D_{t−1}‖ / ‖H_t‖."""
-        return seen.signal("acceleration") / seen.signal("state_norm")
-
-
-@dataclass(frozen=True)
-class TopProbability(ThresholdRule):
-    """p(1) > τ (CALM)."""
-
-    threshold: float = 0.9
-    earliest: int = 1
-    name: str = "top-1 probability"
-    signals = ("top_prob",)
-    above = True
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """p(1)."""
-        return seen.signal("top_prob")
-
-
-@dataclass(frozen=True)
-class Margin(ThresholdRule):
-    """p(1) − p(2) > τ (CALM)."""
-
-    threshold: float = 0.9
-    earliest: int = 1
-    name: str = "margin"
-    signals = ("margin",)
-    above = True
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """p(1) − p(2)."""
-        return seen.signal("margin")
-
-
-@dataclass(frozen=True)
-class Entropy(ThresholdRule):
-    """S(p_t) < τ."""
-
-    threshold: float = 0.5
-    earliest: int = 1
-    name: str = "entropy"
-    signals = ("entropy",)
-
-    def value(self, seen: Seen, memory: Any) -> Array:
-        """The entropy."""
-        return seen.signal("entropy")
-
-
-RULES: tuple[type[ThresholdRule], ...] = (
-    OuroGate,
-    OuroGateLate,
-    KL,
-    MinPKL,
-    EntropyDifference,
-    LatentDifference,
-    HiddenDifference,
-    Cosine,
-    ArgmaxStability,
-    Acceleration,
-    RelativeAcceleration,
-    TopProbability,
-    Margin,
-    Entropy,
-)
-"""Every exit rule with a threshold."""
+def anchored_steps(count: int = 2, beta: float = 0.5) -> Stepping:
+    """The same, mixed with the full step by β."""
+    return Stepping(f"{count} substeps, anchored {beta:g}", 1, lambda t: Decision(), count=count, beta=beta)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,14 +39,7 @@ def interpolation_weights(scale: Any) -> list[Any]:
     >>> interpolation_weights(0.25)
     [0.0, 1.0, 0.0, 0.0, 0.0]
     """
-    weights = []
-    for node in SCALES:
-        weight: Any = 1.0
-        for other in SCALES:
-            if other != node:
-                weight = weight * ((scale - other) / (node - other))
-        weights.append(weight + 0.0)
-    return weights
+    return [prod((scale - other) / (node - other) for other in SCALES if other != node) + 0.0 for node in SCALES]
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ class Trace:
         pairs, sequence_R = np.unique(np.stack([rows, options], axis=1), axis=0, return_inverse=True)
         at = np.unique(question_R, return_index=True)[1]
         columns = {
-            name: frame[name].cast(_type(name)).fill_null(_missing(name)).to_numpy().reshape(-1, loops)
+            name: frame[name].fill_null(-1 if name == "top_id" else float("nan")).to_numpy().reshape(-1, loops)
             for name in (*SIGNALS, *_MEASURED)
             if name in frame.columns
         }
@@ -138,19 +132,6 @@ class Trace:
             ids=tuple(name for name, is_kept in zip(self.ids, kept, strict=True) if is_kept),
         )
 
-    def pooled(self) -> Trace:
-        """The same with every signal averaged over the positions of its question, so that a question stops as one."""
-
-        def averaged(column: NDArray[Any]) -> NDArray[Any]:
-            means = [self.mean(at_depth)[self.question_R] for at_depth in column.T]
-            return np.stack(means, axis=1).astype(column.dtype)
-
-        pooled = {
-            name: averaged(column) if name in SIGNALS and name != "top_id" else column
-            for name, column in self.columns.items()
-        }
-        return replace(self, columns=pooled)
-
     def signal(self, name: str, depth: int) -> NDArray[Any]:
         """A signal of every position after a loop."""
         if name not in self.columns or name in _MEASURED:
@@ -188,17 +169,9 @@ class Trace:
         found: NDArray[np.bool_] = self.columns["top_id"] == self.target_R[:, None]
         return found
 
-    @cached_property
-    def _tokens(self) -> Floats:
-        return np.bincount(self.sequence_R).astype(np.float64)
-
-    @cached_property
-    def _sequences(self) -> Floats:
-        return np.bincount(self.question_S).astype(np.float64)
-
     def mean(self, values_R: NDArray[Any]) -> Floats:
         """The mean over the tokens of every sequence, then over the sequences of every question, [Q]."""
-        return np.bincount(self.question_S, self._scores(values_R)) / self._sequences
+        return np.bincount(self.question_S, self._scores(values_R)) / np.bincount(self.question_S)
 
     def utility(self, log_prob_R: Floats) -> Floats:
         """The utility of every question, from the log probabilities of its tokens, [Q]."""
@@ -218,14 +191,4 @@ class Trace:
         return self.right_S[best].astype(np.float64)
 
     def _scores(self, values_R: NDArray[Any]) -> Floats:
-        return np.bincount(self.sequence_R, values_R) / self._tokens
-
-
-def _type(name: str) -> Any:
-    import polars as pl
-
-    return pl.Int64 if name == "top_id" else pl.Float32
-
-
-def _missing(name: str) -> float | int:
-    return -1 if name == "top_id" else float("nan")
+        return np.bincount(self.sequence_R, values_R) / np.bincount(self.sequence_R)

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from loopscope.control.gather import Gathered
-from loopscope.control.heads import Card, ExitHead, Network, ScaleHead, features, states_at
+from loopscope.control.heads import Card, ExitHead, Gathered, Network, ScaleHead, features, states_at
 from loopscope.control.trace import SCALES
 
 CLIP = 2.0
@@ -63,7 +62,7 @@ def train_scale_head(gathered: Gathered, depth: int, training: Training = Traini
     offset = float((A_R.mean() / (-2 * Q_R.mean())).clamp(0, 1))
     network, note = _train(gathered, depth, loss, offset, training)
     card = _card(gathered, "scale", f"A and Q of the step {depth - 1}→{depth} of every token, from five scales", note)
-    return ScaleHead(depth, network, card)
+    return ScaleHead({depth: network}, card)
 
 
 def train_exit_head(

@@ -1,18 +1,13 @@
 """Triton as the kernels see it, with the types that it does not declare; launches; a probe of whether it works here.
 
-The kernels' modules can be imported without Triton; only a launch needs it. Within `compile_only` a launch on a GPU
-compiles in a thread and runs nothing; a later launch of the same kernel waits for that (`is_compiling` tells whether
-there is anything to wait for).
+The kernels' modules can be imported without Triton; only a launch needs it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +32,7 @@ else:
 
 VARYING = (
     *("tokens", "rows", "positions", "splits", "tiles_per_split", "size", "count"),
-    *("groups", "queries", "keys", "first", "mask_stride", "order_stride", "length"),
+    *("groups", "queries", "keys", "first", "order_stride", "length"),
 )
 """Arguments that differ from batch to batch: a kernel is not compiled anew for those that are 1 or divisible by 16."""
 
@@ -77,62 +72,9 @@ def launch(
     options = {"num_warps": warps, "enable_fp_fusion": fusion, **constants}
     if registers is not None:
         options["maxnreg"] = registers
-    pool = _compiling.get()
-    if pool is not None and on.is_cuda:
-        waited = _pending.setdefault(kernel, {})
-        if (same := _variant(options)) not in waited:
-            waited[same] = pool.submit(_compile, kernel, grid, on, arguments, options)
-        return
-    if waited := _pending.get(kernel, {}):
-        if (compiled := waited.pop(_variant(options), None)) is not None:
-            compiled.exception()  # waits; what went wrong shows when it is compiled again
-        if not waited:
-            del _pending[kernel]
     elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
     with torch.cuda.device(on.device) if elsewhere else contextlib.nullcontext():
         kernel[grid](*arguments, **options)
-
-
-_compiling: ContextVar[ThreadPoolExecutor | None] = ContextVar("compiling", default=None)
-_pending: dict[Any, dict[str, Future[None]]] = {}
-"""What is being compiled, by kernel and by the constants that it is compiled for."""
-_COMPILERS = 8
-
-
-@contextlib.contextmanager
-def compile_only() -> Iterator[None]:
-    """Launches on a GPU compile in threads and run nothing, so that what they would write is never to be read."""
-    pool = ThreadPoolExecutor(_COMPILERS, "loopscope-compiling")
-    token = _compiling.set(pool)
-    try:
-        yield
-    finally:
-        _compiling.reset(token)
-        pool.shutdown(wait=False)
-
-
-def is_compiling() -> bool:
-    """Whether a kernel that nobody has launched yet is still being compiled ahead."""
-    return any(not compiled.done() for waited in list(_pending.values()) for compiled in list(waited.values()))
-
-
-def wait_for_compilers() -> None:
-    """Until nothing is being compiled ahead; what went wrong shows when it is compiled again."""
-    for waited in list(_pending.values()):
-        for compiled in list(waited.values()):
-            compiled.exception()
-
-
-def _variant(options: dict[str, Any]) -> str:
-    return repr(sorted(options.items()))
-
-
-def _compile(
-    kernel: Any, grid: tuple[int, ...], on: Tensor, arguments: tuple[Any, ...], options: dict[str, Any]
-) -> None:
-    with torch.cuda.device(on.device):
-        # Asking for what runs it builds that, too: with a C compiler, which takes as long as a small kernel.
-        getattr(kernel.warmup(*arguments, grid=grid, **options), "run", None)
 
 
 def descriptor(matrix: Tensor, block: list[int]) -> Any:
@@ -147,18 +89,10 @@ def power_of_two(size: int) -> int:
 
 
 def probe(device: torch.device) -> None:
-    """Runs it, within `compile_only` too; whatever is in the way is raised."""
-    with _probing:  # what Triton prepares once is not prepared in two threads at the same time
-        token = _compiling.set(None)
-        try:
-            out = torch.zeros(32, device=device)
-            launch(_probe, (1,), out, out, BLOCK=32)
-            torch.cuda.synchronize(device)
-        finally:
-            _compiling.reset(token)
-
-
-_probing = threading.Lock()
+    """Runs a small kernel; whatever is in the way is raised."""
+    out = torch.zeros(32, device=device)
+    launch(_probe, (1,), out, out, BLOCK=32)
+    torch.cuda.synchronize(device)
 
 
 @jit

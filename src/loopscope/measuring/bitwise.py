@@ -6,7 +6,6 @@ As the paper's appendices on transitions and on tokens do, and for every number 
   goes on beyond them has them, against a walk that ends there;
 - the **selected states**: those that the exit policy reads out, picked from the whole trajectory, against a walk that
   decides at every loop from what it has seen so far; without a gate, the states at T;
-- the **kept states** and what goes with them, where the run has some (`keep_states=`);
 - every **table** of the run, cell by cell.
 
 Shapes: R sequences, S positions, D hidden width.
@@ -14,7 +13,7 @@ Shapes: R sequences, S positions, D hidden width.
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,21 +23,17 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.depth_pass import Trip
-from loopscope.measuring.layout import Question, collate, example_columns, plan_batches
-from loopscope.measuring.own_answers import own_answers
-from loopscope.measuring.replay import STRANGE, Sources, request_of, stored_rows
-from loopscope.measuring.stored_states import Midway, StoredStates
-from loopscope.measuring.transfer import length
+from loopscope.measuring.layout import Question, collate, plan_batches
+from loopscope.measuring.rerun import OTHER_SOURCES, Named, Sources
+from loopscope.measuring.run import run_request
 from loopscope.models.exit_gate import ExitGate, exit_gate_of, state_at_exit
-from loopscope.models.in_memory import ModelSpec, borrowed
+from loopscope.models.in_memory import borrowed
 from loopscope.models.packing import Packing
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
-from loopscope.store.column_types import Column
+from loopscope.store.manifest import WorkUnit
 from loopscope.store.run import StoredRun
-from loopscope.store.run_directory import STATES, WorkUnit
-from loopscope.store.shards import constants, to_arrow
+from loopscope.store.schema import Column
 from loopscope.store.verification import BitwiseCheck, Finding
 
 
@@ -82,38 +77,32 @@ def _gap(old: Tensor, new: Tensor) -> float:
 
 
 class Bitwise:
-    """A replay for `store.verify` that compares bits; `checks` then tells what was compared.
+    """A replay for `store.verify` that compares bits; `checks` then says what was compared."""
 
-    Args are those of `replay`.
-    """
-
-    def __init__(
-        self,
-        data_dir: str | os.PathLike[str] | None = None,
-        device: str | None = None,
-        model: ModelSpec | None = None,
-        tokenizer: Any = None,
-    ) -> None:
-        self._sources = (data_dir, device, model, tokenizer)
+    def __init__(self, named: Named) -> None:
+        self._named = named
         self.checks: tuple[BitwiseCheck, ...] = ()
 
     def __call__(self, run: StoredRun) -> list[Finding]:
         """Findings of a run whose records are sound."""
         try:
-            with borrowed(self._sources[2]):
+            with borrowed(self._named.model):
                 return list(self._compare(run))
         except LoopscopeError as error:
             return [Finding("bitwise", str(run.path), f"cannot be measured again: {error}")]
 
     def _compare(self, run: StoredRun) -> Iterator[Finding]:
-        sources = Sources.of(run, request_of(run, *self._sources))
+        sources = Sources.of(run, self._named)
         if sources.refused:
-            yield from (Finding("bitwise", str(run.path), f"{STRANGE}: {entry}") for entry in sources.refused)
+            yield from (Finding("bitwise", str(run.path), f"{OTHER_SOURCES}: {entry}") for entry in sources.refused)
             return
-        comparison = _Comparison(run, sources)
+        walks = _Walks(sources)
         for unit in run.units:
-            comparison.unit(unit)
-        self.checks = tuple(tally.check for tally in comparison.tallies)
+            walks.unit(unit)
+        with tempfile.TemporaryDirectory() as scratch:
+            again = StoredRun(run_request(sources.request, scratch))
+            tables = [_same_table(run, again, table.name) for table in run.manifest.tables()]
+        self.checks = tuple(tally.check for tally in (walks.prefix, walks.selected, *tables))
         other = "; ".join(map(str, sources.differences[:3]))
         for check in self.checks:
             if check.same < check.compared:
@@ -122,47 +111,38 @@ class Bitwise:
                 yield Finding("bitwise", check.first or "", f"{check.what}: {missed}, by up to {check.largest:g}{why}")
 
 
-class _Comparison:
-    """The tallies of a run."""
+def _same_table(run: StoredRun, again: StoredRun, name: str) -> Tally:
+    tally = Tally(f"the table {name}", "values")
+    (table,) = (entry for entry in run.manifest.tables() if entry.name == name)
+    for unit in run.units:
+        old, new = run.read_shard(name, unit), again.read_shard(name, unit)
+        for column in table.columns:
+            found = _same_cells(column, old.column(column.name), new.column(column.name))
+            tally.count(*found, f"unit {unit.name}, {name}.{column.name}")
+    return tally
 
-    def __init__(self, run: StoredRun, sources: Sources) -> None:
-        self._run, self._sources, self._settings = run, sources, sources.request.settings
+
+class _Walks:
+    """States of the run's batches, computed in two ways."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources, self._settings = sources, sources.request.settings
         settings = self._settings
-        self._encoder = sources.encoder(spans=settings.spans, share=settings.share_context)
-        self._answers = own_answers(sources.model, sources.tokenizer, settings)
+        self._encoder = sources.encoder(spans=False, share=settings.share_context)
         gate = exit_gate_of(sources.model)
         loops = sources.model.trained_depth if gate is None else gate.budget
         further = max(settings.deepest, loops + 1)
         selects = f"the states at depth {loops}" if gate is None else "the states that the exit gate selects"
         self._gate, self._loops, self._further = gate, loops, further
-        self._prefix = Tally(f"the first {loops} loops, alone and on the way to {further}", "batches")
-        self._selected = Tally(selects, "batches")
-        keeps = STATES in run.manifest.shards
-        self._kept = Tally(f"the kept states at depth {settings.keep_states}", "batches") if keeps else None
-        self._tables = {table.name: Tally(f"the table {table.name}", "values") for table in run.manifest.tables()}
-
-    @property
-    def tallies(self) -> list[Tally]:
-        kept = [] if self._kept is None else [self._kept]
-        return [self._prefix, self._selected, *kept, *self._tables.values()]
+        self.prefix = Tally(f"the first {loops} loops, alone and on the way to {further}", "batches")
+        self.selected = Tally(selects, "batches")
 
     def unit(self, unit: WorkUnit) -> None:
         """Compare a unit, in the batches of the run."""
         planned = self._sources.prepared.task_of(unit)
         questions = self._encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
-        questions = questions if self._answers is None else self._answers(questions)
-        stored = None if self._kept is None else StoredStates(self._run.states(unit))
-        batches = plan_batches(questions, self._settings.batch) if stored is None else stored.batches(questions)
-        for number, batch in enumerate(batches):
-            where = f"unit {unit.name}, batch {number}"
-            self._walks(batch, where)
-            trip = Trip(self._sources.model, self._settings, batch).launch()
-            tables = {**trip.finish(), "examples": example_columns(batch)}
-            if self._settings.transitions:
-                tables["questions"]["batch"] = [number] * length(tables["questions"])
-            if self._kept is not None and stored is not None and trip.kept is not None:
-                self._kept.see(_pairs(stored.midway(batch), trip.kept), where)
-            self._cells(unit, batch, tables, where)
+        for number, batch in enumerate(plan_batches(questions, self._settings.batch)):
+            self._walks(batch, f"unit {unit.name}, batch {number}")
 
     @torch.no_grad()
     def _walks(self, batch: Sequence[Question], where: str) -> None:
@@ -170,22 +150,13 @@ class _Comparison:
         packing = collate(batch, self._settings.batch).to(model.device)
         states = walked(model, packing, self._loops, self._further)
         alone = walked(model, packing, self._loops, self._loops)
-        self._prefix.see(list(zip(states, alone, strict=True)), where)
+        self.prefix.see(list(zip(states, alone, strict=True)), where)
         if self._gate is None:
-            self._selected.see([(states[-1], alone[-1])], where)
+            self.selected.see([(states[-1], alone[-1])], where)
             return
         limit = self._settings.exit_threshold
         limit = self._gate.threshold if limit is None else limit
-        self._selected.see([(selected(self._gate, limit, states), acted(self._gate, limit, alone))], where)
-
-    def _cells(self, unit: WorkUnit, batch: Sequence[Question], tables: dict[str, Any], where: str) -> None:
-        rows = sorted(question.row for question in batch)
-        fixed = constants(self._run.manifest, unit)
-        for table in self._run.manifest.tables():
-            old, new = stored_rows(self._run, unit, table.name, rows), to_arrow(table, tables[table.name], fixed)
-            for column in table.columns:
-                found = _same_cells(column, old.column(column.name), new.column(column.name))
-                self._tables[table.name].count(*found, f"{where}, {table.name}.{column.name}")
+        self.selected.see([(selected(self._gate, limit, states), acted(self._gate, limit, alone))], where)
 
 
 def walked(model: LoopedModel, packing: Packing, loops: int, further: int) -> list[Tensor]:
@@ -214,15 +185,6 @@ def acted(gate: ExitGate, threshold: float, states: Sequence[Tensor]) -> Tensor:
         found_RSD = torch.where(stops.unsqueeze(-1), state, found_RSD)
         left_RS = left_RS & ~stops
     return found_RSD
-
-
-def _pairs(stored: Midway | None, made: Midway) -> list[tuple[Tensor, Tensor]]:
-    """Tensors by name; one that is missing differs."""
-    if made.sent is not None:
-        made.sent.synchronize()
-    old, new = {} if stored is None else stored.tensors, made.tensors
-    none = torch.zeros(0)
-    return [(old.get(name, none), new.get(name, none)) for name in sorted({*old, *new})]
 
 
 def _same_cells(column: Column, stored: Any, measured: Any) -> tuple[int, int, float]:

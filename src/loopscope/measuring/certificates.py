@@ -20,7 +20,6 @@ import numpy as np
 
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.groups import LOGITS
-from loopscope.measuring.progress import stage
 from loopscope.measuring.transfer import Columns, array, stacked
 from loopscope.measuring.update import Update, predicted_scale
 from loopscope.models.protocol import AffineHead
@@ -90,9 +89,8 @@ def certificate_columns(update: Update) -> Columns:
     head = update.readout.model.head
     assert head is not None, "only affine readouts are certified, which is checked before anything runs"
     most = max(1, LOGITS // update.readout.model.vocabulary_size)
-    with stage("certificates", update.before_RSD.device):
-        certified = Head.of(head.weight_VD, head.bias_V)
-        return stacked([_group_columns(group, head, certified) for group in update.groups(most)])
+    certified = Head.of(head.weight_VD, head.bias_V)
+    return stacked([_group_columns(group, head, certified) for group in update.groups(most)])
 
 
 def _group_columns(update: Update, head: AffineHead, certified: Head) -> Columns:

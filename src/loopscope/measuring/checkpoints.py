@@ -10,16 +10,11 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from loopscope.errors import LoopscopeError, parse_number, setting, shown, text, whole
-from loopscope.models.checkpoint.safetensors import open_checkpoint
 from loopscope.models.choices import split_choices
-from loopscope.models.registry import parse_spec
-from loopscope.store.training_step import LARGEST_STEP, step_in, step_order
+from loopscope.store.manifest import LARGEST_STEP, step_in, step_order
 
-MOST_MODELS = 1_000
 LONGEST_NAME = 200
 """Characters of a run's folder."""
-_LISTED = 8
-"""How many names an error lists of what lies in a folder."""
 _PATTERN = re.compile(r"[*?\[]")
 _NEXT_MODEL = re.compile(r",(?![A-Za-z_]\w*=)")
 """A comma between models; one between choices (`hrm-text-1b:attention=causal,L_cycles=4`) is none."""
@@ -55,18 +50,8 @@ def checkpoints(model: object, revision: object = None, steps: object = None) ->
         specs = [f"{specs[0]}@{one}" for one in revisions]
     if not specs:
         raise LoopscopeError(f"{setting('model')} is an empty list: name one or more models")
-    if len(specs) > MOST_MODELS:
-        raise LoopscopeError(f"{setting('model')} names {len(specs)} models: {MOST_MODELS} are the most in one call")
     told = [step_in(spec) for spec in specs] if steps is None else _steps(steps, len(specs))
     return [Checkpoint(*each) for each in zip(specs, _run_names(specs, revisions), told, strict=True)]
-
-
-def require_sound(found: Sequence[Checkpoint]) -> None:
-    """Look at every checkpoint before the first one is measured; weights are not read."""
-    for each in found:
-        source = parse_spec(each.spec)
-        if source.kind == "folder":
-            open_checkpoint(Path(source.location))
 
 
 def _listed(name: str, given: object) -> list[str] | None:
@@ -105,26 +90,10 @@ def _fitting(spec: str) -> list[str]:
     if before:
         pattern, colon, span = pattern.rpartition(":")
         after = colon + span + after
-    expanded = os.path.expanduser(pattern)
-    folders = sorted((path for path in glob.glob(expanded) if os.path.isdir(path)), key=step_order)
+    folders = sorted(filter(os.path.isdir, glob.glob(os.path.expanduser(pattern))), key=step_order)
     if not folders:
-        raise LoopscopeError(f"no folder fits {setting('model', pattern)}: {_what_lies(Path(expanded))}")
+        raise LoopscopeError(f"no folder fits {setting('model', pattern)}: name folders that exist")
     return [before + (path if "/" in path else f"./{path}") + after for path in folders]
-
-
-def _what_lies(pattern: Path) -> str:
-    """What there is where a pattern looks: in its deepest folder that exists."""
-    folder = pattern.parent
-    while not folder.is_dir() or _PATTERN.search(str(folder)):
-        folder = folder.parent
-    try:
-        names = sorted((entry.name for entry in folder.iterdir()), key=step_order)
-    except OSError as error:
-        return f"{folder} cannot be looked at ({error.strerror})"
-    if not names:
-        return f"{folder} is empty"
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{folder} holds {', '.join(' '.join(name.split()) for name in names[:_LISTED])}{more}"
 
 
 def _steps(given: object, count: int) -> list[int | None]:

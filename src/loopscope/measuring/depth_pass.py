@@ -4,15 +4,14 @@ Depth by depth the utility is read, and for every requested update t → t+1 eve
 states are alive at a time; where updates that follow one another are surveyed together (`most_together`), all of
 theirs.
 `launch` asks the device for all of it without waiting once (level full, whose searches are the host's, aside); what
-it returns is finished on the host when the numbers are there, by which time the next batch can be on its way. While
-kernels that read states are still being compiled, `begin` goes as far as the first state that is read.
+it returns is finished on the host when the numbers are there, by which time the next batch can be on its way.
 
 Shapes: R sequences, S positions, D hidden width, B questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,33 +19,28 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.kernels.language import is_compiling
 from loopscope.measuring.as_in_paper import paper_columns
 from loopscope.measuring.certificates import certificate_columns
 from loopscope.measuring.fp64 import analyse
 from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
 from loopscope.measuring.longer_steps import longer_step_columns
-from loopscope.measuring.progress import stage
 from loopscope.measuring.reading import Reading, Surveyed, readout_of
-from loopscope.measuring.renormalised import renormalised_columns
 from loopscope.measuring.scalar_check import scalar_check_columns
 from loopscope.measuring.settings import Settings
-from loopscope.measuring.stored_states import Midway
 from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
 from loopscope.measuring.trace import Trace
-from loopscope.measuring.trajectories import Trajectories
 from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned, stacked
 from loopscope.measuring.update import Update, update_columns
 from loopscope.models.packing import Packing
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, readout_asks_context
-from loopscope.store.column_types import Level
+from loopscope.store.schema import Level
 
 Tables = dict[str, Columns]
 
 
 class Trip:
-    """A batch on its way through the loops of a model, from the beginning or from where it was stored."""
+    """A batch on its way through the loops of a model."""
 
     def __init__(
         self,
@@ -55,9 +49,8 @@ class Trip:
         questions: Sequence[Question],
         *,
         careful: bool = False,
-        start: Midway | None = None,
     ) -> None:
-        self._model, self._settings, self._careful, self._start = model, settings, careful, start
+        self._model, self._settings, self._careful = model, settings, careful
         packing, device = collate(questions, settings.batch), model.device
         own = packing.sequences is packing.batch
         batch = pinned(packing.batch, device)
@@ -70,35 +63,22 @@ class Trip:
         self._readout = readout_of(model, getattr(torch, settings.readout_dtype), careful=careful)
         self._ways_again: set[str] = set()
         self._finite: dict[int, Tensor] = {}
-        self._course = self._launched()
-        self._pending: PendingTrip | None = None
 
     def run(self) -> Tables:
         """The rows of the batch in every table but `examples`."""
         return self.launch().finish()
 
     @torch.no_grad()
-    def begin(self) -> int:
-        """Ask the device for what needs no kernel that is still being compiled; the bytes of states that wait there."""
+    def launch(self) -> PendingTrip:
+        """Ask the device for everything."""
         try:
-            return next(self._course)
-        except StopIteration as end:
-            self._pending = end.value
-            return 0
+            return self._launched()
         except LoopscopeError:
             # Whatever was refused, a state that is not finite is what the user must hear of.
             self._require_finite({}, *map(array, self._finite.values()))
             raise
 
-    def launch(self) -> PendingTrip:
-        """Ask the device for everything, or for what is left."""
-        while self._pending is None:
-            self.begin()
-        pending, self._pending = self._pending, None  # it knows its trip
-        return pending
-
-    def _launched(self) -> Generator[int, None, PendingTrip]:
-        """Pauses before a state is read whose kernels are still being compiled."""
+    def _launched(self) -> PendingTrip:
         settings, model = self._settings, self._model
         gate = self._gate()
         deepest = settings.deepest
@@ -107,30 +87,16 @@ class Trip:
         updates: dict[int, Tables] = {}
         waiting: dict[int, Update] = {}
         last = {run[-1] for run in settings.runs(self._readout.most_together(settings))}
-        device = model.device
-        with stage("forward", device):
-            walk = Walk.of(model, self._packing.batch, deepest - settings.start)
-            if self._start is not None:
-                self._start.resume(walk, gate)
-            self._layout = self._layout.given(self._context(walk))
+        walk = Walk.of(model, self._packing.batch, deepest)
+        self._layout = self._layout.given(self._context(walk))
         self._readings = readings = self._readout.readings(self._layout)
         self._trace = trace = Trace(self._readout, self._layout, settings) if settings.trace else None
-        followed = self._trajectories()
-        state = before = kept = None
-        first = walk.depth
-        for depth in range(first, deepest + 1):
-            packed = walk.state
-            with stage("forward", device):
-                walk.to(depth)
-            if followed is not None and depth > first:
-                with stage("trajectories", device):
-                    followed.see(packed, walk)
+        state = before = None
+        for depth in range(deepest + 1):
+            walk.to(depth)
             state, before = self._packing.separate(walk.state), state
             if depth in settings.depths:
-                with stage("finite", device):
-                    self._finite[depth] = self._finite_sequences(state)
-            if self._is_read(depth) and is_compiling():
-                yield 5 * state.nbytes  # the context's, the last two as they were packed and in rows of their own
+                self._finite[depth] = self._finite_sequences(state)
             if depth - 1 in settings.transitions:
                 assert before is not None, "a transition starts at depth 0 or later"
                 waiting[depth - 1] = Update(self._readout, self._layout, before, state)
@@ -138,32 +104,22 @@ class Trip:
                     updates |= self._updates(waiting)
                     waiting = {}
             if trace is not None and depth <= settings.deepest:
-                with stage("trace", device):
-                    trace.see(depth, state)
-            if gate is not None and depth > first:
-                with stage("gate", device):
-                    gate.see(depth, state)
-            if depth == settings.keep_states:
-                with stage("keep states", device):
-                    kept = Midway.of(self._layout.questions, walk, gate)
+                trace.see(depth, state)
+            if gate is not None and depth > 0:
+                gate.see(depth, state)
             if depth in settings.depths and not self._is_surveyed(depth):
-                with stage("depths", device):
-                    readings.read(depth, state)
-        with stage("depths", device):
-            readings.settle()
+                readings.read(depth, state)
+        readings.settle()
         decision = None if gate is None else gate.decide()
         for transition, tables in updates.items():
             self._decided(tables, transition, decision)
         depths = [self._depth(depth, reading) for depth, reading in sorted(readings.found.items())]
         rows = list(updates.values())
         if trace is not None:
-            with stage("trace", device):
-                rows += [{"trace": columns} for columns in trace.settle()]
-        if followed is not None:
-            rows += [{"trajectories": columns} for columns in followed.found]
+            rows += [{"trace": columns} for columns in trace.settle()]
         finite = Later(self._require_finite, *self._finite.values())
         again = None if self._careful else self._carefully
-        return PendingTrip(finite, depths, rows, self.ways_taken, self.notes, again, kept)
+        return PendingTrip(finite, depths, rows, self.ways_taken, self.notes, again)
 
     def _context(self, walk: Walk) -> Context | None:
         """What a readout may ask for: the context of the sequences in rows of their own."""
@@ -181,16 +137,10 @@ class Trip:
 
     def _carefully(self) -> Tables:
         """The same trip again, waiting for the device wherever its kernels may give up a token."""
-        trip = Trip(self._model, self._settings, self._layout.questions, careful=True, start=self._start)
+        trip = Trip(self._model, self._settings, self._layout.questions, careful=True)
         tables = trip.run()
         self._ways_again = trip.ways_taken()
         return tables
-
-    def _is_read(self, depth: int) -> bool:
-        """Whether logits of a state are asked for."""
-        settings = self._settings
-        asked = depth in settings.depths and not self._is_surveyed(depth)
-        return asked or depth - 1 in settings.transitions or settings.trace
 
     def _is_surveyed(self, depth: int) -> bool:
         """Whether an update that starts or ends at a depth says what would be read there."""
@@ -199,24 +149,10 @@ class Trip:
 
     def _gate(self) -> GateTrace | None:
         settings = self._settings
-        keeps = settings.keep_states is not None  # the pass that goes on from there may ask for anything
-        if not (keeps or settings.tokens or (settings.level is not Level.QUICK and settings.transitions)):
+        if not (settings.tokens or (settings.level is not Level.QUICK and settings.transitions)):
             return None
-        stored = self._layout.positions_N2 if settings.tokens or keeps else None
+        stored = self._layout.positions_N2 if settings.tokens else None
         return gate_trace(self._model, settings.exit_threshold, stored)
-
-    def _trajectories(self) -> Trajectories | None:
-        settings = self._settings
-        if not settings.trajectories:
-            return None
-        return Trajectories(
-            self._readout,
-            self._layout,
-            settings.trajectories,
-            settings.transitions,
-            settings.deepest,
-            self._packing.separate,
-        )
 
     def _finite_sequences(self, state_RSD: Tensor) -> Tensor:
         """Whether every valid position of a sequence is finite: its sum is, in an arithmetic that cannot overflow."""
@@ -244,7 +180,6 @@ class Trip:
     def _update(self, transition: int, update: Update, survey: Surveyed | None) -> Tables:
         settings, layout, found = self._settings, self._layout, self._readings.found
         paths = self._readout.paths(update, settings, found.get(transition), survey)
-        device = layout.targets_N.device
         found[transition] = paths.before
         if paths.after is not None:
             found[transition + 1] = paths.after
@@ -263,23 +198,18 @@ class Trip:
             self._trace.gained(transition + 1, paths.tokens)
         if settings.level is not Level.QUICK:
             checked = [question.row < settings.scalar_checks for question in layout.questions]
-            with stage("scalar checks", device):
-                questions.update(scalar_check_columns(update, checked))
+            questions.update(scalar_check_columns(update, checked))
         if settings.tokens:
-            with stage("tokens", device):
-                tables["tokens"] = token_columns(paths.tokens, layout, settings)
+            tables["tokens"] = token_columns(paths.tokens, layout, settings)
         if settings.certify:
             tables["certificates"] = {**identity, **certificate_columns(update)}
         if settings.scales_to is not None:
             longer = longer_step_columns(paths, settings.scales_to, is_affine=self._readout.is_affine)
             tables["longer_steps"] = {**identity, **longer}
-        if settings.renormalise:
-            tables["renormalised"] = {**identity, **renormalised_columns(update, paths)}
         bracket = settings.paper_bracket
         if bracket is not None:
-            with stage("as in the paper", device):
-                ends = questions["utility_before"], questions["utility_after"]
-                tables["as_in_paper"] = {**identity, **paper_columns(update, *ends)}
+            ends = questions["utility_before"], questions["utility_after"]
+            tables["as_in_paper"] = {**identity, **paper_columns(update, *ends)}
         if settings.level is Level.FULL:
             del paths
             analysis = analyse(update, bracket)
@@ -333,7 +263,6 @@ class PendingTrip:
         repeated: after `finish`, whether the batch had to be measured again.
         ways_taken: after `finish`, tells how φ was computed.
         notes: and what there is to say about it.
-        kept: after `finish`, the batch at the depth whose states are kept.
     """
 
     def __init__(
@@ -344,9 +273,7 @@ class PendingTrip:
         ways_taken: Callable[[], set[str]],
         notes: Callable[[], set[str]],
         again: Callable[[], Tables] | None = None,
-        kept: Midway | None = None,
     ) -> None:
-        self.kept = kept
         self._again, self.repeated, self.ways_taken, self.notes = again, False, ways_taken, notes
         self._depths = len(depths)
         self._names = [list(tables) for tables in updates]

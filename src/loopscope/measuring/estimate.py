@@ -1,112 +1,163 @@
-"""What a pass will take before it starts: tokens, time, memory and disk, from a short calibration on this machine.
-
-All questions are encoded and put into their batches, which needs no device. Some batches that stand for all are then
-measured as the pass itself would measure them, short ones a few after the other: the host works on one while a GPU runs
-the next. Of long ones a part is timed, and of the largest as much as time allows. A cost for a batch, for a padded
-token and for a pair of tokens of a row is fitted to their times and summed over all batches. How far such an estimate
-is off is measured on the way: each timed group of batches is predicted from the others. What the first batches take
-beyond their rate (kernels are loaded) comes once; compiling them, which a run finds done, is left out.
-"""
+"""What a pass will take before it starts: tokens are counted, a few batches are timed, the rest follows by the rate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+import random
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from loopscope.measuring.batch_costs import QUICK, SCORED, TOKENS, WHOLE, AnswerSize, Fit, GroupSize, left_out_error
-from loopscope.measuring.calibration import Planned, Timer, time_some
-from loopscope.measuring.compile_clock import CompileClock
-from loopscope.measuring.cost_estimate import CostEstimate
-from loopscope.measuring.layout import plan_batches
-from loopscope.measuring.loaded_once import LoadedOnce
-from loopscope.measuring.own_answers import own_answers
-from loopscope.measuring.plan import Encodings, Request
+from loopscope.measuring.layout import Question, padded_tokens, plan_batches, run_tokens
+from loopscope.measuring.plan import Request
 from loopscope.measuring.run import chat_of, prepare
-from loopscope.measuring.worker import LocalEngine, Worker
+from loopscope.measuring.worker import LocalEngine, Measured, Worker
+from loopscope.store.schema import TABLES
+from loopscope.store.shards import encode, to_arrow
 
 SECONDS = 5.0
-"""How long batches are timed by default; some run once before that."""
+"""How long batches are timed by default."""
 
 
-def estimate(request: Request, seconds: float = SECONDS, once: LoadedOnce | None = None) -> CostEstimate:
-    """Load the model, time some batches of the pass, and say what the whole will take; nothing is written.
+@dataclass(frozen=True)
+class CostEstimate:
+    """What a pass will take.
 
-    Estimates of several runs load `once` what these have in common.
+    Attributes:
+        model: its name.
+        tasks: questions of each task.
+        tokens: tokens that the model runs, padding included.
+        batches: how many.
+        seconds: from the command to the end.
+        memory: bytes at the largest batch that was timed: of the GPU, or of the process.
+        disk: bytes of the run directory.
+        timed: tokens that were timed.
     """
-    with CompileClock() as clock:
-        return _estimate(request, seconds, clock, once or LoadedOnce(request.encodings or Encodings()))
+
+    model: str
+    tasks: Mapping[str, int]
+    tokens: int
+    batches: int
+    seconds: float
+    memory: int
+    disk: int
+    timed: int
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{task} {count:,}" for task, count in self.tasks.items())
+        lines = [
+            f"model      {self.model}",
+            f"questions  {sum(self.tasks.values()):,} ({listed})",
+            f"tokens     {self.tokens:,} in {self.batches:,} {'batch' if self.batches == 1 else 'batches'}",
+            f"time       {duration(self.seconds)}, from {self.timed:,} tokens timed",
+            f"memory     {size(self.memory)} at the largest batch that was timed",
+            f"disk       {size(self.disk)}",
+        ]
+        return "\n".join(lines)
 
 
-def _estimate(request: Request, seconds: float, clock: CompileClock, once: LoadedOnce) -> CostEstimate:
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    began, spared, encoded = clock.now(), once.spared, once.encodings.tokens
-    shared = request.encodings is not None  # by the runs themselves
-    request = replace(request, encodings=once.encodings)  # encoded once, as the run's first look does
+def together(costs: Sequence[CostEstimate]) -> CostEstimate:
+    """Passes one after the other."""
+    tasks: dict[str, int] = {}
+    for cost in costs:
+        tasks |= {task: tasks.get(task, 0) + count for task, count in cost.tasks.items()}
+    tokens, batches, timed = (sum(getattr(cost, name) for cost in costs) for name in ("tokens", "batches", "timed"))
+    names = ", ".join(dict.fromkeys(cost.model for cost in costs))
+    seconds, memory = sum(cost.seconds for cost in costs), max(cost.memory for cost in costs)
+    return CostEstimate(names, tasks, tokens, batches, seconds, memory, sum(cost.disk for cost in costs), timed)
+
+
+def estimate(request: Request, seconds: float = SECONDS) -> CostEstimate:
+    """Load the model, time some batches of the pass, and say what the whole will take; nothing is written."""
+    began = time.perf_counter()
     as_chat = request.data.prompting.apply_chat_template
     if not as_chat:
         loaded = request.data.load()
         request = request.needing(loaded)
-    engine = LocalEngine(request, once.model(request.model))
+    engine = LocalEngine(request)
     if as_chat:  # the template is the tokenizer's, which may be the model's
         loaded = request.data.load(chat_of(engine.tokenizer))
     settings = request.settings_for(engine.facts())
     prepared = prepare(request, loaded, engine.facts(), engine.tokenizer)
-    batches: list[Planned] = []
+    batches: list[Sequence[Question]] = []
     for unit in prepared.manifest.units():
         planned = prepared.task_of(unit)
         questions = engine.encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
-        stored = None if engine.stored is None else engine.stored(unit)
-        cut = plan_batches(questions, settings.batch) if stored is None else stored.batches(questions)
-        batches += [Planned.of(unit, batch, settings.batch) for batch in cut]
-    everyone = [question for batch in batches for question in batch.questions]
-    tokens = sum(question.positions for question in everyone)
-    loading = clock.now() - began + once.spared - spared
-    if not shared:
-        loading += once.encodings.spared(tokens - (once.encodings.tokens - encoded))
-    ready = clock.now()
-    engine.wait_for_kernels()  # the pass begins without them, and hides that behind its first batches
-    compiling = clock.now() - ready
-    answers = own_answers(engine.model, engine.tokenizer, settings)
-    timer = Timer(Worker(engine.model, settings, stored=engine.stored), answers, settings.batch, clock, seconds)
-    timings = time_some(timer, batches, in_parts=engine.stored is None)  # stored states are those of whole batches
-    parts = [timings.passed] if answers is None else [timings.passed, timings.answered]
-    short = SCORED if settings.level == "full" else TOKENS
-    whole = QUICK if settings.level == "quick" else WHOLE
-    in_parts = timings.slow or (timings.in_part and not timings.anchors)
-    allowed = (short if in_parts else whole, WHOLE)
-    spare = 0 if timings.slow and short == SCORED else 1  # two timings are all there are
-    fits = [Fit.of(*part, terms, spare) for part, terms in zip(parts, allowed, strict=False)]
-    totals = _totals(fits, batches)
-    padded = sum(batch.size.tokens for batch in batches)
-    states = int(timings.states / timings.tokens * padded)
+        batches += plan_batches(questions, settings.batch)
+
+    def tokens_of(batch: Sequence[Question]) -> int:
+        return run_tokens(batch, settings.batch) if settings.batch.padding == "none" else padded_tokens(batch)
+
+    worker = Worker(engine.model, settings)
+    done: list[Measured[None]] = []
+
+    def took(batch: Sequence[Question]) -> float:
+        start = time.perf_counter()
+        done.extend(step for step in worker.run([(None, batch)]) if isinstance(step, Measured))
+        return time.perf_counter() - start
+
+    largest = max(batches, key=tokens_of)
+    most = 1
+    loading = time.perf_counter() - began + took(largest[:1])  # kernels are loaded the first time
+    while took(largest[:most]) < seconds / 4 and most < len(largest):
+        most *= 2
+    timed = spent = 0.0
+    done.clear()
+    for batch in random.Random(0).sample(batches, len(batches)):
+        spent += took(batch[:most])
+        timed += tokens_of(batch[:most])
+        if spent > seconds:
+            break
+    tokens = sum(map(tokens_of, batches))
+    tasks = {planned.task.name: len(planned.rows) for planned in prepared.tasks}
+    stored = sum(_bytes(unit) for unit in done) / sum(len(unit.tables["examples"]["row"]) for unit in done)
     return CostEstimate(
         model=prepared.manifest.model.name,
-        tasks={planned.task.name: len(planned.rows) for planned in prepared.tasks},
+        tasks=tasks,
         tokens=tokens,
-        padded=padded,
         batches=len(batches),
-        seconds=sum(totals),
-        error=left_out_error(parts, allowed, timings.anchors),
-        loading=loading,
-        starting=timings.loading + max(0.0, timings.starting - sum(_totals(fits, timings.first))),
-        memory=timings.memory,
-        rates=asdict(fits[0]),
-        compiling=clock.compiling + compiling,
-        shortened=timings.in_part,
-        disk=timings.disk(len(prepared.manifest.units()), len(everyone)) + states,
-        timed=sum(len(group.sizes) for group in timings.passed.sizes if isinstance(group, GroupSize)),
-        answering=sum(totals[1:]),
-        states=states,
-        dtypes=f"states in {prepared.manifest.dtypes.states}, readout in {prepared.manifest.dtypes.readout}",
-        batching="by length" if settings.batch.size is None else f"of {settings.batch.size}",
+        seconds=loading + spent / timed * tokens,
+        memory=_memory(),
+        disk=int(stored * sum(tasks.values())),
+        timed=int(timed),
     )
 
 
-def _totals(fits: Sequence[Fit], batches: Sequence[Planned]) -> list[float]:
-    """Seconds of the pass over some batches, and of the own answers to them where there is a fit for those."""
-    found = [fits[0].seconds([batch.size for batch in batches])]
-    found += [fit.seconds([AnswerSize.of(batch.questions) for batch in batches]) for fit in fits[1:]]
-    return [float(seconds.sum()) for seconds in found]
+def _bytes(unit: Measured[None]) -> int:
+    fixed = dict.fromkeys(("model", "task", "split"), "name") | {"kind": "solution"}
+    return sum(len(encode(TABLES[name], to_arrow(TABLES[name], rows, fixed))) for name, rows in unit.tables.items())
+
+
+def _memory() -> int:
+    """The most that was in use so far."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(0.25), duration(42), duration(150), duration(9000)
+    ('0.2 s', '42 s', '2 min 30 s', '2 h 30 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(number: float) -> str:
+    """Bytes for people.
+
+    >>> size(500), size(2_500_000), size(12_300_000_000)
+    ('500 bytes', '2.5 MB', '12.3 GB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.1f} {unit}"
+    return f"{number:.0f} bytes"

@@ -23,11 +23,12 @@ import numpy as np
 import torch
 
 from loopscope.measuring.groups import LOGITS
-from loopscope.measuring.progress import stage
 from loopscope.measuring.transfer import Columns, array, stacked
 from loopscope.measuring.update import Update
 from loopscope.path import (
     CONTRACTION,
+    DIFFERENCE_SPACINGS,
+    PATH_NODES,
     Location,
     concave_boundary,
     concave_optimum,
@@ -39,7 +40,6 @@ from loopscope.path import (
     safe_scale,
     search_optimum,
 )
-from loopscope.path.grids import DIFFERENCE_SPACINGS, PATH_NODES
 from loopscope.readout.affine.envelope import Envelope
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.path import UtilityPath
@@ -72,12 +72,9 @@ def analyse(update: Update, paper_bracket: float | None = None) -> Analysis:
 
 
 def _analyse_group(update: Update, paper_bracket: float | None) -> Analysis:
-    device = update.before_RSD.device
-    with stage("fp64 nodes", device):
-        path = update.readout.fp64_path(update)
-        known = ConcavePath(path) if isinstance(path, AffinePath) else SearchedPath(path)
-    with stage("fp64 roots", device):
-        found, nodes = known.columns(), known.nodes()
+    path = update.readout.fp64_path(update)
+    known = ConcavePath(path) if isinstance(path, AffinePath) else SearchedPath(path)
+    found, nodes = known.columns(), known.nodes()
     found["state_gap"] = state_gap(update, torch.float64)
     quarter = int(CONTRACTION * (PATH_NODES - 1))
     found["quarter_gain"] = nodes["gain"][:, quarter]
@@ -159,7 +156,7 @@ class ConcavePath:
         slope, quadratic, gain = self._first[:, 0], 0.5 * self._second[:, 0], self._phi[:, -1]
         predicted = predicted_scale(slope, quadratic)
         rows = np.arange(self._path.examples)
-        boundary = concave_boundary(self._functions.value, slope, noise=np.inf)
+        boundary = concave_boundary(self._functions.value, slope)
         return {
             "slope": slope,
             "quadratic": quadratic,
@@ -221,11 +218,11 @@ def _where(shown: np.ndarray[Any, np.dtype[np.bool_]], columns: dict[str, Floats
 
 def _optimum(functions: PathFunctions, cells: CellEnvelope, examples: int, bracket: float | None) -> Columns:
     """α* in its bracket, and φ(α*) between what concavity allows at the bracket's ends; a wide one by bisection."""
-    # The path of an affine readout is concave by its form; slopes that rise by a rounding error say nothing else.
+    # The path of an affine readout is concave by its form.
     if bracket is None:
-        optimum = concave_optimum(functions.derivative, examples, noise=np.inf)
+        optimum = concave_optimum(functions.derivative, examples)
     else:
-        optimum = concave_optimum(functions.derivative, examples, tolerance=bracket, noise=np.inf, bisect=True)
+        optimum = concave_optimum(functions.derivative, examples, tolerance=bracket, bisect=True)
     rows = np.arange(examples)
     at_lower, at_upper = functions.value(optimum.lower, rows), functions.value(optimum.upper, rows)
     width = optimum.upper - optimum.lower

@@ -7,13 +7,13 @@ may also give the numbers themselves. What has two meanings is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, index, parse_number, parse_ranges, setting, shown, text, whole
-from loopscope.path.grids import GRID_POINTS
+from loopscope.path import GRID_POINTS
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.known_tasks import find_benchmark
 from loopscope.tasks.lm_eval_requests import is_lm_eval, lm_eval_name
@@ -183,28 +183,3 @@ def scales_end(given: float | None) -> float | None:
             f" {LONGEST_STEP:g}, such as 2"
         )
     return round(steps) / (GRID_POINTS - 1)
-
-
-MOST_SCALES, LARGEST_SCALE = 16, 4.0
-"""Of `trajectories`: every scale is a trip of its own for each update."""
-
-
-def scale_list(name: str, given: Sequence[float] | float | str | None) -> tuple[float, ...]:
-    """Scales in rising order, each once: numbers, or text such as "0.25,0.5".
-
-    >>> scale_list("trajectories", "0.5, 0.25"), scale_list("trajectories", None)
-    ((0.25, 0.5), ())
-    """
-    if given is None:
-        return ()
-    listed = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
-    try:
-        scales = sorted({float(scale) for scale in listed})
-    except (TypeError, ValueError):
-        scales = []
-    if not 0 < len(scales) <= MOST_SCALES or not all(0 <= scale <= LARGEST_SCALE for scale in scales):
-        raise LoopscopeError(
-            f"{setting(name, given)} is no list of scales: give up to {MOST_SCALES} from 0 to {LARGEST_SCALE:g},"
-            " such as 0.25,0.5"
-        )
-    return tuple(scales)

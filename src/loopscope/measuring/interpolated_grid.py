@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from loopscope.measuring.transfer import Columns
-from loopscope.path.grids import GRID
+from loopscope.path import GRID
 from loopscope.readout.composed import InterpolatedPath, JoinedPath, RememberedPath
 from loopscope.readout.general.interpolation import NODES, interpolate
 from loopscope.readout.path import UtilityPath

@@ -131,5 +131,6 @@ def kept_states(readout: GeneralReadout, layout: Layout) -> KeptStates:
     head = readout.model.head
     if head is not None:
         return _Positions(readout, layout, head)
-    in_halves = getattr(readout.model, "body_and_head", None) is not None
+    first = next(iter(readout.groups(layout)))
+    in_halves = halves(readout.model, readout.dtype, layout.context_of(first.rows)) is not None
     return _AfterBody(readout, layout) if in_halves else _Whole(readout, layout)

@@ -16,23 +16,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from loopscope.measuring.progress import stage
 from loopscope.measuring.transfer import Columns, Later
 from loopscope.measuring.update import UpdatePaths, predicted_scale
-from loopscope.path.grids import best_of, scales_up_to
+from loopscope.path import best_of, scales_up_to
 
 
 def longer_step_columns(paths: UpdatePaths, end: float, *, is_affine: bool) -> Columns:
     """The columns of `longer_steps` of every question of a batch."""
     path, scales = paths.questions, scales_up_to(end)
-    with stage("longer steps", path.initial_N.device):
-        # The slope first: what is evaluated with derivatives is not evaluated again without.
-        _, end_slope = path.at_scales([1.0], 1)[..., 0]
-        _, slope, curvature = path.at_scales([0.0], 2)[..., 0]
-        gains_BK = path.at_scales(scales.tolist(), 0)[0]
-        scale = _predicted(slope, 0.5 * curvature, end)
-        # With a slope that is not stored: the kernels of an affine head that answer values alone know [0, 1] only.
-        quadratic_gain = path.at_own(scale, 1 if is_affine else 0)[0]
+    # The slope first: what is evaluated with derivatives is not evaluated again without.
+    _, end_slope = path.at_scales([1.0], 1)[..., 0]
+    _, slope, curvature = path.at_scales([0.0], 2)[..., 0]
+    gains_BK = path.at_scales(scales.tolist(), 0)[0]
+    scale = _predicted(slope, 0.5 * curvature, end)
+    # With a slope that is not stored: the kernels of an affine head that answer values alone know [0, 1] only.
+    quadratic_gain = path.at_own(scale, 1 if is_affine else 0)[0]
 
     def best(columns: Columns) -> np.ndarray[Any, Any]:
         return np.atleast_1d(best_of(scales, columns["gains"]).alpha)

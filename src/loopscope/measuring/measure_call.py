@@ -9,30 +9,26 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
 
 from loopscope.errors import LARGEST_SEED, choice, fraction, optional_text, switch, text, whole
-from loopscope.measuring.checkpoints import Checkpoint, one_step, require_sound
-from loopscope.measuring.continued import StateSource
-from loopscope.measuring.data_request import DataRequest, SharedData
+from loopscope.measuring.checkpoints import Checkpoint, one_step
 from loopscope.measuring.given_values import (
-    DEEPEST,
     MOST_CANDIDATES,
     MOST_QUESTIONS,
     Numbers,
     limits,
     rows,
-    scale_list,
     scales_end,
     task_list,
 )
-from loopscope.measuring.model_request import ModelRequest
 from loopscope.measuring.plan import Encodings, Request
 from loopscope.measuring.progress import Style
 from loopscope.measuring.protocols import find_protocol
+from loopscope.measuring.requests import DataRequest, ModelRequest, SharedData
 from loopscope.measuring.run import Notify
-from loopscope.measuring.settings import READOUT_DTYPES, REFERENCES, BatchPolicy, LongPolicy, Prompting, Settings
+from loopscope.measuring.settings import READOUT_DTYPES, BatchPolicy, LongPolicy, Prompting, Settings
 from loopscope.models.initial_state import RULES
 from loopscope.models.user_models import model_arguments
-from loopscope.store.column_types import Level
-from loopscope.store.training_step import step_in
+from loopscope.store.manifest import step_in
+from loopscope.store.schema import Level
 from loopscope.tasks.own_task import Task
 from loopscope.tasks.prompting import MOST_FEWSHOT
 
@@ -44,7 +40,7 @@ Tasks: TypeAlias = Text | Task | Iterable[Text | Task]
 
 
 class MeasureSettings(TypedDict, total=False):
-    """What `measure`, `measure_series` and `plan` may be given by name, besides models, tasks and output."""
+    """What `measure` and `plan` may be given by name, besides models, tasks and output."""
 
     model_args: Mapping[str, Any] | str | None
     transitions: Numbers
@@ -56,12 +52,7 @@ class MeasureSettings(TypedDict, total=False):
     trace: bool
     lens: int | None
     scales_to: float | None
-    renormalise: bool
     every_scale: bool
-    reference: str
-    trajectories: Sequence[float] | float | str | None
-    keep_states: int | None
-    continue_from: Text | None
     limit: int | str | Mapping[str, int] | None
     ids: Numbers | Mapping[str, Numbers] | None
     protocol: str
@@ -98,7 +89,6 @@ class MeasureSettings(TypedDict, total=False):
 def request_of(call: SimpleNamespace) -> Request:
     """What a call asks for."""
     protocol = find_protocol(call.protocol)
-    source = None if call.continue_from is None else StateSource(call.continue_from)
     candidates = 0 if call.lens is None else whole("lens", call.lens, 1, MOST_CANDIDATES)
     settings = Settings.of(
         call.transitions,
@@ -110,14 +100,9 @@ def request_of(call: SimpleNamespace) -> Request:
         trace=switch("trace", call.trace) or candidates > 0,
         lens=candidates,
         scales_to=scales_end(call.scales_to),
-        renormalise=switch("renormalise", call.renormalise),
         interpolate=not (switch("every_scale", call.every_scale) or protocol.every_scale),
-        reference=choice("reference", call.reference, REFERENCES),
-        trajectories=scale_list("trajectories", call.trajectories),
         protocol=call.protocol,
         batch=BatchPolicy.parse(_or(call.batch_size, protocol.batch_size)),
-        keep_states=None if call.keep_states is None else whole("keep_states", call.keep_states, 0, DEEPEST),
-        continue_from=None if source is None else source.identity,
         training_step=_training_step(call),
         unit_size=whole("unit_size", call.unit_size, 1, MOST_QUESTIONS),
         readout_dtype=choice("readout_dtype", _named(_or(call.readout_dtype, protocol.readout_dtype)), READOUT_DTYPES),
@@ -156,7 +141,6 @@ def request_of(call: SimpleNamespace) -> Request:
             ),
         ),
         settings,
-        None if source is None else source.path,
     )
 
 
@@ -183,9 +167,7 @@ def _tokenizer(given: Any) -> Any:
 
 
 def requests_of(call: SimpleNamespace, found: Sequence[Checkpoint]) -> list[Request]:
-    """What is asked of each model, with the rows and their encodings in common; every checkpoint is looked at first."""
-    if not call.random_weights:
-        require_sound(found)
+    """What is asked of each model, with the rows and their encodings in common."""
     requests = [
         request_of(SimpleNamespace(**vars(call) | {"model": each.spec, "revision": None, "training_step": each.step}))
         for each in found

@@ -22,10 +22,8 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.continued import StateSource
-from loopscope.measuring.data_request import DataRequest, absolute
 from loopscope.measuring.layout import Question, Span
-from loopscope.measuring.model_request import ModelRequest
+from loopscope.measuring.requests import DataRequest, ModelRequest, absolute
 from loopscope.measuring.settings import LongPolicy, Prompting, Settings
 from loopscope.models.identity import model_identity
 from loopscope.models.initial_state import InitialState, Rule
@@ -33,9 +31,9 @@ from loopscope.models.layers.varlen import runs_unpadded
 from loopscope.models.load import ModelCard, card_of
 from loopscope.models.packing import common_prefix
 from loopscope.models.protocol import LoopedModel
-from loopscope.store.column_types import Level
 from loopscope.store.hashing import code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
+from loopscope.store.schema import Level
 from loopscope.tasks.encoding import Encoder, Example, LoadedTask, Row, Split
 from loopscope.tasks.lengths import fit_length, survey_lengths
 
@@ -46,12 +44,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that a pass is asked for; `source` is the run that it goes on from, by its path."""
+    """Everything that a pass is asked for."""
 
     model: ModelRequest
     data: DataRequest
     settings: Settings
-    source: str | None = None
     encodings: Encodings | None = None
     """What other models of the same call have encoded already."""
 
@@ -61,12 +58,11 @@ class Request:
         return dataclasses.replace(self, model=dataclasses.replace(self.model, needs_tokenizer=texts))
 
     def settings_for(self, facts: ModelFacts) -> Settings:
-        """The settings with batches that suit the model; those of a run that is gone on from stay as they are."""
-        padded = self.source is not None and StateSource(self.source).padding == "right"
-        return self.settings.on(facts.device_type, unpadded=facts.unpadded and not padded)
+        """The settings with batches that suit the model."""
+        return self.settings.on(facts.device_type, unpadded=facts.unpadded)
 
     def as_event(self) -> dict[str, Any]:
-        """What the log keeps of the call, from which `replay` finds the sources again."""
+        """What the log keeps of the call, from which `rerun` finds the sources again."""
         tokenizer = self.model.tokenizer
         return {
             "model": self.model.spec,
@@ -75,7 +71,6 @@ class Request:
             "seed": self.model.seed,
             "tokenizer": absolute(tokenizer) if isinstance(tokenizer, str | None) else {"given": tokenizer.source},
             **self.data.as_event(),
-            **({} if self.source is None else {"continue_from": self.source}),
             "folder": str(Path.cwd()),
         }
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from loopscope.kernels.language import Value, constant, constexpr, jit, launch, power_of_two, tl
-from loopscope.store.trace_columns import MIN_P
+from loopscope.store.schema import MIN_P
 
 _BLOCK = 512
 _MIN_P = constant(MIN_P)

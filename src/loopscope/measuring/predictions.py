@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
-from loopscope.store.trace_columns import MIN_P
+from loopscope.store.schema import MIN_P
 
 _WIDTH = 64
 """Neighbouring entries of the vocabulary of which only the largest is compared at first."""

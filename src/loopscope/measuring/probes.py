@@ -1,298 +1,335 @@
-"""What a looped model must hold for its numbers to be right, each tried on a batch of three short rows.
+"""What a looped model must satisfy for its numbers to be right: eight checks on a batch of three short rows.
 
-Each probe runs the model in two ways that must agree (`model_trial`), and says what was found and what to do.
+Each check computes one thing in two ways that must agree. Differences are relative to the largest number expected.
 
-Shapes: B rows, S positions, D hidden width, V vocabulary.
+Shapes: B rows, S positions, D hidden width, V vocabulary, N selected positions.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.model_trial import Trial, Verdict, difference
+from loopscope.models.batch import Batch
 from loopscope.models.packing import Group, pack
+from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, halves, read
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.general.path import nonlinear_path_from_states
+from loopscope.store.schema import Level
+
+LENGTHS = (6, 4, 5)
+"""Tokens of the rows."""
+PROMPT = 2
+"""How many of them are the prompt."""
+DEEPEST = 2
+"""Steps that are tried; no more than the model was trained for."""
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""How far two ways may differ, by the arithmetic of the states."""
+COARSE = 5e-2
+"""The same in 16 bits."""
 
 
-def shapes(trial: Trial) -> Verdict:
-    """States [B, S, D], logits [B, S, V]."""
-    model, (rows, width) = trial.model, trial.batch().input_ids.shape
-    for what, found, expected in (
-        ("embed gives a state", trial.states[0], (rows, width, model.hidden_size)),
-        ("readout gives logits", trial.logits, (rows, width, model.vocabulary_size)),
-    ):
-        if tuple(found.shape) != expected:
-            told = f"{what} {list(found.shape)}, not {list(expected)} as hidden_size and vocabulary_size say"
-            return Verdict("shapes", False, told, "set hidden_size and vocabulary_size to what the model has")
-    found_in = trial.states[-1].dtype
-    if found_in != model.dtype:
-        told = f"dtype says {model.dtype} and the states are {found_in}"
-        return Verdict("shapes", False, told, "let `dtype` say what embed and step compute in")
-    return Verdict("shapes", True, f"states {list(trial.states[0].shape)}, logits {list(trial.logits.shape)}")
+class Verdict(NamedTuple):
+    """The result of one check.
+
+    Attributes:
+        check: its name.
+        passed: None where it does not apply.
+        found: what was seen, in words.
+        remedy: what to do where it did not pass.
+    """
+
+    check: str
+    passed: bool | None
+    found: str
+    remedy: str = ""
 
 
-def finite(trial: Trial) -> Verdict:
-    """No NaN, no infinity."""
-    for what, tensor in [
-        *((f"the state at depth {t}", h) for t, h in enumerate(trial.states)),
-        ("logits", trial.logits),
-    ]:
-        if not bool(torch.isfinite(trial.valid(tensor)).all()):
-            return Verdict("finite", False, f"{what}: not finite", "try dtype='float32', or look for a division by 0")
-    return Verdict("finite", True, "states and logits are finite")
+class CheckError(Exception):
+    """A check failed: what was seen, and the remedy."""
 
 
-def repeatable(trial: Trial) -> Verdict:
-    """The same batch twice."""
-    states, logits = trial.walked(trial.batch())
-    return trial.agree(
-        "repeatable",
-        {"two walks over the same batch": (states[-1], trial.states[-1]), "two readouts": (logits, trial.logits)},
-        "keep nothing on self from call to call (ask for `depth` or `carry`) and draw nothing at random",
-        exact=True,
-    )
+class NotNeededError(Exception):
+    """A check does not apply to the model, with the reason."""
 
 
-def no_hidden_state(trial: Trial) -> Verdict:
-    """Steps out of order, and another batch in between."""
-    walk = Walk.of(trial.model, trial.batch()).to(trial.depth - 1)
-    first, second = walk.changed(walk.state).advance(), walk.changed(walk.state).advance()
-    other = Walk.of(trial.model, trial.batch([trial.rows[1][::-1]])).to(trial.depth)
-    trial.read(other)
-    walk.advance()
-    pairs = {
-        "two steps from the same state": (second, first),
-        "two readouts of the same state": (trial.read(walk), trial.read(walk)),
-        "states, with another batch in between,": (walk.state, trial.states[-1]),
-        "logits, with another batch in between,": (trial.read(walk), trial.logits),
-    }
-    return trial.agree("no hidden state", pairs, _NOTHING_KEPT, exact=True)
+Ends = dict[str, Tensor]
 
 
-def rows(trial: Trial) -> Verdict:
-    """Some of the rows, in another order."""
+class Trial:
+    """A model and the batch: its rows, its states up to a small depth, the logits there."""
+
+    def __init__(self, model: LoopedModel) -> None:
+        self.model = model
+
+    @cached_property
+    def rows(self) -> list[list[int]]:
+        """Token ids, as long as the model takes them."""
+        limit = getattr(self.model, "max_positions", None) or max(LENGTHS)
+        vocabulary = self.model.vocabulary_size
+        stride = max(1, vocabulary // 7)
+        return [[(k * stride + row + 1) % vocabulary for k in range(min(n, limit))] for row, n in enumerate(LENGTHS)]
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Every position with a next token, [N, 2], in another order and one of them twice."""
+        found = [(row, place) for row, ids in enumerate(self.rows) for place in range(len(ids) - 1)]
+        return torch.tensor([*found[::-1], *found[:1]], device=self.model.device)
+
+    def batch(self, rows: list[list[int]] | None = None, first: int = 0) -> Batch:
+        """Rows as a batch; `first` is the number of the first of them, which seeds a drawn state."""
+        rows = self.rows if rows is None else rows
+        made = Batch.from_rows(rows, source_rows=list(range(first, first + len(rows))))
+        prompts = torch.tensor([min(PROMPT, len(row) - 1) for row in rows])
+        return dataclasses.replace(made, prompt_lengths=prompts).to(self.model.device)
+
+    def walk(self, batch: Batch, steps: int | None = None) -> Walk:
+        """A batch at the last depth, or after `steps`."""
+        depth = max(1, min(DEEPEST, self.model.trained_depth or DEEPEST))
+        return Walk.of(self.model, batch).to(depth if steps is None else depth + steps)
+
+    def ends(self, batch: Batch) -> Ends:
+        """States and logits of a batch at the last depth."""
+        walk = self.walk(batch)
+        return {"states": walk.state, "logits": walk.read()}
+
+    @cached_property
+    def last(self) -> Walk:
+        """The batch at the last depth."""
+        return self.walk(self.batch())
+
+    @cached_property
+    def here(self) -> Ends:
+        """States and logits there."""
+        return {"states": self.last.state, "logits": self.last.read()}
+
+    def readout(self, state: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Logits [N, V] of a state of the whole batch at `places`."""
+        return read(self.model, state, self.places, dtype, self.last.context)
+
+    def taken(self, ends: Ends, leave: int = 0) -> Ends:
+        """Valid positions, row after row, without the last `leave` of each."""
+        lengths = [len(ids) - leave for ids in self.rows]
+        return {what: torch.cat([row[:n] for row, n in zip(ends[what], lengths, strict=True)]) for what in ends}
+
+    def compare(self, how: str, found: Ends, expected: Ends, remedy: str, tolerance: float | None = None) -> None:
+        """Refuse what differs by more than rounding.
+
+        Raises:
+            CheckError: it does.
+        """
+        allowed = TOLERANCE.get(self.model.dtype, COARSE) if tolerance is None else tolerance
+        for what, one in found.items():
+            other = expected[what].double()
+            if one.shape != other.shape:
+                raise CheckError(f"{what} {how}: {list(one.shape)}, not {list(other.shape)}", remedy)
+            gap = float((one.double() - other).abs().max()) / max(float(other.abs().max()), 1e-12)
+            if not gap <= allowed:
+                raise CheckError(f"{what} {how} differ by {gap:.2g}", remedy)
+
+
+def shapes(trial: Trial) -> str:
+    """States [B, S, D] in the model's dtype, logits [B, S, V], all of them finite."""
+    model, (rows, width), logits = trial.model, trial.batch().input_ids.shape, trial.here["logits"]
+    walk = trial.walk(trial.batch(), -trial.last.depth)
+    for tensor, size in ((walk.state, model.hidden_size), (logits, model.vocabulary_size)):
+        if list(tensor.shape) != [rows, width, size]:
+            raise CheckError(
+                f"embed gives a state {list(walk.state.shape)} and readout gives logits {list(logits.shape)}, which is"
+                f" not [{rows}, {width}, hidden_size] and [{rows}, {width}, vocabulary_size]",
+                "set hidden_size and vocabulary_size to what the model has",
+            )
+    if trial.last.state.dtype != model.dtype:
+        told = f"dtype says {model.dtype} and the states are {trial.last.state.dtype}"
+        raise CheckError(told, "let `dtype` say what embed and step compute in")
+    states = {f"the state at depth {t}": walk.to(t).state for t in range(trial.last.depth + 1)}
+    for what, tensor in trial.taken({**states, "logits": logits}).items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckError(f"{what}: not finite", "try dtype='float32', or look for a division by 0")
+    return f"states {list(walk.state.shape)}, logits {list(logits.shape)}, all finite"
+
+
+def determinism(trial: Trial) -> str:
+    """The same calls twice, steps out of order, another batch in between."""
+    exact, remedy = 0.0 if trial.model.device.type == "cpu" else None, _REMEDIES["determinism"]
+    trial.compare("of two walks over the same batch", trial.ends(trial.batch()), trial.here, remedy, exact)
+    walk = trial.walk(trial.batch(), -1)
+    once, again, deeper = (walk.changed(walk.state) for _ in range(3))
+    first = {"states": once.advance()}
+    trial.compare("of two steps from the same state", {"states": again.advance()}, first, remedy, exact)
+    if getattr(trial.model, "alike", False):
+        deeper.depth += 1
+        promise = "leave out `alike`: it promises the same step at every depth"
+        trial.compare("of steps at two depths", {"states": deeper.advance()}, first, promise, exact)
+    trial.ends(trial.batch([trial.rows[1][::-1]]))
+    between = {"states": walk.advance(), "logits": walk.read()}
+    trial.compare("of two readouts of the same state", {"logits": walk.read()}, between, remedy, exact)
+    trial.compare("with another batch in between", between, trial.here, remedy, exact)
+    return "calls may be repeated, in any order"
+
+
+def independence(trial: Trial) -> str:
+    """Rows in another order, rows alone without padding, another last token."""
+    remedy, size = _REMEDIES["independence"], trial.model.vocabulary_size
     index = torch.tensor([2, 0], device=trial.model.device)
-    states, logits = trial.walked(trial.batch().rows(index))
-    some = slice(1, 2)
-    with full_precision_products():
-        part = read(trial.model, trial.states[-1][some], None, None, trial.walk.context.rows(some))
-    pairs = {
-        "states of some rows alone": (states[-1], trial.states[-1][index]),
-        "logits of some rows alone": (logits, trial.logits[index]),
-        "logits of a part of the states": (part, trial.logits[some]),
-    }
-    return trial.agree("rows", pairs, "let rows not mix; what readout needs of a row belongs in Context.rowwise")
-
-
-def padding(trial: Trial) -> Verdict:
-    """Every row by itself, without padding."""
-    alone = [trial.walked(trial.batch([row], number)) for number, row in enumerate(trial.rows)]
-    pairs = {
-        "states with and without padding": (torch.cat([s[-1][0] for s, _ in alone]), trial.valid(trial.states[-1])),
-        "logits with and without padding": (torch.cat([z[0] for _, z in alone]), trial.valid(trial.logits)),
-    }
+    some = {what: tensor[index] for what, tensor in trial.here.items()}
+    trial.compare("of some rows alone", trial.ends(trial.batch().rows(index)), some, remedy)
+    part = read(trial.model, trial.last.state[index], None, None, trial.last.context.rows(index))
+    trial.compare("of a part of the states", {"logits": part}, some, remedy)
+    alone = [trial.ends(trial.batch([row], number)) for number, row in enumerate(trial.rows)]
+    unpadded = {what: torch.cat([one[what][0] for one in alone]) for what in trial.here}
     remedy = "mask what batch.attention_mask marks as padding; attend causally; count positions from the left"
-    return trial.agree("padding", pairs, remedy)
+    trial.compare("with and without padding", unpadded, trial.taken(trial.here), remedy)
+    changed = trial.ends(trial.batch([[*row[:-1], (row[-1] + size // 2 + 1) % size] for row in trial.rows]))
+    remedy = "no position may see a later one: attend with is_causal=True or a mask"
+    trial.compare("before a changed token", trial.taken(changed, 1), trial.taken(trial.here, 1), remedy)
+    return "rows depend on no other row, no padding and no later token"
 
 
-def causal(trial: Trial) -> Verdict:
-    """The last token of every row is another one."""
-    half = trial.model.vocabulary_size // 2 + 1
-    changed = [[*row[:-1], (row[-1] + half) % trial.model.vocabulary_size] for row in trial.rows]
-    states, logits = trial.walked(trial.batch(changed))
-
-    def before(batched: Tensor) -> Tensor:
-        return torch.cat([batched[row, : length - 1] for row, length in enumerate(trial.lengths)])
-
-    pairs = {
-        "states before a changed token": (before(states[-1]), before(trial.states[-1])),
-        "logits before a changed token": (before(logits), before(trial.logits)),
-    }
-    return trial.agree("causal", pairs, "no position may see a later one: attend with is_causal=True or a mask")
-
-
-def positions(trial: Trial) -> Verdict:
-    """Positions in any order, one of them twice."""
-    places = torch.cat([trial.places, trial.places[:1]])
-    found = trial.read(trial.walk, places)
-    expected = trial.logits[places[:, 0], places[:, 1]]
-    remedy = (
-        "return logits [N, V] at `positions`: state[positions[:, 0], positions[:, 1]]; loopscope.wrap does it for you"
-    )
-    if found.shape != expected.shape:
-        told = f"readout(state, positions) gives {list(found.shape)}, not {list(expected.shape)}"
-        return Verdict("positions", False, told, remedy)
-    return trial.agree("positions", {"logits at positions and of all": (found, expected)}, remedy)
+def readout(trial: Trial) -> str:
+    """Positions in any order; body and head, and the affine head, against the readout."""
+    model, (row, place) = trial.model, trial.places.T
+    remedy = "return logits [N, V] at `positions`: state[positions[:, 0], positions[:, 1]]; loopscope.wrap does it"
+    expected = {"logits": trial.here["logits"][row, place]}
+    trial.compare("at positions and of all", {"logits": trial.readout(trial.last.state)}, expected, remedy)
+    state = trial.last.state.double()
+    parts, head = halves(model, torch.float64, trial.last.context), model.head
+    if parts is not None:
+        expected = {"logits": trial.readout(state, torch.float64)}
+        remedy = "let body_and_head and readout compute the same"
+        trial.compare(
+            "of body and head, and of readout,", {"logits": parts(state, trial.places)}, expected, remedy, 1e-9
+        )
+    if head is not None:
+        bias = 0.0 if head.bias_V is None else head.bias_V.double()
+        remedy = "leave `head` out (None) unless logits are exactly state @ weight.T + bias"
+        for larger in (state, 8.0 * state):
+            affine = {"logits": larger[row, place] @ head.weight_VD.double().T + bias}
+            found = {"logits": trial.readout(larger, torch.float64)}
+            trial.compare("of readout and of the head's affine map", found, affine, remedy, 1e-6)
+    return "the same at positions, by halves and by the affine head, as far as the model has them"
 
 
-def float64(trial: Trial) -> Verdict:
+def float64(trial: Trial) -> str:
     """Whether a float64 readout sees a difference that float32 cannot hold."""
-    remedy = "compute in `dtype`, state and weights: self.in_dtype(modules, dtype); loopscope.wrap does it for you"
-    state = trial.states[-1].double()
+    remedy = (
+        "needed for level='full' and readout_dtype='float64' alone: keep the state's dtype in the readout, without"
+        " .float() or .to(torch.float32), and cast weights with self.in_dtype(modules, dtype), as loopscope.wrap does"
+    )
+    state = trial.last.state.double()
     noise = torch.randn(state.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(state.device)
     step = noise * state.abs().mean()
-
-    def logits(scale: float) -> Tensor:
-        with full_precision_products():
-            return read(trial.model, state + scale * step, trial.places, torch.float64, trial.walk.context)
-
-    start = logits(0.0)
+    start, small, twice, large = (trial.readout(state + a * step, torch.float64) for a in (0.0, 1e-7, 2e-7, 1e-2))
     if start.dtype != torch.float64:
-        return Verdict("float64", False, f"readout(dtype=torch.float64) gives {start.dtype}", remedy)
-    small, twice = logits(1e-7) - start, logits(2e-7) - start
-    size = float(small.abs().max())
-    if size == 0.0 and float((logits(1e-2) - start).abs().max()) == 0.0:
-        return Verdict("float64", None, "logits do not depend on the state")
-    bent = float((twice - 2.0 * small).abs().max())
-    if size == 0.0 or bent > 1e-2 * size:
-        return Verdict("float64", False, "the readout rounds to fewer digits than float64 has", remedy)
-    return Verdict("float64", True, "a change of 1e-7 in the state is seen as it is")
+        raise CheckError(f"readout(dtype=torch.float64) gives {start.dtype}", remedy)
+    if torch.equal(start, small) and torch.equal(start, large):
+        raise NotNeededError("logits do not depend on the state")
+    size = float((small - start).abs().max())
+    if size == 0.0 or float((twice - 2.0 * small + start).abs().max()) > 1e-2 * size:
+        raise CheckError("the readout rounds to fewer digits than float64 has", remedy)
+    return "a change of 1e-7 in the state is seen as it is"
 
 
-def gradients(trial: Trial) -> Verdict:
-    """Whether autograd finds the way from the logits back to the state."""
+def gradients(trial: Trial) -> str:
+    """Whether autograd reaches the state from the logits."""
     if trial.model.head is not None:
-        return Verdict("gradients", None, "closed form of an affine head")
-    with torch.enable_grad(), full_precision_products():
-        state = trial.states[-1].clone().requires_grad_(True)
-        logits = read(trial.model, state, trial.places, None, trial.walk.context)
+        raise NotNeededError("closed form of an affine head")
+    with torch.enable_grad():
+        logits = trial.readout(trial.last.state.clone().requires_grad_(True))
     if logits.requires_grad:
-        return Verdict("gradients", True, "autograd follows the readout")
+        return "autograd follows the readout"
     remedy = "take torch.no_grad, torch.inference_mode, detach(), .data and NumPy out of the readout"
-    return Verdict("gradients", False, "autograd finds no way from the logits to the state", remedy)
+    raise CheckError("autograd finds no way from the logits to the state", remedy)
 
 
-def head(trial: Trial) -> Verdict:
-    """The head against the readout, on states of the model and on larger ones."""
-    model, own = trial.model, trial.model.head
-    if own is None:
-        return Verdict("head", None, "the readout is not affine; derivatives go through it")
-    with full_precision_products():
-        for scale in (1.0, 8.0):
-            state = scale * trial.states[-1].double()
-            found = read(model, state, trial.places, torch.float64, trial.walk.context)
-            at = state[trial.places[:, 0], trial.places[:, 1]]
-            expected = at @ own.weight_VD.double().T
-            expected = expected if own.bias_V is None else expected + own.bias_V.double()
-            gap = difference(found, expected)
-            if not gap <= 1e-6:
-                return Verdict(
-                    "head",
-                    False,
-                    f"readout differs from the head's affine map by {gap:.2g}",
-                    "leave `head` out (None) unless logits are exactly state @ weight.T + bias",
-                )
-    return Verdict("head", True, "readout is the head's affine map")
-
-
-def body_and_head(trial: Trial) -> Verdict:
-    """The two halves against the readout."""
-    context = trial.walk.context
-    parts = halves(trial.model, torch.float64, context)
-    if parts is None:
-        return Verdict("body and head", None, "the readout comes in one")
-    state = trial.states[-1].double()
-    with full_precision_products():
-        expected = read(trial.model, state, trial.places, torch.float64, context)
-        gap = difference(parts(state, trial.places), expected)
-    if gap <= 1e-9:
-        return Verdict("body and head", True, f"the same to {gap:.1g}")
-    return Verdict("body and head", False, f"they differ from readout by {gap:.2g}", "let both compute the same")
-
-
-def shared_context(trial: Trial) -> Verdict:
-    """Two sequences that begin alike in one row, against a row each."""
-    if not getattr(trial.model, "shares_context", False):
-        return Verdict("shared context", None, "the model does not say that options may share a row")
-    begin = trial.rows[0][:3]
-    packing = pack([Group([begin + trial.rows[1][:2], begin + trial.rows[2][:1]], 3)]).to(trial.model.device)
-    together = Walk.of(trial.model, packing.batch).to(trial.depth)
-    apart = Walk.of(trial.model, packing.sequences).to(trial.depth)
-    mask = packing.sequences.attention_mask
-    pairs = {"states of sequences that share a row": (packing.separate(together.state)[mask], apart.state[mask])}
-    remedy = (
-        "mask attention by visible_keys(batch) and take positions from batch.position_ids, or leave shares_context out"
-    )
-    return trial.agree("shared context", pairs, remedy)
-
-
-def derivatives(trial: Trial) -> Verdict:
+def derivatives(trial: Trial) -> str:
     """φ', φ'' and φ''' in Taylor mode, by nested forward mode and by differences of φ."""
     if trial.model.head is not None:
-        return Verdict("derivatives", None, "closed form of an affine head")
-    context = trial.walk.context
-    readout = halves(trial.model, torch.float64, context) or (
-        lambda state, positions: read(trial.model, state, positions, torch.float64, context)
+        raise NotNeededError("closed form of an affine head")
+    before, after = trial.walk(trial.batch(), -1).state, trial.last.state
+    readout = halves(trial.model, torch.float64, trial.last.context) or (
+        lambda state, positions: read(trial.model, state, positions, torch.float64, trial.last.context)
     )
-    ids = trial.batch().input_ids
-    targets = ids[trial.places[:, 0], trial.places[:, 1] + 1]
-
-    def at(impl: str, order: int, *scales: float) -> Tensor:
-        path = nonlinear_path_from_states(
-            readout, trial.states[-2], trial.states[-1], targets, trial.places, dtype=torch.float64, impl=impl
-        )
-        if impl == "auto":
-            notes.append(path)
-        return path.at_scales(list(scales), order)[:, 0]
-
-    notes: list[object] = []
-    taylor, nested = at("auto", 3, 0.5)[:, 0], at("nested", 3, 0.5)[:, 0]
+    targets = trial.batch().input_ids[trial.places[:, 0], trial.places[:, 1] + 1]
+    path, reference = (
+        nonlinear_path_from_states(readout, before, after, targets, trial.places, dtype=torch.float64, impl=impl)
+        for impl in ("auto", "nested")
+    )
     h = 1e-4
-    below, middle, above = at("nested", 0, 0.5 - h, 0.5, 0.5 + h)[0]
+    taylor, nested = (one.at_scales([0.5], 3)[:, 0, 0] for one in (path, reference))
+    below, middle, above = reference.at_scales([0.5 - h, 0.5, 0.5 + h], 0)[0, 0]
     size = float(taylor[1:].abs().sum())
     gaps = {
         "nested forward mode": float((taylor - nested).abs().max()) / (1e-9 * size + 1e-12),
         "differences of φ": float(abs((above - below) / (2 * h) - taylor[1])) / (1e-4 * size + 1e-8),
         "second differences of φ": float(abs((above - 2 * middle + below) / h**2 - taylor[2])) / (1e-3 * size + 1e-5),
     }
-    wrong = next((name for name, gap in gaps.items() if not gap <= 1.0), None)
-    if wrong is not None:
-        remedy = (
-            "write the readout in plain, smooth torch operations; if it is, this is a fault of loopscope: report it"
-        )
-        return Verdict("derivatives", False, f"A, Q or φ''' do not agree with {wrong}", remedy)
-    note = getattr(notes[0], "note", "")
-    return Verdict("derivatives", True, note or "A, Q and φ''' agree with nested forward mode and with differences")
+    for name, gap in gaps.items():
+        if not gap <= 1.0:
+            remedy = "write it in plain, smooth torch operations; if it is, this is a fault of loopscope: report it"
+            raise CheckError(f"A, Q or φ''' of the readout do not agree with {name}", remedy)
+    return path.note or "A, Q and φ''' agree with nested forward mode and with differences"
 
 
-Probe = Callable[[Trial], Verdict]
-BASIS: tuple[Probe, ...] = (shapes, finite, repeatable, no_hidden_state)
+def shared_context(trial: Trial) -> str:
+    """Two sequences that begin alike in one row, against a row each."""
+    if not getattr(trial.model, "shares_context", False):
+        raise NotNeededError("the model does not say that options may share a row")
+    begin = trial.rows[0][:3]
+    packing = pack([Group([begin + trial.rows[1][:2], begin + trial.rows[2][:1]], 3)]).to(trial.model.device)
+    together, apart = (trial.walk(batch).state for batch in (packing.batch, packing.sequences))
+    mask = packing.sequences.attention_mask
+    remedy = (
+        "mask attention by visible_keys(batch), take positions from batch.position_ids, or leave out shares_context"
+    )
+    found = {"states": packing.separate(together)[mask]}
+    trial.compare("of sequences that share a row", found, {"states": apart[mask]}, remedy)
+    return "sequences in one row are as in a row each"
+
+
+Probe = Callable[[Trial], str]
+BASIS: tuple[Probe, ...] = (shapes, determinism)
 """What the others rest on: they compare calls, and would blame padding for what is random."""
-QUICK: tuple[Probe, ...] = (
-    *BASIS,
-    *(rows, padding, causal, positions, float64, gradients, head, body_and_head),
-)
+QUICK: tuple[Probe, ...] = (*BASIS, independence, readout, float64, gradients)
 """Before any pass with a model that is not loopscope's own."""
-FURTHER: tuple[Probe, ...] = (shared_context, derivatives)
+ALL: tuple[Probe, ...] = (*QUICK, derivatives, shared_context)
 
-
-def tried(probe: Probe, trial: Trial) -> Verdict:
-    """A probe's verdict; what the model's code raises is one, too."""
-    name = probe.__name__.replace("_", " ")
-    try:
-        return probe(trial)
-    except Exception as error:  # whatever the model's own code raises
-        said = " ".join(str(error).split())
-        told = said if isinstance(error, LoopscopeError) else f"{type(error).__name__}: {said}"
-        return Verdict(
-            name, False, f"{(probe.__doc__ or '').rstrip('.')}: {told}", _REMEDIES.get(name, "mend the model")
-        )
-
-
-_NOTHING_KEPT = (
-    "keep nothing on self from call to call (ask for `depth` or `carry` in step, `context` in readout) and change no "
-    "tensor in place: state = state + x, not state += x"
-)
 _REMEDIES = {
-    "no hidden state": _NOTHING_KEPT,
-    "rows": "let a readout take some rows of a state; what it needs of a row belongs in Context.rowwise",
-    "positions": "give readout the parameters (state, positions=None, dtype=None); loopscope.wrap does it for you",
+    "shapes": "make embed(batch), step(state, context) and readout(state, positions, dtype) run on three short rows",
+    "determinism": "keep nothing on self from call to call (ask for `depth` or `carry` in step, `context` in readout), "
+    "draw nothing at random and change no tensor in place: state = state + x, not state += x",
+    "independence": "let rows not mix; what readout needs of a row belongs in Context.rowwise",
+    "readout": "give readout the parameters (state, positions=None, dtype=None); loopscope.wrap does it for you",
     "float64": "give readout the parameters (state, positions=None, dtype=None) and compute in `dtype`",
     "derivatives": "write the readout in plain, smooth torch operations of its state",
 }
+"""Where the model's own code raises."""
+
+
+def before_a_pass(level: Level, readout_dtype: str) -> tuple[Probe, ...]:
+    """What a pass rests on; float64 only where it is used."""
+    in_float64 = level is Level.FULL or readout_dtype == "float64"
+    return tuple(probe for probe in QUICK if in_float64 or probe is not float64)
+
+
+def verdict_of(probe: Probe, trial: Trial) -> Verdict:
+    """The verdict of a check; an exception of the model's own code is a failure."""
+    name = probe.__name__.replace("_", " ")
+    try:
+        with full_precision_products():
+            return Verdict(name, True, probe(trial))
+    except NotNeededError as reason:
+        return Verdict(name, None, str(reason))
+    except CheckError as fault:
+        return Verdict(name, False, *fault.args)
+    except Exception as error:  # whatever the model's own code raises
+        said = " ".join(str(error).split())
+        told = said if isinstance(error, LoopscopeError) else f"{type(error).__name__}: {said}"
+        return Verdict(name, False, told, _REMEDIES.get(name, "see the error"))

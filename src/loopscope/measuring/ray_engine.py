@@ -16,7 +16,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -25,14 +24,14 @@ from typing import Any
 import torch
 
 from loopscope.errors import LoopscopeError, answers_command_line, command_line_words, setting
-from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.plan import ModelFacts, PlannedTask, Request
-from loopscope.measuring.ray_guard import RayGuard, guarded
+from loopscope.measuring.ray_guard import RayGuard
+from loopscope.measuring.requests import DataRequest
 from loopscope.measuring.worker import FindTask, GivenUnit, LocalEngine, MeasuredBatch, Step
 from loopscope.models.identity import model_identity, own_modules
 from loopscope.models.in_memory import is_factory
 from loopscope.models.tokenizer import Tokenizer
-from loopscope.store.run_directory import WorkUnit
+from loopscope.store.manifest import WorkUnit
 
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_BETWEEN_CHECKS = 1.0
@@ -53,15 +52,10 @@ class ReplicaWorker:
         torch.set_num_threads(self._threads)
         return LocalEngine(self._request)
 
-    def facts(self) -> ModelFacts:
-        """What the driver must know of the model."""
+    def describe(self) -> tuple[ModelFacts, Tokenizer | None]:
+        """What the driver must know of the model, and the tokenizer that comes with it or that the user gave."""
         with command_line_words(self._for_command_line):
-            return self._engine.facts()
-
-    def tokenizer(self) -> Tokenizer | None:
-        """The one that comes with the model, or that the user gave."""
-        with command_line_words(self._for_command_line):
-            return self._engine.tokenizer
+            return self._engine.facts(), self._engine.tokenizer
 
     def measure(self, units: Sequence[GivenUnit]) -> Iterator[Step]:
         """Each unit in order, after its batches."""
@@ -87,52 +81,54 @@ class RayEngine:
             raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install 'loopscope[ray]'") from error
         self._ray: Any = ray
         self._request = request
-        self._travelling = _made_portable(request, ray.cloudpickle)
-        self._sent: Any = None
         self._idle: list[Any] = []
-        self._dead = False
+        self._travelling: list[ModuleType] = []
+        self._guard: RayGuard | None = None
         self._started = not ray.is_initialized()
-        self._guard = connect(ray, address, workers) if self._started else None
         try:
+            self._make_portable()
+            if self._started:
+                self._guard = connect(ray, address, workers)
             self._servers = _servers(ray)
-            on_gpu = _wants_gpu(ray, request.model.device)
+            self._count, needed = _placement(ray, request.model.device, workers)
         except BaseException:
             self.close()
             raise
-        self._count = workers or _default_workers(ray, on_gpu=on_gpu)
-        needed = {"num_gpus": gpu_share(_gpus(ray), self._count)} if on_gpu else {"num_cpus": 1}
         self._actor: Any = self._ray.remote(**needed)(ReplicaWorker)
 
     def facts(self) -> ModelFacts:
-        """Those that the first worker tells."""
-        worker = self._idle.pop() if self._idle else self._hire()
-        facts: ModelFacts = self._get(worker.facts.remote())
-        self._idle.append(worker)
-        given = self._request.model.given
-        if given is None or is_factory(given):
-            return facts
-        # A copy that travelled has lost the source of its classes; the run is that of the object here.
-        info = facts.info.model_copy(update={"weights": model_identity(given)})
-        return dataclasses.replace(facts, info=info)
+        """Those that the first worker reports."""
+        return self._described[0]
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer | None:
         """That of a worker, where the model may have brought it."""
-        worker = self._idle.pop() if self._idle else self._hire()
-        tokenizer: Tokenizer | None = self._get(worker.tokenizer.remote())
+        return self._described[1]
+
+    @cached_property
+    def _described(self) -> tuple[ModelFacts, Tokenizer | None]:
+        worker = self._hire()
+        facts, tokenizer = self._get(worker.describe.remote())
         self._idle.append(worker)
-        return tokenizer
+        given = self._request.model.given
+        if given is not None and not is_factory(given):
+            # A copy that travelled has lost the source of its classes; the run is that of the object here.
+            info = facts.info.model_copy(update={"weights": model_identity(given)})
+            facts = dataclasses.replace(facts, info=info)
+        return facts, tokenizer
 
     def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
         """Each unit as a worker finishes it, and its batches before it."""
         ray = self._ray
         waiting = deque(_Job(unit) for unit in units)
-        wanted = min(self._count, len(waiting))
-        self._idle += [self._hire() for _ in range(wanted - len(self._idle))]
+        self._idle += [self._hire() for _ in range(min(self._count, len(waiting)) - len(self._idle))]
         busy: dict[Any, tuple[Any, deque[_Job]]] = {}
         while waiting or busy:
             while self._idle and waiting:
-                worker, jobs = self._idle.pop(), self._share(waiting)
+                worker = self._idle.pop()
+                # Half of a worker's part of what is left, so that all end together; everything, where it is alone.
+                count = len(waiting) if self._count == 1 else max(1, len(waiting) // (2 * self._count))
+                jobs = deque(waiting.popleft() for _ in range(count))
                 measure = worker.measure.options(num_returns="streaming")
                 busy[measure.remote([_given(job.unit, find(job.unit)) for job in jobs])] = (worker, jobs)
             steps = self._first(busy)
@@ -164,16 +160,10 @@ class RayEngine:
             lost = [f"unit {job.unit.name} measured again: its worker died"] if job.attempt > 1 else []
             yield dataclasses.replace(step, notices=[*lost, *step.notices])
 
-    def _share(self, waiting: deque[_Job]) -> deque[_Job]:
-        """The next jobs of a worker: half of its part of what is left, so that all end together, or everything."""
-        count = len(waiting) if self._count == 1 else max(1, len(waiting) // (2 * self._count))
-        return deque(waiting.popleft() for _ in range(count))
-
     def close(self) -> None:
         """End the workers, and Ray itself where this engine started it."""
-        if not self._dead:
-            for worker in self._idle:
-                self._ray.kill(worker)
+        for worker in self._idle:
+            self._ray.kill(worker)
         self._idle.clear()
         for module in self._travelling:
             self._ray.cloudpickle.unregister_pickle_by_value(module)
@@ -183,12 +173,33 @@ class RayEngine:
         if self._guard is not None:
             self._guard.close()
 
+    def _make_portable(self) -> None:
+        """The modules of the user's own travel with a model in memory: a worker may not find them."""
+        model, pickling = self._request.model, self._ray.cloudpickle
+        if model.given is None:
+            return
+        remedy = f"give its maker by name, {setting('model', 'mine.py:build')}"
+        if not is_factory(model.given) and torch.device(model.device).type != "cpu":
+            raise LoopscopeError(f"{model.spec} is on {model.device}, which no worker has: {remedy}")
+        known = pickling.list_registry_pickle_by_value()
+        self._travelling = [module for module in own_modules(model.given) if module.__name__ not in known]
+        for module in self._travelling:
+            pickling.register_pickle_by_value(module)
+        try:
+            pickling.dumps(model.given)
+        except Exception as error:  # whatever an object's own code raises
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise LoopscopeError(
+                f"{model.spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): {remedy}"
+            ) from error
+
+    @cached_property
+    def _sent(self) -> Any:
+        """Once for all workers: a model in memory may be large. Rows go to a worker with each unit."""
+        return self._ray.put(dataclasses.replace(self._request, data=DataRequest(()), encodings=None))
+
     def _hire(self) -> Any:
         self._require_alive()
-        if self._sent is None:
-            # Once for all workers: a model in memory may be large. Rows go to a worker with each unit.
-            request = dataclasses.replace(self._request, data=DataRequest(()), encodings=None)
-            self._sent = self._ray.put(request)
         return self._actor.remote(self._sent, torch.get_num_threads(), answers_command_line())
 
     def _first(self, awaited: Iterable[Any]) -> Any:
@@ -204,7 +215,7 @@ class RayEngine:
             try:
                 socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER).close()
             except OSError as error:
-                self._dead = True
+                self._idle.clear()  # nobody is there to end them
                 raise LoopscopeError(
                     f"Ray has ended ({host}:{port} does not answer: {error.strerror or error}): what is stored stays,"
                     " and the same command continues when Ray is back"
@@ -218,34 +229,6 @@ class RayEngine:
             raise error.cause if isinstance(error.cause, LoopscopeError) else error from None
 
 
-def _made_portable(request: Request, cloudpickle: Any) -> list[ModuleType]:
-    """The modules of the user's own whose code travels with a model in memory: a worker may not find them.
-
-    Raises:
-        LoopscopeError: other processes cannot have the model.
-    """
-    given = request.model.given
-    if given is None:
-        return []
-    remedy = f"give its maker by name, {setting('model', 'mine.py:build')}"
-    if not is_factory(given) and torch.device(request.model.device).type != "cpu":
-        raise LoopscopeError(f"{request.model.spec} is on {request.model.device}, which no worker has: {remedy}")
-    known = cloudpickle.list_registry_pickle_by_value()
-    modules = [module for module in own_modules(given) if module.__name__ not in known]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        cloudpickle.dumps(given)
-    except Exception as error:  # whatever an object's own code raises
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise LoopscopeError(
-            f"{request.model.spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): {remedy}"
-        ) from error
-    return modules
-
-
 def _given(unit: WorkUnit, planned: PlannedTask) -> GivenUnit:
     """A unit with its rows in a form that travels: a read-only mapping does not."""
     rows = [dataclasses.replace(row, metadata=dict(row.metadata)) for row in planned.rows[unit.start : unit.stop]]
@@ -255,30 +238,28 @@ def _given(unit: WorkUnit, planned: PlannedTask) -> GivenUnit:
 def connect(ray: Any, address: str | None, workers: int | None) -> RayGuard | None:
     """Join the cluster at `address` or that of `RAY_ADDRESS`; without either, start a guarded Ray on this machine."""
     address = address or os.environ.get("RAY_ADDRESS")
-    try:
-        if address:
-            _require_reachable(address)
-            with _own_signals():
-                ray.init(address=address, log_to_driver=False)
-            return None
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def start() -> str:
         cores = max(workers or 0, os.cpu_count() or 1)
-        with _own_signals(), guarded() as guard:
-            started = ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
-            guard.watch(os.path.realpath(started.address_info["session_dir"]))
-        return guard
-    except (OSError, ValueError, RuntimeError) as error:
+        started = ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False)
+        return os.path.realpath(str(started.address_info["session_dir"]))
+
+    try:
+        if not address:
+            return RayGuard(start)
+        host, colon, port = address.rpartition(":")
+        if colon and port.isdecimal() and "/" not in host:
+            # Ray answers an address where nobody listens by ending the process.
+            socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        ray.init(address=address, log_to_driver=False)
+        return None
+    except Exception as error:  # Ray raises plain ones, too
         where = f"the Ray cluster at {address}" if address else "a local Ray"
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise LoopscopeError(f"cannot reach {where} ({reason}): is it running? see `ray status`") from error
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Ray answers SIGTERM by ending the process at once: put back what the process does itself."""
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
     finally:
+        # Ray answers SIGTERM by ending the process at once: put back what the process does itself.
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
 
@@ -293,25 +274,17 @@ def _servers(ray: Any) -> list[tuple[str, int]]:
     return [(host, int(port)), (own["NodeManagerAddress"], int(own["NodeManagerPort"]))]
 
 
-def _require_reachable(address: str) -> None:
-    """Ask the port itself: Ray answers an address where nobody listens by ending the process."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
-
-
-def _wants_gpu(ray: Any, device: str) -> bool:
-    """Whether a replica needs a GPU; "auto" takes them where the cluster has some."""
-    gpus = _gpus(ray)
+def _placement(ray: Any, device: str, workers: int | None) -> tuple[int, dict[str, float]]:
+    """How many replicas, and what each needs; "auto" takes GPUs where the cluster has some."""
+    resources = ray.cluster_resources()
+    gpus = int(resources.get("GPU", 0))
     if device.startswith("cuda") and not gpus:
         raise LoopscopeError(
             f"the Ray cluster has no GPU: use {setting('device', 'cpu')}, or add machines that have one"
         )
-    return bool(gpus) and device.startswith(("cuda", "auto"))
-
-
-def _gpus(ray: Any) -> int:
-    return int(ray.cluster_resources().get("GPU", 0))
+    if not gpus or not device.startswith(("cuda", "auto")):
+        return workers or max(1, int(resources.get("CPU", 1))), {"num_cpus": 1}
+    return workers or gpus, {"num_gpus": gpu_share(gpus, workers or gpus)}
 
 
 def gpu_share(gpus: int, workers: int) -> float:
@@ -321,7 +294,3 @@ def gpu_share(gpus: int, workers: int) -> float:
     (1.0, 0.5, 0.5)
     """
     return 1.0 / max(1, -(-workers // gpus))
-
-
-def _default_workers(ray: Any, *, on_gpu: bool) -> int:
-    return max(1, int(ray.cluster_resources().get("GPU" if on_gpu else "CPU", 1)))

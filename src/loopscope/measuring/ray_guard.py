@@ -15,65 +15,54 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 MARK = "LOOPSCOPE_RAY_GUARD"
-_PROCESSES = Path("/proc")
 _SECONDS_TO_SWEEP = 10.0
 
 
 class RayGuard:
-    """The process that waits. Does nothing where there is no /proc, which tells the environment of a process."""
+    """Ends the Ray that `start` starts with this process, or when it is closed. Needs /proc, and does nothing without.
 
-    def __init__(self, mark: str) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        if (_PROCESSES / "self" / "environ").exists():
-            # A session of its own: what ends the driver's whole process group must not end the guard.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__, mark], stdin=subprocess.PIPE, start_new_session=True
-            )
+    Args:
+        start: returns the folder of the Ray's session.
+    """
 
-    def watch(self, session: str) -> None:
-        """Tell the folder of the Ray's session."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(session.encode())
+    def __init__(self, start: Callable[[], str]) -> None:
+        mark = uuid.uuid4().hex
+        # A session of its own: what ends the driver's whole process group must not end the guard.
+        command = [sys.executable, "-I", "-S", __file__, mark]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        os.environ[MARK] = mark
+        try:
+            session = os.fsencode(start())
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            del os.environ[MARK]
+        if self._process.stdin is not None:
+            self._process.stdin.write(session)
             self._process.stdin.flush()
 
     def close(self) -> None:
         """End whatever is left, now."""
-        if self._process is not None:
-            self._process.communicate()
-
-
-@contextmanager
-def guarded() -> Iterator[RayGuard]:
-    """Every process that is started within this block is ended with this one, or when the guard is closed."""
-    mark = uuid.uuid4().hex
-    guard = RayGuard(mark)
-    os.environ[MARK] = mark
-    try:
-        yield guard
-    except BaseException:
-        guard.close()
-        raise
-    finally:
-        del os.environ[MARK]
+        self._process.communicate()
 
 
 def of_session(mark: str, session: str) -> list[int]:
     """The processes of a Ray that was started under this mark, with this folder; "" where it is not known."""
     found = []
-    for entry in _PROCESSES.iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError):  # another user's, or gone meanwhile
-                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0") or (
-                    session
-                    and (entry / "cmdline").read_bytes().startswith(b"ray::")
-                    and any(os.readlink(file).startswith(session + "/") for file in (entry / "fd").iterdir())
-                ):
-                    found.append(int(entry.name))
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # another user's, or gone meanwhile
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0") or (
+                session
+                and (entry / "cmdline").read_bytes().startswith(b"ray::")
+                and any(os.readlink(file).startswith(session + "/") for file in (entry / "fd").iterdir())
+            ):
+                found.append(int(entry.name))
     return found
 
 

@@ -27,7 +27,6 @@ from loopscope.measuring.groups import GroupedReadout
 from loopscope.measuring.interpolated_grid import interpolated_grid
 from loopscope.measuring.layout import Layout
 from loopscope.measuring.output_change import softmax_change
-from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import OutputChange, Scales, Update, UpdatePaths, interpolated, predicting
 from loopscope.models.protocol import AffineHead, LoopedModel
@@ -37,11 +36,11 @@ from loopscope.readout.affine.make import affine_path, affine_path_from_states
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.composed import JoinedPath, MeanPath, RememberedPath
-from loopscope.readout.general.derivation import Derivation
+from loopscope.readout.general.nested import Derivation
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.readout.options import OptionPath
 from loopscope.readout.path import UtilityPath
-from loopscope.store.column_types import Level
+from loopscope.store.schema import Level
 
 _GPU_BLOCK = 1 << 24
 """Logits of a block on a GPU: 128 MiB in float64."""
@@ -152,16 +151,14 @@ class GeneralReadout(GroupedReadout):
     ) -> UpdatePaths:
         """φ of every reference token and question; `before` is the reading of H where there is one."""
         layout, quick = update.layout, settings.level is Level.QUICK
-        with stage("ends", update.before_RSD.device):
-            before, after, outputs = self._ends(update, before, outputs=not quick)
-        with stage("survey", update.before_RSD.device):
-            sequences = self.sequences(update, self.dtype)
-            if settings.interpolate and not quick:
-                tokens, own, interpolation = interpolated_grid(update, sequences, before, after)
-            else:
-                tokens, own, interpolation = RememberedPath(sequences.per_token(), before.log_p_N), sequences, None
-            if quick:
-                tokens.know([1.0], (after.log_p_N - before.log_p_N).reshape(1, -1, 1))
+        before, after, outputs = self._ends(update, before, outputs=not quick)
+        sequences = self.sequences(update, self.dtype)
+        if settings.interpolate and not quick:
+            tokens, own, interpolation = interpolated_grid(update, sequences, before, after)
+        else:
+            tokens, own, interpolation = RememberedPath(sequences.per_token(), before.log_p_N), sequences, None
+        if quick:
+            tokens.know([1.0], (after.log_p_N - before.log_p_N).reshape(1, -1, 1))
         mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R, own)
         return UpdatePaths(tokens, _joint(mean, layout), before, after, outputs, interpolation)
 
@@ -185,13 +182,6 @@ class GeneralReadout(GroupedReadout):
     def fp64_path(self, update: Update) -> UtilityPath:
         """φ of every question with readout and derivatives in FP64."""
         return _joint(self.sequences(update, torch.float64), update.layout)
-
-    def path_between(self, first: Tensor, second: Tensor, layout: Layout, before: Reading) -> UtilityPath:
-        """φ of every question along any straight line; `before` is the reading of its start.
-
-        States are those of all positions, [R, S, D]; of prediction positions alone, [N, D], where the head is affine.
-        """
-        return _joint(self.sequences(Update(self, layout, first, second), self.dtype), layout)
 
     def sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
         """φ of every sequence's mean log probability."""
@@ -276,11 +266,10 @@ class AffineReadout(GeneralReadout):
         """Everything but scales of the questions' own."""
         layout, scales = updates[0].layout, Scales.of(settings.level, tokens=settings.tokens)
         states = [updates[0].before_RSD, *(update.after_RSD for update in updates)]
-        with stage("survey", updates[0].before_RSD.device):
-            made = [predicting(state, layout) for state in states]
-            every_scale = settings.sums_every_scale
-            paths = [self._tokens(*ends, layout, every_scale=every_scale) for ends in pairwise(made)]
-            found = surveys(paths, scales.points, scales.with_derivatives, 2)
+        made = [predicting(state, layout) for state in states]
+        every_scale = settings.sums_every_scale
+        paths = [self._tokens(*ends, layout, every_scale=every_scale) for ends in pairwise(made)]
+        found = surveys(paths, scales.points, scales.with_derivatives, 2)
         return [Surveyed(path, survey) for path, survey in zip(paths, found, strict=True)]
 
     def paths(
@@ -317,11 +306,6 @@ class AffineReadout(GeneralReadout):
         path = affine_path(z0_NV, v_NV, layout.targets_N, examples=layout.sequence_N, **self._blocks)
         self._ways.append(path.ways_taken)
         return _joint(path, layout)
-
-    def path_between(self, first: Tensor, second: Tensor, layout: Layout, before: Reading) -> UtilityPath:
-        """The same from the prediction positions alone."""
-        tokens = RememberedPath(self._tokens(first, second, layout), before.log_p_N)
-        return _joint(MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R), layout)
 
     def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout, *, every_scale: bool = False) -> AffinePath:
         """φ of every reference token by itself."""

@@ -15,23 +15,13 @@ from typing import Any, Protocol, Self
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.certificates import require_affine
-from loopscope.measuring.continued import StateSource
-from loopscope.measuring.own_answers import require_trained_depth
-from loopscope.measuring.plan import (
-    ModelFacts,
-    PlannedTask,
-    QuestionEncoder,
-    Request,
-    build_manifest,
-    check_sharing,
-)
-from loopscope.measuring.progress import Style, progress, stage
+from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, build_manifest, check_sharing
+from loopscope.measuring.progress import Style, progress
 from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step
 from loopscope.models.chat_template import ChatTemplate
 from loopscope.models.tokenizer import Tokenizer
-from loopscope.store.manifest import Manifest
-from loopscope.store.run_directory import WorkUnit
-from loopscope.store.vocabulary import write_vocabulary
+from loopscope.store.manifest import Manifest, WorkUnit
+from loopscope.store.run import write_vocabulary
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.token_ids import check_vocabulary, shown_through
@@ -88,9 +78,6 @@ def run_request(
         prepared = prepare(request, loaded, facts, chosen.tokenizer, command_line)
         if request.settings.share_context and not any(task.kind == "options" for task in loaded):
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
-        if request.source is not None:
-            for line in StateSource(request.source).notices(prepared.manifest):
-                notify(line)
         if check is not None:
             check(prepared.manifest)
         with open_or_create(output, prepared.manifest) as writer:
@@ -139,8 +126,6 @@ def prepare(
         raise LoopscopeError(
             f"{facts.info.name} has {facts.vocabulary_size} tokens: {setting('lens', settings.lens)} asks for more"
         )
-    if settings.reference == "own":
-        require_trained_depth(facts.info.name, facts.info.trained_depth)
     if tokenizer is not None:
         tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
     for task in loaded:
@@ -150,8 +135,6 @@ def prepare(
     planned = tuple(encoder.plan(task, request.data.limit_of(task)) for task in loaded)
     sha256 = None if tokenizer is None else tokenizer.sha256
     manifest = build_manifest(facts, sha256, planned, settings, command_line, request.data.prompting)
-    if request.source is not None:
-        StateSource(request.source).check(manifest)
     return Prepared(manifest, planned)
 
 
@@ -199,12 +182,11 @@ def run_pending(
 
         def store(measured: Measured[WorkUnit]) -> None:
             unit = measured.unit
-            with stage("commit"):
-                for line in measured.notices:
-                    writer.log("notice", unit=unit.index, message=line)
-                if measured.ways_taken:
-                    writer.log("ways", unit=unit.index, names=sorted(measured.ways_taken))
-                writer.commit(unit, measured.tables, measured.states)
+            for line in measured.notices:
+                writer.log("notice", unit=unit.index, message=line)
+            if measured.ways_taken:
+                writer.log("ways", unit=unit.index, names=sorted(measured.ways_taken))
+            writer.commit(unit, measured.tables)
 
         for step in engine.run(pending, prepared.task_of):
             if isinstance(step, MeasuredBatch):

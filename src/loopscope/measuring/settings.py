@@ -13,7 +13,7 @@ from typing import Any, Literal
 from loopscope.errors import LoopscopeError, choice, parse_number, setting, whole
 from loopscope.measuring.given_values import MOST_QUESTIONS, Numbers, depth_list
 from loopscope.measuring.protocols import DEFAULT, find_protocol
-from loopscope.store.column_types import Level
+from loopscope.store.schema import Level
 from loopscope.tasks.prompting import FEWSHOT_SEED
 
 
@@ -55,7 +55,6 @@ class Prompting:
 
 
 LongPolicy = Literal["error", "skip", "truncate-left"]
-REFERENCES = ("given", "own")
 READOUT_DTYPES = ("float32", "float64")
 _BUDGETS = {"cuda": 65536}
 _CPU_BUDGET = 4096
@@ -128,14 +127,9 @@ class Settings:
         trace: whether every reference position gets a row after every loop.
         lens: how many of the likeliest tokens those rows hold; it needs `trace`.
         scales_to: where the scales end at which steps longer than the proposed one are measured; None measures none.
-        renormalise: whether every update is measured along the renormalised path, too.
-        reference: "given", the task's own, or "own", the model's own answer at its trained depth.
-        trajectories: scales at which updates are changed, to see what the later loops make of it.
         interpolate: whether φ through a nonlinear readout is interpolated between the scales of its derivatives, where
             that is as good as evaluating it; runs that do not say so evaluated it at every scale.
         protocol: whose protocol the caller chose; what it sets stands in the settings themselves.
-        keep_states: the depth whose recurrent states are stored; None stores none.
-        continue_from: which run's stored states the pass goes on from, and their `depth`; None walks the whole way.
         training_step: at which step of its training the model was saved; None where that is not known.
         short_steps: whether level quick has the gains of a quarter step and of the quadratic step, too; a run's tables
             have no columns for them, what watches a training has.
@@ -157,13 +151,8 @@ class Settings:
     trace: bool = False
     lens: int = 0
     scales_to: float | None = None
-    renormalise: bool = False
-    reference: str = "given"
-    trajectories: tuple[float, ...] = ()
     interpolate: bool = False
     protocol: str = DEFAULT
-    keep_states: int | None = None
-    continue_from: Mapping[str, Any] | None = None
     training_step: int | None = None
     short_steps: bool = False
 
@@ -184,24 +173,10 @@ class Settings:
             raise LoopscopeError(
                 f"{setting('trace', True)} follows the loops: name a depth from 1 on with {setting('depths')}"
             )
-        for name in ("scales_to", "renormalise"):
-            if getattr(self, name) and not self.transitions:
-                raise LoopscopeError(
-                    f"{setting(name, getattr(self, name))} is about updates: name some with {setting('transitions')}"
-                )
-        if self.trajectories and not self.deepest:
+        if self.scales_to is not None and not self.transitions:
             raise LoopscopeError(
-                f"{setting('trajectories')} changes updates: name some with {setting('transitions')},"
-                f" and where to follow them to with {setting('depths')}"
+                f"{setting('scales_to', self.scales_to)} is about updates: name some with {setting('transitions')}"
             )
-        if self.depths[0] < self.start:
-            raise LoopscopeError(
-                f"{setting('continue_from')} goes on from depth {self.start}, and depth {self.depths[0]} lies before"
-                f" it: ask {setting('transitions')} and {setting('depths')} from {self.start} on"
-            )
-        for name in ("trace", "trajectories"):
-            if self.start and getattr(self, name):
-                raise LoopscopeError(f"{setting(name)} begins at the first loop: leave out {setting('continue_from')}")
         if self.batch.name == "paper" and self.unit_size % 2:
             raise LoopscopeError(
                 f"{setting('batch_size', 'paper')} pairs questions in source order:"
@@ -215,10 +190,9 @@ class Settings:
 
     @classmethod
     def of(cls, transitions: Numbers, depths: Numbers, level: Level | str, **rest: Any) -> Settings:
-        """Settings with the ends of every transition, and where states are kept, added to the depths."""
+        """Settings with the ends of every transition added to the depths."""
         updates = depth_list("transitions", transitions)
-        kept = () if rest.get("keep_states") is None else (rest["keep_states"],)
-        stored = {*depth_list("depths", depths), *updates, *(t + 1 for t in updates), *kept}
+        stored = {*depth_list("depths", depths), *updates, *(t + 1 for t in updates)}
         chosen = Level(choice("level", level, list(Level)))
         return cls(updates, tuple(sorted(stored)), chosen, **rest)
 
@@ -229,10 +203,8 @@ class Settings:
     def chosen(self) -> dict[str, Any]:
         """What is not as it is by default, for a manifest: a run from before there was a choice then still replays."""
         plain = Settings(self.transitions, self.depths)
-        names = ["share_context", "certify", "trace", "lens", "scales_to", "renormalise", "reference", "trajectories"]
-        names += ["interpolate", "protocol", "keep_states", "continue_from", "training_step"]
-        found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        names = ["share_context", "certify", "trace", "lens", "scales_to", "interpolate", "protocol", "training_step"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
 
     def runs(self, most: int) -> list[list[int]]:
         """Transitions that follow one another, at most so many at a time.
@@ -261,11 +233,6 @@ class Settings:
     def spans(self) -> bool:
         """Whether rows say where their token stands in the text."""
         return self.tokens or self.trace
-
-    @property
-    def start(self) -> int:
-        """The depth that one trip begins at."""
-        return 0 if self.continue_from is None else int(self.continue_from["depth"])
 
     @property
     def deepest(self) -> int:

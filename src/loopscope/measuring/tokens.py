@@ -20,10 +20,9 @@ from loopscope.measuring.settings import Settings
 from loopscope.measuring.transfer import Columns, Later
 from loopscope.measuring.update import outcome, predicted_scale
 from loopscope.models.exit_gate import ExitGate, exit_gate_of
-from loopscope.path import CONTRACTION
-from loopscope.path.grids import GRID
+from loopscope.path import CONTRACTION, GRID
 from loopscope.readout.composed import RememberedPath
-from loopscope.store.column_types import Level
+from loopscope.store.schema import Level
 
 
 @dataclass

@@ -26,8 +26,7 @@ from loopscope.measuring.update import predicting
 from loopscope.models.exit_gate import exit_gate_of
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.path import UtilityPath
-from loopscope.store.column_types import ColumnType
-from loopscope.store.trace_columns import GAIN_COLUMNS, GAIN_SCALES, TRACE_COLUMNS
+from loopscope.store.schema import GAIN_COLUMNS, GAIN_SCALES, TRACE_COLUMNS, ColumnType
 
 _WINDOW = 1 << 30
 """Bytes that are kept of states before their logits are read."""

@@ -30,14 +30,12 @@ from torch import Tensor
 
 from loopscope.kernels.choice import Implementation, takes_kernel
 from loopscope.measuring.layout import Layout, groups_within
-from loopscope.measuring.progress import stage
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.transfer import Columns, Later
-from loopscope.path import CONTRACTION, classify, scale_case
-from loopscope.path.grids import CURVATURE_SCALES, GRID
+from loopscope.path import CONTRACTION, CURVATURE_SCALES, GRID, classify, scale_case
 from loopscope.readout.composed import RememberedPath
 from loopscope.readout.path import UtilityPath
-from loopscope.store.column_types import Level
+from loopscope.store.schema import Level
 
 if TYPE_CHECKING:
     from loopscope.measuring.reading import GeneralReadout, Reading
@@ -157,11 +155,10 @@ def update_columns(update: Update, paths: UpdatePaths, settings: Settings) -> Co
     }
     if quick:
         return columns | (_short_steps(update, paths, scale) if settings.short_steps else {})
-    device, layout = gain.device, update.layout
+    layout = update.layout
     columns["grid_gain"] = gains_BK
     columns["curvature_path"] = derivatives_3BK[2]
-    with stage("own scale", device):
-        columns["quadratic_gain"] = path.at_own(scale, 0)[0]
+    columns["quadratic_gain"] = path.at_own(scale, 0)[0]
     outputs = paths.outputs
     assert outputs is not None, "every level but quick asks for them"
     if update.readout.is_affine and not layout.is_options:
@@ -169,13 +166,11 @@ def update_columns(update: Update, paths: UpdatePaths, settings: Settings) -> Co
         columns["kl_residual"] = gain - (slope - outputs.divergence_R)
     columns["output_kl"] = layout.question_mean(outputs.divergence_R)
     columns["entropy_change"] = layout.question_mean(outputs.entropy_R)
-    with stage("diagnostics", device):
-        columns.update(state_change(update)._asdict())
-    with stage("rounded", device):
-        chosen = (torch.full_like(gain, CONTRACTION), scale)
-        quarter, quadratic_step = update.readout.read_rounded(update, chosen)
-        columns["bf16_quarter_gain"] = quarter.utility_B - before.utility_B
-        columns["bf16_quadratic_gain"] = quadratic_step.utility_B - before.utility_B
+    columns.update(state_change(update)._asdict())
+    chosen = (torch.full_like(gain, CONTRACTION), scale)
+    quarter, quadratic_step = update.readout.read_rounded(update, chosen)
+    columns["bf16_quarter_gain"] = quarter.utility_B - before.utility_B
+    columns["bf16_quadratic_gain"] = quadratic_step.utility_B - before.utility_B
     return columns
 
 

@@ -33,6 +33,11 @@ def split_choices(spec: str) -> tuple[str, dict[str, str]]:
     return found[1], chosen
 
 
+def is_choice(text: str) -> bool:
+    """Whether a text has the form of one choice, `NAME=VALUE`."""
+    return re.fullmatch(_ONE, text, re.ASCII) is not None
+
+
 def require_known(given: Mapping[str, str], family: str, known: Mapping[str, str]) -> None:
     """Refuse a choice that the family does not have."""
     strange = next((name for name in given if name not in known), None)

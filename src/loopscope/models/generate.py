@@ -140,13 +140,7 @@ def generate(
         ends: told the new tokens of a row after each, says whether the row ends with them.
     """
     plan = GenerationPlan.of(model, prompts, max_new_tokens, depth, eos_ids, source_rows)
-    if impl == "reference" or (impl == "auto" and not can_cache(model)):
-        next_logits = _reference(model, plan)
-    elif isinstance(model, CachedModel) and can_cache(model):
-        next_logits = _cached(model, plan)
-    else:
-        raise LoopscopeError(f'{model.name} keeps no keys and values; generate with impl="reference"')
-    return continue_rows(plan, next_logits, sampler, ends)
+    return continue_rows(plan, plain_logits(model, plan, impl), sampler, ends)
 
 
 NextLogits = Callable[[list[list[int]]], Tensor]
@@ -261,6 +255,15 @@ def continue_rows(
             break
     tokens = [row[start:length] for row, start, length in zip(rows, starts, lengths, strict=True)]
     return Generation(tokens, finished)
+
+
+def plain_logits(model: LoopedModel, plan: GenerationPlan, impl: Literal["auto", "cached", "reference"]) -> NextLogits:
+    """Every token at the depth of the plan; `impl` as for `generate`."""
+    if impl == "reference" or (impl == "auto" and not can_cache(model)):
+        return _reference(model, plan)
+    if isinstance(model, CachedModel) and can_cache(model):
+        return _cached(model, plan)
+    raise LoopscopeError(f'{model.name} keeps no keys and values; generate with impl="reference"')
 
 
 def _reference(model: LoopedModel, plan: GenerationPlan) -> NextLogits:

@@ -7,11 +7,13 @@ left as it was found, with its own weights in their own precision.
 from __future__ import annotations
 
 import os
+import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -110,21 +112,44 @@ def borrowed(given: object) -> Iterator[None]:
 
 @contextmanager
 def evaluating(given: object) -> Iterator[None]:
-    """A module in evaluation mode with frozen weights; afterwards every part of it is as it was."""
+    """A module in evaluation mode with frozen weights; afterwards every part of it is as it was.
+
+    So are its buffers and the global random streams: a training goes on as if nothing had run.
+    """
     modules = list(given.modules()) if isinstance(given, nn.Module) else []
     training = [module for module in modules if module.training]
-    weights = [weight for weight in given.parameters() if weight.requires_grad] if isinstance(given, nn.Module) else []
+    weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
+    trained = [weight for weight in weights if weight.requires_grad]
+    values = [(held, held.clone()) for module in modules for held in module._buffers.values() if held is not None]
+    devices = {weight.device for weight in weights if weight.device.type == "cuda"}
+    with _random_streams(sorted(devices, key=str)):
+        try:
+            for module in training:
+                module.training = False
+            for weight in trained:
+                weight.requires_grad_(False)
+            yield
+        finally:
+            for module in training:
+                module.training = True
+            for weight in trained:
+                weight.requires_grad_(True)
+            with torch.no_grad():
+                for held, value in values:
+                    if not torch.equal(held, value):
+                        held.copy_(value)
+
+
+@contextmanager
+def _random_streams(devices: Sequence[torch.device]) -> Iterator[None]:
+    """The global streams of Python, NumPy and torch are afterwards as they were, on the CPU and on the devices."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
-        for module in training:
-            module.training = False
-        for weight in weights:
-            weight.requires_grad_(False)
-        yield
+        with torch.random.fork_rng(devices):
+            yield
     finally:
-        for module in training:
-            module.training = True
-        for weight in weights:
-            weight.requires_grad_(True)
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 def _is_moved(now: Tensor | None, before: Tensor) -> bool:

@@ -6,19 +6,20 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from loopscope.errors import LARGEST_SEED, LoopscopeError, optional_text, shown, switch, text, whole
+from loopscope.errors import LARGEST_SEED, LoopscopeError, optional_text, setting, shown, switch, text, whole
 from loopscope.models.checkpoint.config import read_config
 from loopscope.models.checkpoint.hub import HubRepository
 from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards, open_checkpoint, read_header
 from loopscope.models.checkpoint.weights import load_tensors, main_dtype, match_tensors
+from loopscope.models.choices import is_choice
 from loopscope.models.families.detect import build_model, check_architecture, detect_family
 from loopscope.models.in_memory import ModelSpec, spec_of, taken
 from loopscope.models.published import RUN_DTYPE
@@ -126,6 +127,7 @@ def load_model(
     random_weights: bool = False,
     seed: int = 0,
     offline: bool | None = None,
+    allow_code: bool = True,
 ) -> LoopedModel:
     """The model that a specification names, in evaluation mode on its device.
 
@@ -143,6 +145,7 @@ def load_model(
         random_weights: build the model at its size without its weights; it is marked as random.
         seed: what random weights are drawn from.
         offline: True uses the hub's cache only; None does what `HF_HUB_OFFLINE` says.
+        allow_code: False refuses specifications that name code, as one must be that comes from a run directory.
 
     Raises:
         LoopscopeError: one line for whatever is wrong; nothing is half loaded.
@@ -157,9 +160,10 @@ def load_model(
         return _with_card(model, named, Source(named, "code", named), kind="object", args=args)
     spec = text("spec", spec)
     source = parse_spec(spec, optional_text("revision", revision))
+    if source.is_code and not allow_code:
+        raise LoopscopeError(f"{shown(spec)} is code, which runs only where you name it: {setting('model', spec)}")
     if args and not source.is_code:
-        spec += ("," if source.chosen else ":") + ",".join(f"{name}={value}" for name, value in args.items())
-        source = parse_spec(spec, revision)
+        spec, source = _with_args(spec, source, args)
     if dtype is None and source.published is not None:
         dtype = RUN_DTYPE
     wanted = None if dtype is None else find_dtype(dtype)
@@ -173,6 +177,19 @@ def load_model(
         whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
         return _load_random(spec, source, place, wanted, seed, offline)
     return _load_checkpoint(spec, source, place, wanted, offline)
+
+
+def _with_args(spec: str, source: Source, args: Mapping[str, Any]) -> tuple[str, Source]:
+    """The specification with what was chosen by `model_args`, and its source."""
+    for name, value in args.items():
+        if name in source.chosen:
+            raise LoopscopeError(f"{shown(spec)} and {setting('model_args')} both give {shown(name)}: give it once")
+        if not is_choice(f"{name}={value}"):
+            raise LoopscopeError(f"{setting('model_args')}: {source.name} takes words and numbers, not {shown(value)}")
+    more = ",".join(f"{name}={value}" for name, value in args.items())
+    join = "," if source.chosen else ":"
+    chosen = {**source.chosen, **{name: str(value) for name, value in args.items()}}
+    return f"{spec}{join}{more}", replace(source, name=f"{source.name}{join}{more}", chosen=chosen)
 
 
 def _load_checkpoint(

@@ -144,7 +144,7 @@ def _parcae(size: str, width: int, layers: int, parameters: int) -> Published:
         8,
         "float32",
         configs.parcae(width, layers),
-        certain="sizes and arithmetic, from the published code; stored as pytorch_model.bin: `loopscope convert` first",
+        certain="sizes and arithmetic, from the published code; stored as a pickle, pytorch_model.bin: docs/models.md",
         note="the roles of its special tokens and the licence of its weights, which are not stated",
         tokenizer_repo="SandyResearch/parcae-tokenizer",
     )

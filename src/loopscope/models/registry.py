@@ -100,9 +100,11 @@ def parse_spec(spec: str, revision: str | None = None) -> Source:
             f"{shown(spec.removeprefix(OBJECT))} was a model in memory: give the model itself, as in "
             f"loopscope.measure(model, …) or run.verify(model=model)"
         )
-    base, chosen = split_choices(spec)
-    if chosen and not _is_dir(_expanded(spec)):
+    base, chosen = (spec, {}) if "=" not in spec or _is_dir(_expanded(spec)) else split_choices(spec)
+    if chosen:
         source = parse_spec(base, revision)
+        if source.chosen:
+            raise LoopscopeError(f"{shown(spec)} gives choices twice: write them once, as NAME:A=VALUE,B=VALUE")
         return replace(source, name=source.name + spec[len(base) :], chosen=chosen)
     if spec.startswith("loop:"):
         return _parse_loop(spec, revision)

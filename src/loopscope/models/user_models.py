@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.models.choices import split_choices
 
 if TYPE_CHECKING:
     import torch
@@ -59,18 +58,6 @@ def names_code(spec: str) -> bool:
     [True, True, False, False]
     """
     return _CODE.fullmatch(spec) is not None
-
-
-def must_be_named(spec: str) -> str | None:
-    """Why what a run records of its model is not followed by itself, in one line; None where it is.
-
-    A run directory may come from anybody: code runs only if the user names it.
-    """
-    if spec.startswith(OBJECT):
-        return f"it was measured with a model in memory ({spec.removeprefix(OBJECT)}): run.verify(model=model) takes it"
-    if names_code(split_choices(spec)[0]):
-        return f"it was measured with code ({spec}), which runs only where you name it: {setting('model', spec)}"
-    return None
 
 
 def load_factory(kind: str, location: str) -> Callable[..., Any]:

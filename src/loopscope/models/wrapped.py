@@ -27,6 +27,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
 from loopscope.models.identity import held_objects
+from loopscope.models.in_memory import evaluating
 from loopscope.models.protocol import AffineHead, Context
 from loopscope.models.walk import Walk, asks
 
@@ -133,7 +134,8 @@ class WrappedModel(LoopedModule):
         found = next((t.device for t in tensors), torch.device("cpu")) if device is None else torch.device(device)
         self._place = found, next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
         batch = Batch.from_rows(TRIAL, source_rows=[0, 1])
-        with torch.no_grad():
+        # The functions may be parts of a model in training, which must not notice.
+        with evaluating(self), torch.autocast(found.type, enabled=False), torch.no_grad():
             state = self.embed(batch).state
             if state.dim() != 3 or state.shape[:2] != batch.input_ids.shape:
                 raise LoopscopeError(

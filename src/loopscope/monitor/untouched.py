@@ -1,20 +1,18 @@
 """A model in the middle of its training, measured so that the training does not notice.
 
-Wrappers are taken off; autocast and compiled code are set aside; mode, `requires_grad` and random streams are
+Wrappers are taken off; autocast and compiled code are set aside; mode, `requires_grad`, buffers and random streams are
 afterwards as they were, to the bit. Gradients, optimisers and weights are never written.
 """
 
 from __future__ import annotations
 
 import functools
-import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -60,7 +58,6 @@ def untouched(model: LoopedModel) -> Iterator[None]:
     """Within this block the model is measured as a checkpoint of it would be; afterwards all is as before."""
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
-        stack.enter_context(_random_streams(model.device))
         for kind in {"cpu", model.device.type}:
             stack.enter_context(torch.autocast(kind, enabled=False))
         if "torch._dynamo" in sys.modules:
@@ -78,18 +75,6 @@ def untouched(model: LoopedModel) -> Iterator[None]:
 def _forget_casts(model: LoopedModel) -> None:
     if isinstance(model, LoopedModule):
         model.forget_casts()
-
-
-@contextmanager
-def _random_streams(device: torch.device) -> Iterator[None]:
-    """The global streams of Python, NumPy and torch, on the CPU and on the model's device."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
 
 
 class Autocast:

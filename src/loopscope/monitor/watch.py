@@ -16,11 +16,12 @@ from loopscope.errors import LoopscopeError, choice, optional_text, setting, sho
 from loopscope.measuring.given_values import DEEPEST, MOST_QUESTIONS, Numbers
 from loopscope.measuring.layout import Question
 from loopscope.measuring.model_check import checked
+from loopscope.measuring.probes import before_a_pass
 from loopscope.measuring.settings import READOUT_DTYPES, BatchPolicy, Settings
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.models.load import find_dtype
 from loopscope.models.protocol import LoopedModel
-from loopscope.monitor.loggers import FileLogger, loggers
+from loopscope.monitor.loggers import loggers
 from loopscope.monitor.summary import Record, depth_rows, update_rows
 from loopscope.monitor.untouched import Autocast, bare, untouched
 from loopscope.monitor.watched_data import ANY_BATCH, WatchedTask, batch_task, is_batch, tasks_of
@@ -84,8 +85,8 @@ class Monitor:
             depths: depths at which the utility is told, besides both ends of every transition.
             every: steps between two calls.
             limit: the most questions of each task, or rows of a batch.
-            log: a JSONL file, a `SummaryWriter` of TensorBoard, a run of W&B or "wandb" for the active one, a function
-                that takes a `Record`; or a list of these.
+            log: a function of a dictionary of numbers and the step, a JSONL file, a `SummaryWriter` of TensorBoard, a
+                run of W&B or the module `wandb` for its active run; or a list of these.
             tokenizer: as in `measure`.
             autocast: a dtype, "bfloat16" say: `embed` and `step` run under autocast, as in the training. Left out, they
                 run in the weights' own arithmetic, as a saved checkpoint is measured.
@@ -102,7 +103,7 @@ class Monitor:
         self._limit = whole("limit", limit, 1, MOST_QUESTIONS)
         self._ranks = choice("ranks", ranks, RANKS)
         self._autocast = None if autocast is None else find_dtype(autocast)
-        self._loggers = loggers(log)
+        self._files, self._functions = loggers(log)
         tokens = BATCH_TOKENS.get(self.model.device.type, GPU_BATCH_TOKENS) if batch_tokens is None else batch_tokens
         self.settings = Settings.of(
             default_transitions(self.model) if transitions is None else transitions,
@@ -119,12 +120,11 @@ class Monitor:
             elif data is not None:
                 folder = optional_text("data_dir", data_dir)
                 self._tasks = tasks_of(self.model, data, self.settings, self._limit, tokenizer, folder)
-            checked(self.model).require()
+            checked(self.model, before_a_pass(self.settings.level, self.settings.readout_dtype)).require()
         run = self.model if self._autocast is None else Autocast(self.model, self._autocast)
         self._worker = Worker(run, self.settings)
-        for logger in self._loggers:
-            if isinstance(logger, FileLogger):
-                logger.check(self._header(*_place(), current=not self._tasks))
+        for file in self._files:
+            file.check(self._header(*_place(), current=not self._tasks))
         self._began: float | None = None
         self._spent = 0.0
 
@@ -159,9 +159,10 @@ class Monitor:
                 positions += sum(question.positions for question in task.questions)
         call = {"kind": "call", "step": step, "questions": questions, "positions": positions}
         record = Record(step, tuple(depths), tuple(updates), call | self._cost(started))
-        header = self._header(rank, world, current=batch is not None)
-        for logger in self._loggers:
-            logger.write(header, record)
+        for file in self._files:
+            file.write(self._header(rank, world, current=batch is not None), record.rows)
+        for function in self._functions:
+            function(record.scalars(), step)
         return record
 
     @property

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, shown
-from loopscope.measuring.data_request import DataRequest
 from loopscope.measuring.given_values import task_list
 from loopscope.measuring.layout import Question
-from loopscope.measuring.model_request import ModelRequest
 from loopscope.measuring.plan import QuestionEncoder, Request
+from loopscope.measuring.requests import DataRequest, ModelRequest
 from loopscope.measuring.settings import Settings
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel

@@ -6,7 +6,6 @@ Proposition (Root Prediction under Two-Sided Curvature Bounds).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,13 +13,11 @@ from numpy.typing import ArrayLike
 
 from loopscope.errors import LoopscopeError
 from loopscope.path.arrays import (
-    BoolArray,
     Bools,
     FloatArray,
     Floats,
     IntArray,
     as_floats,
-    as_numbers,
     partition,
     per_update,
     plain,
@@ -29,94 +26,54 @@ from loopscope.path.arrays import (
     same_updates,
     sampled,
 )
-from loopscope.path.brackets import (
-    CONCAVITY_NOISE,
-    Brackets,
-    PathFunction,
-    allowed_rise,
-    check_tolerance,
-    crossing_estimate,
-    ends_of,
-    evaluate,
-    refuse_rising,
-    shrink,
-)
+from loopscope.path.optimum import Brackets, PathFunction, crossing_estimate, evaluate, shrink
 
 
-@dataclass(frozen=True)
-class ConcaveBoundary:
+class ConcaveBoundary(NamedTuple):
     """r₁ of each concave path, in a bracket with φ(lower) ≥ 0 > φ(upper) where the path crosses."""
 
     r1: FloatArray
-    """The end of the largest initial interval of nonnegative gain, inside its bracket."""
+    """The end of the largest initial interval of nonnegative gain, inside its bracket; 1 if the gain never turns
+    negative."""
     lower: FloatArray
     upper: FloatArray
-    crosses: BoolArray
-    """True: φ(1) < 0, and r₁ < 1 ends the progress. False: the gain is nonnegative throughout and r₁ = 1."""
-    evaluations: IntArray
-    """How often φ was evaluated for each update."""
-
-    def __str__(self) -> str:
-        return (
-            f"{np.count_nonzero(self.crosses)} of {self.r1.size} updates lose their gain before the full step, "
-            f"in brackets no wider than {np.max(self.upper - self.lower, initial=0.0):.1e}"
-        )
 
 
-def concave_boundary(
-    value: PathFunction, slope: ArrayLike, *, tolerance: float = 1e-12, noise: float = CONCAVITY_NOISE
-) -> ConcaveBoundary:
+def concave_boundary(value: PathFunction, slope: ArrayLike, *, tolerance: float = 1e-12) -> ConcaveBoundary:
     """r₁ = sup{ r : φ ≥ 0 on [0, r] } for concave φ with φ(0) = 0, by bracketing.
 
     φ(1) ≥ 0 gives r₁ = 1, since a concave path lies above its chord. Otherwise {φ ≥ 0} is the interval
     [0, r₁], and r₁ is bracketed as the sign change of φ(α)/α, which starts at A and never rises. It keeps φ's
-    sign without φ's zero at the origin: A < 0 gives 0; A > 0 gives the unique positive zero.
+    sign without φ's zero at the origin: A < 0 gives 0; A > 0 gives the unique positive zero. Concavity is not
+    checked.
 
     Args:
         value: `value(alpha, rows)` returns φ of update `rows[k]` at scale `alpha[k]` for each k.
         slope: A = φ'(0), shape (N,).
         tolerance: the largest width of a bracket.
-        noise: φ may be off by this fraction of max{|A|, |φ(1)|} before a rising φ(α)/α is refused as not
-            concave; infinity leaves concavity to the caller.
 
     >>> path = lambda alpha, rows: 0.25 * alpha - alpha**2
     >>> concave_boundary(path, [0.25]).r1
     array([0.25])
     """
-    check_tolerance(tolerance, noise)
     slope = as_floats("slope", slope)
     if slope.ndim != 1:
         raise LoopscopeError(f"slope has shape {slope.shape}: give one slope per update on one axis")
-    rows, (zeros, ones) = ends_of(slope.size)
-    at_one = evaluate("value", value, ones, rows)
-    rise = allowed_rise(noise, slope, at_one)
-    refuse_rising("φ/α", rows, ones, slope, at_one, rise)
+
+    def average_gain(alpha: FloatArray, rows: IntArray) -> FloatArray:
+        return evaluate("value", value, alpha, rows) / alpha
+
+    rows = np.arange(slope.size)
+    at_one = evaluate("value", value, np.ones(slope.size), rows)
     crosses = at_one < 0
     lower = np.where(crosses, 0.0, 1.0)
-    upper = ones.copy()
-    r1 = lower.copy()
-    evaluations = np.ones(rows.shape, dtype=np.intp)
-    upper[crosses & (slope < 0)] = 0.0
-    inner = np.flatnonzero(crosses & (slope >= 0))
-
-    def average_gain(alpha: FloatArray, wanted: IntArray) -> FloatArray:
-        return evaluate("value", value, alpha, wanted) / alpha
-
-    def inspect(alpha: FloatArray, bracket: Brackets, average: FloatArray) -> None:
-        allowed = rise[bracket.rows] / alpha
-        refuse_rising("φ/α", bracket.rows, alpha, bracket.at_lower, average, allowed)
-        refuse_rising("φ/α", bracket.rows, bracket.upper, average, bracket.at_upper, allowed)
-
-    start = Brackets(rows[inner], zeros[inner], ones[inner], slope[inner], at_one[inner])
-    found, spent = shrink("value", average_gain, start, tolerance, lambda average: average >= 0, inspect)
-    lower[inner], upper[inner] = found.lower, found.upper
-    r1[inner] = crossing_estimate(found)
-    evaluations[inner] += spent
-    return ConcaveBoundary(r1, lower, upper, crosses, evaluations)
+    upper = np.where(crosses & (slope < 0), 0.0, 1.0)
+    whole = Brackets(rows, lower, upper, slope, at_one)
+    found, _ = shrink("value", average_gain, whole, tolerance, lambda average: average >= 0)
+    return ConcaveBoundary(crossing_estimate(found), found.lower, found.upper)
 
 
-@dataclass(frozen=True)
-class SampledCrossing:
+class SampledCrossing(NamedTuple):
     """The first grid interval [α₊, α₋) over which the gain goes from nonnegative to negative.
 
     Continuity puts at least one zero of φ in it. Only for a concave path is that zero known to be the
@@ -135,16 +92,9 @@ class SampledCrossing:
 
         NaN roots and unobserved crossings never hit.
         """
-        roots = as_numbers("root", root)
+        roots = np.asarray(root, dtype=np.float64)
         same_updates(root=roots.shape, crossing=np.shape(self.lower))
         return plain((self.lower <= roots) & (roots < self.upper))
-
-    def __str__(self) -> str:
-        if np.ndim(self.observed):
-            return f"{np.count_nonzero(self.observed)} of {np.size(self.observed)} updates have an observed crossing"
-        if self.observed:
-            return f"the gain turns negative in [{self.lower:g}, {self.upper:g})"
-        return "no crossing observed on the grid"
 
 
 def sampled_crossing(grid: ArrayLike, gains: ArrayLike) -> SampledCrossing:
@@ -154,18 +104,16 @@ def sampled_crossing(grid: ArrayLike, gains: ArrayLike) -> SampledCrossing:
         grid: scales 0 = a_0 < ... < a_m = 1.
         gains: φ on the grid, shape (..., m + 1), with φ(0) = 0.
 
-    >>> print(sampled_crossing([0.0, 0.5, 1.0], [0.0, 0.1, -0.2]))
-    the gain turns negative in [0.5, 1)
+    >>> sampled_crossing([0.0, 0.5, 1.0], [0.0, 0.1, -0.2])
+    SampledCrossing(lower=0.5, upper=1.0, observed=True)
     """
     grid = partition("grid", grid)
     gains = sampled("gains", gains, grid)
     require(gains[..., 0] == 0, "gains at scale 0 are not zero", "subtract the utility of the current state")
-    negative = gains < 0
-    first = negative.argmax(axis=-1)
     # The gain at scale 0 is zero, so index 0 stands for "nowhere negative" and for nothing else.
-    observed = np.asarray(first > 0)
-    lower = np.where(observed, grid[first - 1], np.nan)
-    upper = np.where(observed, grid[first], np.nan)
+    first = (gains < 0).argmax(axis=-1)
+    observed = first > 0
+    lower, upper = (np.where(observed, grid[index], np.nan) for index in (first - 1, first))
     return SampledCrossing(plain(lower), plain(upper), plain(observed))
 
 
@@ -207,11 +155,5 @@ def root_sandwich(slope: ArrayLike, mu: ArrayLike, L_D: ArrayLike) -> RootSandwi
         bounded = root_upper < 1
         # A(1/μ - 1/L_D) as (A/μ)(L_D - μ)/L_D: no cancellation when the two bounds nearly agree.
         distance = np.where(bounded, root_upper * ((L_D - mu) / L_D), np.nan)
-    return RootSandwich(
-        plain(root_lower),
-        plain(root_upper),
-        plain(np.minimum(root_lower, 1.0)),
-        plain(np.minimum(root_upper, 1.0)),
-        plain(distance),
-        plain(bounded),
-    )
+    boundary = np.minimum(root_lower, 1.0), np.minimum(root_upper, 1.0)
+    return RootSandwich(*map(plain, (root_lower, root_upper, *boundary, distance, bounded)))

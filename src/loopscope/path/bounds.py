@@ -1,70 +1,48 @@
-"""What a bound ε of the slope residual |φ' - q'| says about the predictions.
+"""Bounds of the paper from bounds of derivatives, and the finite sums and envelopes that provide those.
 
-ε is the deviation C(1), its upper sum C̄ (`curvature_deviation`) or the envelope S̄ (`residual_envelope`):
-each bounds |φ'(a) - q'(a)| on [0, 1], which is all that the proofs use. κ = -2Q throughout. The bounds hold
-in exact arithmetic; rounding is not included.
+ε bounds the slope residual |φ' - q'| on [0, 1]: it is the deviation C(1), its upper sum C̄ (`curvature_deviation`), the
+envelope S̄ (`residual_envelope`) or M/2 from a global bound M of |φ'''|. κ = -2Q throughout. The statements are Theorem
+(Integrated Curvature Approximation), Theorem (Quadratic Step-Scale Approximation), Corollary (Beneficial Step Scales),
+Proposition (Finite-Partition Curvature Bounds), Proposition (Signed-Residual Approximation Bounds), Proposition
+(Pathwise Progress Decomposition) and Appendix "Derivative envelopes and refinement". They hold in exact arithmetic;
+rounding is not included.
 
-With one global bound M of |φ'''| on all of [0, 1] the same statements are Corollary (Third-Derivative Specialisation),
-Theorem (Quadratic Step-Scale Approximation) and Corollary (Combined Integrated and Taylor Regret Bounds). The envelope
-is Eq. (signed-residual-envelope), Proposition (Signed-Residual Approximation Bounds).
+Statements on partition cells suppose |φ''(u) - φ''(v)| ≤ L_ℓ |u - v| throughout cell ℓ. Samples cannot prove that, but
+they can refute it, and a refuted constant gives no bound.
 """
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loopscope.errors import LoopscopeError
 from loopscope.path.arrays import (
+    Bools,
     FloatArray,
     Floats,
-    Ints,
-    as_floats,
     cellwise,
     finite,
-    non_negative,
     partition,
     per_update,
     plain,
     quiet,
-    row_blocks,
     same_updates,
     sampled,
-    unit_interval,
 )
 
-
-class EndpointBound(NamedTuple):
-    """The gain of the full update as the quadratic model confines it."""
-
-    lower: Floats
-    """A + Q - ε ≤ ΔU."""
-    upper: Floats
-    """ΔU ≤ A + Q + ε."""
-    sign: Ints
-    """+1 or -1 where the sign of ΔU is guaranteed, |A + Q| > ε; 0 where it is not."""
-
-
-def endpoint_bound(slope: ArrayLike, quadratic: ArrayLike, deviation: ArrayLike) -> EndpointBound:
-    """|ΔU - (A + Q)| ≤ ε, and the sign guarantee for |A + Q| > ε (Eq. endpoint-prediction-bound).
-
-    Args:
-        slope: A.
-        quadratic: Q, of any sign.
-        deviation: ε ≥ 0.
-
-    >>> endpoint_bound(0.5, -1.0, 0.125)
-    EndpointBound(lower=-0.625, upper=-0.375, sign=-1)
-    """
-    slope, quadratic, deviation = per_update(slope=slope, quadratic=quadratic, deviation=deviation)
-    non_negative("deviation", deviation)
-    with quiet():
-        prediction = slope + quadratic
-        lower = finite("A + Q - deviation", prediction - deviation)
-        upper = finite("A + Q + deviation", prediction + deviation)
-    sign = np.sign(prediction).astype(np.int8) * (np.abs(prediction) > deviation)
-    return EndpointBound(plain(lower), plain(upper), plain(sign))
+SAFE_FRACTION = 0.9
+# Curvatures may come from FP32 readouts: a change within this fraction of the largest curvature of the
+# update is rounding, not a contradiction.
+ROUNDING = 1e-6
+# Derivatives at the nodes are float64 results: every bound of an envelope is widened by this much of its size.
+ALLOWANCE = 1e-11
+# Cubic interpolation of φ'' through the four nodes around a cell.
+STENCIL = 4
 
 
 def scale_bound(deviation: ArrayLike, quadratic: ArrayLike, *, capped: bool = True) -> Floats:
@@ -77,34 +55,8 @@ def scale_bound(deviation: ArrayLike, quadratic: ArrayLike, *, capped: bool = Tr
     >>> scale_bound([0.1, 3.0, 0.1], [-0.5, -0.5, 0.5])
     array([0.1, 1. , 1. ])
     """
-    bound = _over_kappa(*_deviation_and_half_kappa(deviation, quadratic))
-    return plain(np.minimum(bound, 1.0) if capped else bound)
-
-
-def pointwise_scale_bound(
-    alpha: ArrayLike, slope_at_alpha: ArrayLike, slope: ArrayLike, quadratic: ArrayLike
-) -> Floats:
-    """|α̂ - α*| ≤ |φ'(α*) - q'(α*)| / κ, which keeps signed cancellation up to α*.
-
-    First inequality of Eq. (curvature-scale-error): the numerator is |∫₀^{α*} [φ''(s) - φ''(0)] ds|.
-    Infinite for Q ≥ 0.
-
-    Args:
-        alpha: α*, a global maximiser of φ.
-        slope_at_alpha: φ'(α*), zero for an interior maximiser.
-        slope: A.
-        quadratic: Q.
-
-    >>> pointwise_scale_bound(0.5, 0.0, 0.5, -0.25)
-    0.5
-    """
-    alpha, slope_at_alpha, slope, quadratic = per_update(
-        alpha=alpha, slope_at_alpha=slope_at_alpha, slope=slope, quadratic=quadratic
-    )
-    unit_interval("alpha", alpha)
-    with quiet():
-        residual = finite("the residual", np.abs(slope_at_alpha - slope - 2 * quadratic * alpha))
-    return plain(_over_kappa(residual, np.maximum(-quadratic, 0.0)))
+    *_, ratio = _over_kappa(deviation, quadratic)
+    return plain(np.minimum(ratio, 1.0) if capped else ratio)
 
 
 def regret_bound(deviation: ArrayLike, quadratic: ArrayLike, *, refined: bool = True) -> Floats:
@@ -117,39 +69,19 @@ def regret_bound(deviation: ArrayLike, quadratic: ArrayLike, *, refined: bool = 
     >>> regret_bound([0.1, 1.5, 0.1], [-0.5, -0.5, 0.5])
     array([0.005, 1.   , 0.1  ])
     """
-    deviation, half_kappa = _deviation_and_half_kappa(deviation, quadratic)
-    ratio = _over_kappa(deviation, half_kappa)
+    deviation, half_kappa, ratio = _over_kappa(deviation, quadratic)
     with quiet():
         integrated = 0.5 * deviation * ratio
     linear = ratio > 1 if refined else half_kappa == 0
     return plain(np.where(linear, deviation - half_kappa, integrated))
 
 
-def diameter_bound(deviation: ArrayLike, quadratic: ArrayLike) -> Floats:
-    """Any two global maximisers lie within min{1, 2ε/κ} (Corollary (Zero Deviation and Multiple Maximisers)).
-
-    For Q ≥ 0 there is no bound below 1.
-
-    >>> diameter_bound(0.1, -0.5)
-    0.2
-    """
-    with quiet():
-        return plain(np.minimum(2 * _over_kappa(*_deviation_and_half_kappa(deviation, quadratic)), 1.0))
-
-
-def _deviation_and_half_kappa(deviation: ArrayLike, quadratic: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """ε and κ/2 = max{0, -Q}; doubling Q could leave float64."""
+def _over_kappa(deviation: ArrayLike, quadratic: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """ε, κ/2 = max{0, -Q} (doubling Q could leave float64), and ε/κ, infinite where κ = 0: the trivial bound."""
     deviation, quadratic = per_update(deviation=deviation, quadratic=quadratic)
-    return non_negative("deviation", deviation), np.maximum(-quadratic, 0.0)
-
-
-def _over_kappa(numerator: FloatArray, half_kappa: FloatArray) -> FloatArray:
-    """The numerator over κ; infinite where κ = 0, so that the trivial bound takes over."""
-    shape = np.broadcast_shapes(numerator.shape, half_kappa.shape)
-    curved = np.broadcast_to(half_kappa > 0, shape)
+    half_kappa = np.maximum(-quadratic, 0.0)
     with quiet():
-        ratio: FloatArray = 0.5 * np.divide(numerator, half_kappa, out=np.full(shape, np.inf), where=curved)
-    return ratio
+        return deviation, half_kappa, 0.5 * np.where(half_kappa > 0, deviation / half_kappa, np.inf)
 
 
 def taylor_value_bound(M: ArrayLike, alpha: ArrayLike = 1.0) -> Floats:
@@ -159,21 +91,7 @@ def taylor_value_bound(M: ArrayLike, alpha: ArrayLike = 1.0) -> Floats:
     0.125
     """
     M, alpha = per_update(M=M, alpha=alpha)
-    non_negative("M", M)
-    unit_interval("alpha", alpha)
     return plain(M / 6 * alpha**3)
-
-
-def taylor_deviation_bound(M: ArrayLike, alpha: ArrayLike = 1.0) -> Floats:
-    """C(a) ≤ M a²/2 (Corollary (Third-Derivative Specialisation)).
-
-    >>> taylor_deviation_bound(4.0, 0.5)
-    0.5
-    """
-    M, alpha = per_update(M=M, alpha=alpha)
-    non_negative("M", M)
-    unit_interval("alpha", alpha)
-    return plain(0.5 * M * alpha**2)
 
 
 def taylor_scale_bound(M: ArrayLike, quadratic: ArrayLike, alpha: ArrayLike = 1.0, *, capped: bool = True) -> Floats:
@@ -189,49 +107,111 @@ def taylor_scale_bound(M: ArrayLike, quadratic: ArrayLike, alpha: ArrayLike = 1.
     0.25
     """
     M, quadratic, alpha = per_update(M=M, quadratic=quadratic, alpha=alpha)
-    return scale_bound(taylor_deviation_bound(M, alpha), quadratic, capped=capped)
+    return scale_bound(0.5 * M * alpha**2, quadratic, capped=capped)
 
 
-def taylor_regret_bound(M: ArrayLike, alpha: ArrayLike = 1.0, predicted: ArrayLike = 1.0) -> Floats:
-    """φ(α*) - φ(α̂) ≤ (M/6)((α*)³ + α̂³) ≤ M/3, for every sign of Q (Eq. step-regret).
+def beneficial_lower_bound(alpha: ArrayLike, slope: ArrayLike, L_D: ArrayLike) -> Floats:
+    """φ(α) ≥ αA - L_D α²/2 wherever φ'' ≥ -L_D on [0, 1] (Eq. beneficial-step).
+
+    The inequality holds for every sign of A; only for A > 0 does it promise a gain.
 
     Args:
-        M: a bound of |φ'''| on [0, 1].
-        alpha: α*, or 1 where it is not known.
-        predicted: α̂, or 1.
+        alpha: scales in [0, 1].
+        slope: A = φ'(0).
+        L_D: a bound of negative curvature valid on the whole segment, L_D ≥ 0.
 
-    >>> taylor_regret_bound(6.0, 0.5, 0.5)
+    >>> beneficial_lower_bound(0.5, 1.0, 2.0)
     0.25
     """
-    M, alpha, predicted = per_update(M=M, alpha=alpha, predicted=predicted)
-    non_negative("M", M)
-    unit_interval("alpha", alpha)
-    unit_interval("predicted", predicted)
-    return plain(M / 6 * (alpha**3 + predicted**3))
+    alpha, slope, L_D = per_update(alpha=alpha, slope=slope, L_D=L_D)
+    with quiet():
+        return plain(finite("the lower bound", alpha * (slope - 0.5 * L_D * alpha)))
 
 
-def combined_regret_bound(
-    M: ArrayLike,
-    quadratic: ArrayLike,
-    deviation: ArrayLike | None = None,
-    alpha: ArrayLike = 1.0,
-    predicted: ArrayLike = 1.0,
-) -> Floats:
-    """min{ (M/6)((α*)³ + α̂³), ε²/(2κ) }, the better of the Taylor and the integrated bound.
+class BeneficialRange(NamedTuple):
+    """Every scale in (0, end) has positive gain, and `end` itself where `closed` is true."""
 
-    Corollary (Combined Integrated and Taylor Regret Bounds). Without `deviation`, ε = M/2 ≥ C(1); with
-    neither scale known this is then min{M/3, M²/(8κ)}. The domain refinement of `regret_bound` is applied
-    as well, and Q ≥ 0 takes its value bound ε.
+    end: Floats
+    """min{1, 2A/L_D}; 1 where L_D = 0; NaN where A ≤ 0, for which the corollary promises nothing."""
+    closed: Bools
+    """Whether the full update itself is covered: A > 0 and 1 < 2A/L_D."""
 
-    >>> combined_regret_bound(1.0, -1.0)
-    0.0625
+
+def beneficial_range(slope: ArrayLike, L_D: ArrayLike) -> BeneficialRange:
+    """The sufficient range of improving scales, 0 < α ≤ 1 with α < 2A/L_D (Corollary, Beneficial Step Scales).
+
+    >>> beneficial_range(0.25, 1.0)
+    BeneficialRange(end=0.5, closed=False)
+    >>> beneficial_range(0.25, 0.0)
+    BeneficialRange(end=1.0, closed=True)
     """
-    M, quadratic, alpha, predicted = per_update(M=M, quadratic=quadratic, alpha=alpha, predicted=predicted)
-    taylor = taylor_regret_bound(M, alpha, predicted)
-    if deviation is None:
-        deviation = taylor_deviation_bound(M)
-    per_update(taylor=taylor, deviation=deviation)
-    return plain(np.minimum(taylor, regret_bound(deviation, quadratic)))
+    slope, L_D = per_update(slope=slope, L_D=L_D)
+    limit = _limit(slope, L_D)
+    return BeneficialRange(plain(np.minimum(limit, 1.0)), plain(limit > 1))
+
+
+def safe_scale(slope: ArrayLike, L_D: ArrayLike, fraction: float = SAFE_FRACTION) -> Floats:
+    """α_safe = min{1, 0.9 · 2A/L_D} (Appendix "Scale selected from the sufficient range").
+
+    NaN where A ≤ 0; 1 where A > 0 and L_D = 0. `fraction` replaces 0.9 and lies in (0, 1).
+
+    >>> safe_scale([0.25, 3.0, -1.0], 1.0)
+    array([0.45, 1.  ,  nan])
+    """
+    if not 0 < fraction < 1:
+        raise LoopscopeError(f"fraction is {fraction}: give a number between 0 and 1, such as 0.9")
+    slope, L_D = per_update(slope=slope, L_D=L_D)
+    return plain(np.minimum(fraction * _limit(slope, L_D), 1.0))
+
+
+def _limit(slope: FloatArray, L_D: FloatArray) -> FloatArray:
+    """2A/L_D; infinite for L_D = 0, NaN for A ≤ 0."""
+    with quiet():
+        limit = 2 * np.where(L_D > 0, slope / L_D, np.inf)
+    return np.where(slope > 0, limit, np.nan)
+
+
+class DeviationBounds(NamedTuple):
+    """lower ≤ C(1) ≤ upper for C(a) = ∫₀^a |φ''(s) - φ''(0)| ds."""
+
+    lower: Floats
+    upper: Floats
+
+
+def curvature_deviation(nodes: ArrayLike, curvature: ArrayLike, lipschitz: ArrayLike) -> DeviationBounds:
+    """Lower and upper partition sums of C(1) (Eqs. curvature-cell-terms and curvature-enclosure).
+
+    With g = φ'' - φ''(0), h_ℓ the width of cell ℓ, T_ℓ = (h_ℓ/2)(|g(t_ℓ)| + |g(t_{ℓ+1})|) and
+    P_ℓ = L_ℓ h_ℓ²/4:  Σ max{0, T_ℓ - P_ℓ} ≤ C(1) ≤ Σ (T_ℓ + P_ℓ).
+
+    Args:
+        nodes: 0 = t_0 < ... < t_N = 1.
+        curvature: φ'' at the nodes, shape (..., N + 1).
+        lipschitz: L_ℓ ≥ 0 with |φ''(u) - φ''(v)| ≤ L_ℓ |u - v| throughout cell ℓ (a bound of |φ'''| there),
+            shape (N,) or (..., N), or one number for all. Sampled maxima of |φ'''| are not such bounds.
+
+    >>> curvature_deviation([0.0, 0.5, 1.0], [-1.0, -1.5, -2.0], lipschitz=1.0)
+    DeviationBounds(lower=0.375, upper=0.625)
+    """
+    nodes = partition("nodes", nodes)
+    curvature = sampled("curvature", curvature, nodes)
+    constants = cellwise("lipschitz", lipschitz, nodes)
+    same_updates(curvature=curvature.shape[:-1], lipschitz=constants.shape[:-1])
+    width = np.diff(nodes)
+    largest = np.abs(curvature).max(axis=-1, keepdims=True)
+    with quiet():
+        contradicted = np.abs(np.diff(curvature)) - constants * width > ROUNDING * largest
+        magnitude = np.abs(curvature - curvature[..., :1])
+        trapezoid = 0.5 * width * (magnitude[..., :-1] + magnitude[..., 1:])
+        slack = 0.25 * constants * width**2
+        lower = np.maximum(trapezoid - slack, 0.0).sum(axis=-1)
+        upper = (trapezoid + slack).sum(axis=-1)
+    if contradicted.any():
+        raise LoopscopeError(
+            "lipschitz is smaller than the sampled change of curvature on cell "
+            f"{np.nonzero(contradicted)[-1][0]}: give constants valid on the whole cell"
+        )
+    return DeviationBounds(plain(lower), plain(finite("the deviation", upper)))
 
 
 def residual_envelope(
@@ -259,23 +239,134 @@ def residual_envelope(
     """
     nodes = partition("nodes", nodes)
     slopes = sampled("slopes", slopes, nodes)
-    quadratic = as_floats("quadratic", quadratic)
+    (quadratic,) = per_update(quadratic=quadratic)
     constants = cellwise("lipschitz", lipschitz, nodes)
     same_updates(slopes=slopes.shape[:-1], quadratic=quadratic.shape, lipschitz=constants.shape[:-1])
-    shape = np.broadcast_shapes(slopes.shape[:-1], quadratic.shape, constants.shape[:-1])
-    envelope = np.empty(shape)
-    quadratic = np.broadcast_to(quadratic, shape).reshape(-1, 1)
-    slopes = np.broadcast_to(slopes, (*shape, nodes.size)).reshape(-1, nodes.size)
-    width = np.diff(nodes)
-    constants = np.broadcast_to(constants, (*shape, width.size)).reshape(-1, width.size)
     with quiet():
-        for rows in row_blocks(len(slopes)):
-            residual = np.abs(slopes[rows] - slopes[rows, :1] - 2 * quadratic[rows] * nodes)
-            ends = np.maximum(residual[:, :-1], residual[:, 1:])
-            envelope.reshape(-1)[rows] = (ends + 0.125 * constants[rows] * width**2).max(axis=-1)
-    finite("the residual", envelope)
-    if deviation is not None:
-        upper = non_negative("deviation", as_floats("deviation", deviation))
-        same_updates(slopes=shape, deviation=upper.shape)
-        envelope = np.minimum(envelope, upper)
-    return plain(envelope)
+        residual = np.abs(slopes - slopes[..., :1] - 2 * quadratic[..., None] * nodes)
+        ends = np.maximum(residual[..., :-1], residual[..., 1:])
+        envelope = finite("the residual", (ends + 0.125 * constants * np.diff(nodes) ** 2).max(axis=-1))
+    if deviation is None:
+        return plain(envelope)
+    (upper,) = per_update(deviation=deviation)
+    same_updates(slopes=np.shape(envelope), deviation=upper.shape)
+    return plain(np.minimum(envelope, upper))
+
+
+class PaperEnvelope(NamedTuple):
+    """Bounds on each cell, shape (N, m − 1)."""
+
+    curvature_upper: FloatArray
+    """Of −φ'', from above."""
+    curvature_lower: FloatArray
+    """Of −φ'', from below; at least 0, which holds for concave paths."""
+    third: FloatArray
+    """Of |φ'''|."""
+
+
+def paper_envelope(
+    nodes: FloatArray, curvature: FloatArray, third: FloatArray, range_moments: FloatArray
+) -> PaperEnvelope:
+    """The paper's bounds of −φ'' and |φ'''| on cells, from derivatives at the nodes and from ranges.
+
+    The paper gives the construction in words: global moment bounds, a fourth-derivative bound on each of 256 cells, and
+    endpoint values propagated across each cell. Here the moment bounds are those of a distribution on an interval of
+    width R, the range of a token's logit displacement v, averaged over tokens:
+
+        −φ'' ≤ R²/4,    |φ'''| ≤ R³/(6√3),    |φ''''| ≤ R⁴/8
+
+    (Popoviciu; two points attain all three; κ₄ = μ₄ − 3V² lies between −2V² ≥ −R⁴/8 and μ₄ ≤ R⁴/12). With K the last of
+    them and h a cell's width, |φ'''| on the cell is at most min{|φ'''(l)| + Kx, |φ'''(r)| + K(h − x)}, so at most
+    (|φ'''(l)| + |φ'''(r)| + Kh)/2; with that constant L the same argument bounds −φ'' from both sides. It is looser
+    than `readout.affine.envelope`, because R⁴ counts the vocabulary's two extreme entries as if they had all the
+    probability. Shapes: N paths, m nodes, m − 1 cells.
+
+    Args:
+        nodes: evenly spaced, 0 = t_0 < … < t_N = 1.
+        curvature: φ'' at the nodes, shape (N, m).
+        third: φ''' at the nodes, likewise.
+        range_moments: the means of R², R³ and R⁴ over the tokens of each path, shape (N, 3).
+
+    >>> import numpy as np
+    >>> two = np.array([[1.0, 1.0, 1.0]])  # one token, two equally likely logits that part at speed 1
+    >>> found = paper_envelope(np.array([0.0, 1.0]), np.array([[-0.25, -0.25]]), np.zeros((1, 2)), two)
+    >>> found.third.round(4), found.curvature_upper.round(4)
+    (array([[0.0625]]), array([[0.25]]))
+    """
+    h = nodes[1] - nodes[0]
+    square, cube, fourth = (range_moments[:, column, None] for column in range(3))
+    largest = _across(np.abs(third), 0.125 * fourth * h)
+    bound = np.minimum(largest, cube / (6.0 * math.sqrt(3.0))) * (1.0 + ALLOWANCE)
+    spread = -curvature
+    upper = np.minimum(_across(spread, bound * h), 0.25 * square) * (1.0 + ALLOWANCE)
+    lower = -_across(-spread, bound * h)
+    return PaperEnvelope(upper, np.maximum(lower - ALLOWANCE * upper, 0.0), bound)
+
+
+def _across(values: FloatArray, rise: FloatArray) -> FloatArray:
+    """What a function can reach on each cell if it has these values at the nodes and rises by no more than `rise`."""
+    left, right = values[:, :-1], values[:, 1:]
+    # By rounding the ends may differ by more than the rise.
+    reached: FloatArray = np.maximum(0.5 * (left + right + rise), np.maximum(left, right))
+    return reached
+
+
+class PathwiseDecomposition(NamedTuple):
+    """φ(α) against αA + ∫₀^α (α - s) φ''(s) ds, the integral taken by quadrature on the given nodes."""
+
+    correction: Floats
+    """The curvature correction ∫₀^α (α - s) φ''(s) ds."""
+    expected: Floats
+    """αA + correction, what the decomposition says the gain is."""
+    residual: Floats
+    """gain - expected."""
+
+
+def pathwise_decomposition(
+    nodes: ArrayLike, curvature: ArrayLike, slope: ArrayLike, gain: ArrayLike
+) -> PathwiseDecomposition:
+    """Check φ(α) = αA + ∫₀^α (α - s) φ''(s) ds (Eq. pathwise-progress) with α the last node.
+
+    The weight α - s is integrated exactly against a piecewise cubic interpolant of φ'' (through four nodes).
+    A finite-step failure has correction < -A < 0 at α = 1.
+
+    Args:
+        nodes: 0 = t_0 < ... < t_N = α ≤ 1.
+        curvature: φ'' at the nodes, shape (..., N + 1).
+        slope: A = φ'(0).
+        gain: φ(α), so ΔU when the last node is 1.
+
+    >>> pathwise_decomposition([0.0, 0.5, 1.0], [-2.0, -2.0, -2.0], slope=0.5, gain=-0.5)
+    PathwiseDecomposition(correction=-1.0, expected=-0.5, residual=0.0)
+    """
+    nodes = partition("nodes", nodes, whole=False)
+    if nodes[-1] > 1:
+        raise LoopscopeError(f"nodes end at {nodes[-1]}: scales lie in [0, 1]")
+    curvature = sampled("curvature", curvature, nodes)
+    slope, gain = per_update(slope=slope, gain=gain)
+    same_updates(slope=slope.shape, gain=gain.shape, curvature=curvature.shape[:-1])
+    with quiet():
+        correction = np.einsum("...j,j->...", curvature, quadrature_weights(nodes.tobytes()))
+        expected = nodes[-1] * slope + correction
+        residual = finite("the decomposition", gain - expected)
+    return PathwiseDecomposition(plain(correction), plain(expected), plain(residual))
+
+
+@lru_cache(maxsize=8)  # the same nodes for every question of a pass
+def quadrature_weights(of_nodes: bytes) -> FloatArray:
+    """Weights w with Σ_j f(t_j) w_j = ∫ (α - s) p(s) ds, p interpolating the four nodes around each cell."""
+    nodes = np.frombuffer(of_nodes)
+    points = min(STENCIL, nodes.size)
+    weights = np.zeros((nodes.size, nodes.size - 1))
+    powers = np.arange(points)
+    for cell, width in enumerate(np.diff(nodes)):
+        start = min(max(cell - (points - 2) // 2, 0), nodes.size - points)
+        members = slice(start, start + points)
+        local = (nodes[members] - nodes[cell]) / width
+        left = (nodes[-1] - nodes[cell]) / width
+        # ∫₀¹ (left - x) x^k dx for each power k of the local coordinate x = (s - t_cell) / width.
+        moments = left / (powers + 1) - 1 / (powers + 2)
+        weights[members, cell] = width**2 * np.linalg.solve(np.vander(local, increasing=True).T, moments)
+    total: FloatArray = weights.sum(axis=1)
+    total.setflags(write=False)
+    return total

@@ -1,10 +1,7 @@
 """The grids of scales that are measured, and choosing from a finite set of scales.
 
-Section 4.1 and Appendix D for the grids, Appendix "Finite Action Sets" for the choices, and Proposition (Grid
-Resolution) for how far a grid optimum can be from the continuous one.
+Section 4.1 and Appendix D for the grids, Appendix "Finite Action Sets" for the choices.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -15,17 +12,15 @@ from loopscope.errors import LoopscopeError
 from loopscope.path.arrays import (
     FloatArray,
     Floats,
-    IntArray,
     Ints,
     as_floats,
     finite,
-    non_negative,
+    in_range,
     partition,
     plain,
     quiet,
     same_updates,
     sampled,
-    unit_interval,
 )
 
 GRID_POINTS = 21
@@ -100,8 +95,8 @@ def best_of(scales: ArrayLike, values: ArrayLike) -> GridOptimum:
     scales, values = as_floats("scales", scales), as_floats("values", values)
     if values.shape[-1:] != scales.shape or (np.diff(scales) <= 0).any():
         raise LoopscopeError(f"scales must increase, one for each of the {values.shape[-1:]} values of an update")
-    index = np.asarray(values.argmax(axis=-1))
-    return GridOptimum(plain(scales[index]), plain(index), plain(_take(values, index)))
+    index = values.argmax(axis=-1)
+    return GridOptimum(plain(scales[index]), plain(index), plain(values.max(axis=-1)))
 
 
 def grid_optimum(grid: ArrayLike, values: ArrayLike) -> GridOptimum:
@@ -129,8 +124,10 @@ def nearest_action(grid: ArrayLike, scale: ArrayLike) -> GridAction:
     array([0.05, 0.1 , 0.  , 1.  ])
     """
     grid = partition("grid", grid)
-    scale = unit_interval("scale", as_floats("scale", scale))
-    index = _nearest(grid, scale)
+    spacing = np.diff(grid)
+    # A tolerance beyond the cell itself would skip points of an extremely fine grid.
+    boundary = grid[:-1] + 0.5 * spacing + np.minimum(TIE_TOLERANCE, spacing / 8)
+    index = np.searchsorted(boundary, in_range("scale", scale), side="left")
     return GridAction(plain(grid[index]), plain(index))
 
 
@@ -140,53 +137,12 @@ def grid_regret(grid: ArrayLike, values: ArrayLike, scale: ArrayLike) -> Floats:
     >>> grid_regret([0.0, 0.5, 1.0], [0.0, 0.25, 0.125], 0.9)
     0.125
     """
-    grid = partition("grid", grid)
-    values = sampled("values", values, grid)
-    scale = unit_interval("scale", as_floats("scale", scale))
-    same_updates(values=values.shape[:-1], scale=scale.shape)
-    index = np.broadcast_to(_nearest(grid, scale), np.broadcast_shapes(scale.shape, values.shape[:-1]))
+    nodes = partition("grid", grid)
+    values = sampled("values", values, nodes)
+    index = np.asarray(nearest_action(nodes, scale).index)
+    same_updates(values=values.shape[:-1], scale=index.shape)
+    index = np.broadcast_to(index, np.broadcast_shapes(index.shape, values.shape[:-1]))
+    spread = np.broadcast_to(values, (*index.shape, nodes.size))
+    chosen = np.take_along_axis(spread, index[..., None], axis=-1)[..., 0]
     with quiet():
-        return plain(finite("the regret", values.max(axis=-1) - _take(values, index)))
-
-
-def _nearest(grid: FloatArray, scale: FloatArray) -> IntArray:
-    spacing = np.diff(grid)
-    # A tolerance beyond the cell itself would skip points of an extremely fine grid.
-    boundary = grid[:-1] + 0.5 * spacing + np.minimum(TIE_TOLERANCE, spacing / 8)
-    return np.asarray(np.searchsorted(boundary, scale, side="left"))
-
-
-def _take(values: FloatArray, index: IntArray) -> FloatArray:
-    """The entry of each update at its own index on the last axis."""
-    spread = np.broadcast_to(values, (*index.shape, values.shape[-1]))
-    return np.take_along_axis(spread, index[..., None], axis=-1)[..., 0]
-
-
-class GridResolution(NamedTuple):
-    """The two bounds have separate hypotheses; see `grid_resolution`."""
-
-    spacing: float
-    """h_A, the widest gap of the grid."""
-    location: float
-    """|α*_A - α*| ≤ h_A, for a continuous concave path with a unique maximiser."""
-    value: Floats
-    """φ(α*) - φ(α*_A) ≤ B h_A²/8, for any C² path with |φ''| ≤ B on [0, 1]."""
-
-
-def grid_resolution(grid: ArrayLike, curvature_bound: ArrayLike) -> GridResolution:
-    """Location and value bounds of a grid's resolution (Proposition (Grid Resolution)).
-
-    The location bound supposes concavity and a unique maximiser, the value bound neither: it needs
-    |φ''| ≤ B on [0, 1] and an interior maximiser, and holds trivially for a maximiser at 0 or 1, which the
-    grid contains.
-
-    Args:
-        grid: 0 = a_0 < ... < a_m = 1.
-        curvature_bound: B ≥ 0, one number or one per update.
-
-    >>> grid_resolution([0.0, 0.5, 1.0], 4.0)
-    GridResolution(spacing=0.5, location=0.5, value=0.125)
-    """
-    spacing = float(np.diff(partition("grid", grid)).max())
-    bound = non_negative("curvature_bound", as_floats("curvature_bound", curvature_bound))
-    return GridResolution(spacing, spacing, plain(bound * spacing**2 / 8))
+        return plain(finite("the regret", values.max(axis=-1) - chosen))

@@ -1,4 +1,4 @@
-"""What an update did, and what a shorter step would have done: outcome classes, recovery, oracles.
+"""What an update did, and what a shorter step would have done: outcome classes and oracles.
 
 Definition (Finite-Step Failure) and its margin variant; step contraction of Section "Prediction and Fixed-Direction
 Intervention"; Eq. (oracle-utilities) and Appendix "Oracle Gains".
@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loopscope.errors import LoopscopeError
-from loopscope.path.arrays import Bools, Floats, finite, partition, per_update, plain, quiet, require, sampled
+from loopscope.path.arrays import Bools, Floats, finite, partition, per_update, plain, quiet, sampled
 
 EFFECT_MARGIN = 1e-4
+
+CONTRACTION = 0.25
+"""The shorter step of the paper's step contraction."""
 
 
 class Outcome(IntEnum):
@@ -29,8 +32,7 @@ class Outcome(IntEnum):
     @property
     def label(self) -> str:
         """The paper's words for the class, such as "finite-step failure"."""
-        words = self.name.lower().replace("_", " ")
-        return words.replace("finite step", "finite-step")
+        return self.name.lower().replace("_", " ").replace("finite step", "finite-step")
 
     @property
     def harmful(self) -> bool:
@@ -84,59 +86,6 @@ def exceeds_margin(slope: ArrayLike, gain: ArrayLike, margin: float = EFFECT_MAR
     return plain((slope > margin) & (-gain > margin))
 
 
-def within_margin(slope: ArrayLike, gain: ArrayLike, margin: float) -> Bools:
-    """Whether numbers that are off by less than a margin may put an update into another class.
-
-    |ΔU| < margin, or |A| < margin where ΔU < 0: the class of a progressing update does not depend on its slope.
-
-    >>> within_margin([1e-5, 0.2, 1e-5], [-0.1, 1e-5, 0.1], 1e-4)
-    array([ True,  True, False])
-    """
-    if not 0 <= margin < np.inf:
-        raise LoopscopeError(f"margin is {margin}: give zero or a positive number")
-    slope, gain = per_update(slope=slope, gain=gain)
-    return plain((np.abs(gain) < margin) | ((gain < 0) & (np.abs(slope) < margin)))
-
-
-CONTRACTION = 0.25
-
-
-class Recovery(NamedTuple):
-    """How finite-step failures fare at a shorter step."""
-
-    failures: int
-    """Finite-step failures of the full updates."""
-    recovered: int
-    """Those with positive gain at the shorter step."""
-    fraction: float
-    """recovered / failures; NaN without a failure."""
-    mean_gain: float
-    """Mean gain at the shorter step over all failures, recovered or not; NaN without a failure."""
-
-
-def recovery(slope: ArrayLike, gain: ArrayLike, contracted_gain: ArrayLike) -> Recovery:
-    """Recovery fraction and mean gain of a contraction over the finite-step failures.
-
-    A failure (A > 0, ΔU < 0) is recovered when φ(α_c) > 0; the mean gain averages φ(α_c) over the same
-    failures. α_c may be shared (the paper's 1/4 is `CONTRACTION`) or chosen per update.
-
-    Args:
-        slope: A, one entry per update.
-        gain: ΔU.
-        contracted_gain: φ(α_c).
-
-    >>> recovery([0.2, 0.1, 0.3], [-0.1, -0.2, 0.1], [0.02, -0.01, 0.05])
-    Recovery(failures=2, recovered=1, fraction=0.5, mean_gain=0.005)
-    """
-    slope, gain, contracted = per_update(slope=slope, gain=gain, contracted_gain=contracted_gain)
-    require(contracted.ndim > 0, "contracted_gain is one number", "give one entry per update")
-    gains = contracted[np.broadcast_to(classify(slope, gain) == Outcome.FINITE_STEP_FAILURE, contracted.shape)]
-    recovered = int(np.count_nonzero(gains > 0))
-    if not gains.size:
-        return Recovery(0, 0, np.nan, np.nan)
-    return Recovery(gains.size, recovered, recovered / gains.size, float(gains.mean()))
-
-
 class Oracles(NamedTuple):
     """Utilities chosen with the reference at hand, in the same units as the samples."""
 
@@ -167,13 +116,10 @@ def oracles(grid: ArrayLike, utilities: ArrayLike) -> Oracles:
     """
     grid = partition("grid", grid)
     utilities = sampled("utilities", utilities, grid)
-    full = utilities[..., -1]
+    full, step = utilities[..., -1], utilities.max(axis=-1)
     halt = np.maximum(utilities[..., 0], full)
-    index = utilities.argmax(axis=-1)
-    step = utilities.max(axis=-1)
+    action = grid[utilities.argmax(axis=-1)]
     with quiet():
         advantage = finite("the advantage", step - halt)
         gain_over_full = finite("the gain over the full update", step - full)
-    return Oracles(
-        plain(halt), plain(step), plain(grid[index]), plain(advantage), plain(gain_over_full), plain(step > halt)
-    )
+    return Oracles(*map(plain, (halt, step, action, advantage, gain_over_full, step > halt)))

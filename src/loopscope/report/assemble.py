@@ -20,7 +20,6 @@ STYLES = (
     "question.css",
     "lens.css",
     "studies.css",
-    "two_runs.css",
     "training.css",
     "provenance.css",
     "print.css",

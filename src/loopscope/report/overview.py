@@ -56,10 +56,6 @@ FACTS = {
     ),
     "sign_quadratic": ("Sign foretold by A\u00a0+\u00a0Q", "The same for slope and curvature together."),
     "quarter": ("Won back by a quarter step", "Finite-step failures that a quarter of the step turns into a gain."),
-    "layout": (
-        "Layout-sensitive outcomes",
-        "Updates that are nearer to zero than another batch layout may move them.",
-    ),
     "certified": ("Certified outcomes", "Outcomes that no rounding of the readout can overturn."),
 }
 """Name and meaning of the shares of an update; the page says the meaning once."""
@@ -100,11 +96,6 @@ class Overview:
                 facts.append(_fact(key, accuracy, round((accuracy.value or 0.0) * accuracy.n), accuracy.n))
         if isinstance(contraction, ContractionRow):
             facts.append(_fact("quarter", contraction.recovery, contraction.recovered, contraction.failures))
-        sensitive = int(updates.layout_sensitive.sum())
-        if sensitive:
-            share = self.bootstrap.estimate({"share": Mean(updates.layout_sensitive)})["share"]
-            said = sentences.of_layout(sensitive, condition.n, condition.layout_margin)
-            facts.append(_fact("layout", share, sensitive, condition.n, said))
         certified = self._row("certificates", updates)
         if isinstance(certified, CertificateRow) and certified.share is not None:
             share = Estimate(certified.share, certified.updates)

@@ -4,8 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loopscope.report.sentences import number
-from loopscope.store import Manifest, StoredRun, layout_margin
+from loopscope.store import Manifest, StoredRun
 from loopscope.studies.conditions import Weights, conditions_of, run_labels
 
 LEVELS = {
@@ -21,7 +20,7 @@ TENSORS = "tensors"
 
 
 def warnings_of(runs: Sequence[StoredRun], again: str = "") -> list[str]:
-    """What a reader must not overlook: weights that were never trained, toy models, own answers, unfinished runs.
+    """What a reader must not overlook: weights that were never trained, toy models, unfinished runs.
 
     Args:
         runs: of the page.
@@ -37,11 +36,6 @@ def warnings_of(runs: Sequence[StoredRun], again: str = "") -> list[str]:
     if len(toy) > 1:
         found.append(f"{joined(toy)} are small models that ship with loopscope. They are here to show the method.")
     for run, label in zip(runs, run_labels(runs), strict=True):
-        if run.manifest.settings.get("reference") == "own":
-            found.append(
-                f"{label} was measured against the model's own answers at its trained depth, not "
-                "against the given references. What is called right there is what the model said."
-            )
         if not run.finished:
             done, asked = run.examples.height, sum(task.rows for task in run.manifest.tasks)
             more = f" For what is measured since, write the page again: `{again}`." if again else ""
@@ -119,19 +113,11 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
         f"{batch.size} examples" if batch.size else f"{batch.token_budget} padded tokens" if batch.token_budget else ""
     )
     yield "Batches", f"{batch.policy}" + (f", {size}" if size else "") + f", padded on the {batch.padding}"
-    solution, options, token = map(number, layout_margin(manifest))
-    yield (
-        "Other batches",
-        f"may move gain and slope by {solution} nats (solutions), {options} (options), {token} (single tokens)",
-    )
     yield "Device", manifest.device
     yield "Libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())
     yield "Seeds", ", ".join(f"{name} {seed}" for name, seed in _seeds(manifest))
-    plain = {name: value for name, value in manifest.settings.items() if value is not None and name != "continue_from"}
+    plain = {name: value for name, value in manifest.settings.items() if value is not None}
     yield "Settings", ", ".join(f"{name} {value}" for name, value in plain.items())
-    source = manifest.settings.get("continue_from")
-    if isinstance(source, dict):
-        yield "Continues", f"depth {source['depth']} of the run with manifest SHA-256 {source['manifest_sha256']}"
     yield "Measured by", f"loopscope {manifest.loopscope_version}, code SHA-256 {manifest.code_sha256}"
     yield "Command", shlex.join(manifest.command_line)
     yield "Manifest", f"SHA-256 {manifest.digest}"

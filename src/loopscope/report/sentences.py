@@ -161,16 +161,6 @@ def _count(part: int, whole: int) -> str:
     return f"{part} of them" if part else "none of them"
 
 
-def of_layout(sensitive: int, updates: int, margin: float) -> str:
-    """How many outcomes the batch layout could have changed.
-
-    >>> of_layout(3, 50, 0.005)
-    '3 of 50 updates are nearer to zero than the 0.00500 nats that another batch layout may move them.'
-    """
-    within = f"the {number(margin)} nats that another batch layout may move them"
-    return f"{sensitive} of {updates} updates are nearer to zero than {within}."
-
-
 def of_certificates(row: CertificateRow) -> str:
     """How many outcomes no rounding of the readout can overturn, and how many are recorded otherwise."""
     said = f"No rounding of the readout can overturn {row.certified} of {row.updates} outcomes."

@@ -9,7 +9,7 @@ from typing import Any
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, command_line_words, text, whole
 from loopscope.path import GRID, PATH_NODES
-from loopscope.report import study_pages, two_runs
+from loopscope.report import study_pages
 from loopscope.report.assemble import document
 from loopscope.report.details import CHUNK, Details, Precision, TokenTable
 from loopscope.report.evaluation_set import EvaluationSet, TextChunks, index, sets_of
@@ -104,11 +104,9 @@ class Page:
             runs.append(_run(run, labels[number]) | {"sets": described})
         studies = study_pages.study_pages(self.records, self.bootstrap, tables)
         self.late.insert(0, ("studies", pack({}, studies)))
-        compared, packed = two_runs.pairs([run for run, _ in self.sets], self._names(), self.bootstrap)
-        self.late.insert(1, ("two-runs", packed))
         places = {place_of(run): label for (run, _), label in zip(self.sets, labels, strict=True)}
         followed = training_views(self.records, places, self.bootstrap)
-        self.late.insert(2, ("training", pack({}, {"trainings": followed})))
+        self.late.insert(1, ("training", pack({}, {"trainings": followed})))
         meta = {
             "version": __version__,
             "grid": list(GRID),
@@ -120,19 +118,10 @@ class Page:
             "opening": opening(candidates),
             "explained": {"steps": EXPLAINED, "facts": FACTS},
             "runs": runs,
-            "pairs": compared,
             "trainings": len(followed),
         }
         early.insert(0, ("meta", pack({}, meta)))
         return list(document(_title([run for run, _ in self.sets]), early, self.late))
-
-    def _names(self) -> dict[tuple[int, str, str], str]:
-        """What the page calls each evaluation set, by run, task and split."""
-        return {
-            (number, data.condition.task, data.condition.split): f"s{number}-{place}"
-            for number, (_, sets) in enumerate(self.sets)
-            for place, data in enumerate(sets)
-        }
 
     def _overview(self, run: StoredRun, tables: Tables) -> Overview:
         """One run's numbers; two runs may be alike in everything a condition names, so each is looked up alone."""

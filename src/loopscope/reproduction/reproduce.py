@@ -1,7 +1,7 @@
 """Measure the paper's runs one after the other into one folder, then write tables, figures, comparison and page.
 
-A run that is finished is not measured again, one that was interrupted is resumed. `times.json` keeps what each run was
-estimated to take and what it took.
+A run that is finished is not measured again, one that was interrupted is resumed. `times.json` keeps what each run
+took that was not interrupted.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from loopscope import api
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.cost_estimate import CostEstimate, duration, size
-from loopscope.measuring.loaded_once import LoadedOnce
+from loopscope.measuring.estimate import CostEstimate, duration, size, together
 from loopscope.report import write_report
 from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
@@ -61,11 +60,10 @@ class Reproduction:
         return self.folder / "runs" / run.name
 
     def estimates(self, seconds: float) -> Iterator[tuple[PaperRun, CostEstimate]]:
-        """What each run will take on this machine, model by model: each is loaded once, and so are questions."""
-        once, models = LoadedOnce(), list(dict.fromkeys(run.model for run in self.runs))
-        for run in sorted(self.runs, key=lambda run: models.index(run.model)):
+        """What each run will take on this machine, in this process, whichever engine will run."""
+        for run in self.runs:
             arguments, options = self.call(run)
-            yield run, api.plan(*arguments, seconds=seconds, once=once, **_of_a_plan(options))
+            yield run, api.plan(*arguments, seconds=seconds, **{k: v for k, v in options.items() if k not in _ENGINE})
 
     def measure(self) -> list[Run]:
         """All runs, in order."""
@@ -75,37 +73,15 @@ class Reproduction:
             arguments, options = self.call(run)
             began, resumed = time.perf_counter(), self.directory(run).is_dir()
             found.append(api.measure(*arguments, output=self.directory(run), **options, notify=self.notify))
-            self._note(run, found[-1], time.perf_counter() - began, resumed=resumed)
-            self.notify(f"{run.name} took {_beside_estimate([self._read('times.json')[run.name]])}")
-        if len(self.runs) > 1:
-            times = self._read("times.json")
-            self.notify(f"all runs took {_beside_estimate([times[run.name] for run in self.runs])}")
+            if not resumed:
+                self._note(run, time.perf_counter() - began)
         return found
 
-    def note_estimate(self, run: PaperRun, cost: CostEstimate) -> None:
-        """Keep an estimate beside the time that the run will have taken, and all of it; the last one counts."""
-        known = self._read("times.json")
-        known.setdefault(run.name, {}).update(estimated_seconds=round(cost.whole, 3), questions=cost.questions)
-        self._keep("times.json", known)
-        plain = {name: None if value != value else value for name, value in asdict(cost).items()}  # JSON has no NaN
-        self._keep("plan.json", self._read("plan.json") | {run.name: plain})
-
-    def _note(self, run: PaperRun, measured: Run, seconds: float, *, resumed: bool) -> None:
-        known = self._read("times.json")
-        noted = known.setdefault(run.name, {})
-        if noted.get("questions") != sum(unit.size for unit in measured.manifest.units()):  # another limit was planned
-            noted.pop("estimated_seconds", None)
-        if "seconds" not in noted:  # a finished run that is opened again took what it took the first time
-            noted |= {"seconds": round(seconds, 3)} | ({"resumed": True} if resumed else {})
-        self._keep("times.json", known)
-
-    def _keep(self, name: str, known: dict[str, dict[str, Any]]) -> None:
-        _write(self.folder / name, json.dumps(known, indent=1))
-
-    def _read(self, name: str) -> dict[str, dict[str, Any]]:
-        path = self.folder / name
-        found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return found
+    def _note(self, run: PaperRun, seconds: float) -> None:
+        path = self.folder / "times.json"
+        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        _write(path, json.dumps(known | {run.name: round(seconds, 3)}, indent=1))
+        self.notify(f"{run.name} took {duration(seconds)}")
 
     def write(self, runs: Sequence[Run]) -> list[Path]:
         """Tables and figures, each of the runs that are for it, the comparison with the paper and the page."""
@@ -149,30 +125,7 @@ class Reproduction:
         return written
 
 
-def _beside_estimate(times: Sequence[Mapping[str, float]]) -> str:
-    """What runs took, and what they were estimated to take where that is known of each.
-
-    What a run took before it was interrupted is not known.
-
-    >>> _beside_estimate([{"seconds": 50.0, "estimated_seconds": 55.0}]), _beside_estimate([{"seconds": 50.0}])
-    ('50 s, estimated 55 s (+10%)', '50 s')
-    >>> _beside_estimate([{"seconds": 20.0, "estimated_seconds": 55.0, "resumed": True}])
-    '20 s since it was resumed'
-    """
-    took = sum(each["seconds"] for each in times)
-    if any(each.get("resumed") for each in times):
-        return f"{duration(took)} since {'it was' if len(times) == 1 else 'some were'} resumed"
-    if not all("estimated_seconds" in each for each in times):
-        return duration(took)
-    estimated = sum(each["estimated_seconds"] for each in times)
-    return f"{duration(took)}, estimated {duration(estimated)} ({estimated / max(took, 0.001) - 1:+.0%})"
-
-
-def _of_a_plan(options: Mapping[str, Any]) -> dict[str, Any]:
-    """An estimate is made in this process, whichever engine will run."""
-    return {
-        name: value for name, value in options.items() if name not in ("engine", "workers", "address", "progress_style")
-    }
+_ENGINE = ("engine", "workers", "address", "progress_style")
 
 
 def _write(path: Path, text: str) -> None:
@@ -183,21 +136,15 @@ def _write(path: Path, text: str) -> None:
 
 def plan_of_run(run: PaperRun, cost: CostEstimate) -> str:
     """What a run takes and what it is for, in some lines."""
-    lines = [f"{run.name}  ({run.describe()})", *(f"  {line}" for line in cost.lines()[1:])]
+    lines = [f"{run.name}  ({run.describe()})", *(f"  {line}" for line in str(cost).splitlines()[1:])]
     return "\n".join([*lines, f"  for        {', '.join(run.studies)}"])
 
 
 def plan_of_all(costs: Sequence[tuple[PaperRun, CostEstimate]]) -> str:
-    """All runs together in a line, and in another what each model and the longest run have of the time."""
-    seconds = max(sum(cost.whole for _, cost in costs), 1e-9)
-    memory, disk = max(cost.memory for _, cost in costs), sum(cost.disk for _, cost in costs)
-    slowest, most = max(costs, key=lambda entry: entry[1].whole)
-    shares = {run.model: 0.0 for run, _ in costs}
-    for run, cost in costs:
-        shares[run.model] += cost.whole / seconds
-    listed = ", ".join(f"{model} {share:.0%}" for model, share in shares.items())
+    """All runs together in a line, and the longest one."""
+    whole = together([cost for _, cost in costs])
+    slowest, most = max(costs, key=lambda entry: entry[1].seconds)
     return (
-        f"all runs ({len(costs)}): {sum(cost.tokens for _, cost in costs):,} tokens, {duration(seconds)},"
-        f" {size(memory)} of memory, {size(disk)} of disk\n"
-        f"of the time: {listed}; the longest run, {slowest.name}, {most.whole / seconds:.0%}"
+        f"all runs ({len(costs)}): {whole.tokens:,} tokens, {duration(whole.seconds)}, {size(whole.memory)} of memory,"
+        f" {size(whole.disk)} of disk; the longest, {slowest.name}, {duration(most.seconds)}"
     )

@@ -1,24 +1,19 @@
 """Intervals and rank statistics of stored records: question bootstrap, Spearman, AUROC (NumPy)."""
 
-from loopscope.stats.bootstrap import (
-    LEVEL,
-    RESAMPLES,
-    SEED,
-    Bootstrap,
-    Clusters,
-    Estimate,
-    Interval,
-    bootstrap,
-    cluster_sums,
-    percentile_interval,
+from loopscope.stats.resampling import Bootstrap, Clusters, Estimate, Interval, bootstrap
+from loopscope.stats.statistics import (
+    Auroc,
+    Difference,
+    Maximum,
+    Mean,
+    OfSums,
+    Quantile,
+    Ratio,
+    Spearman,
+    Statistic,
 )
-from loopscope.stats.ranks import Auroc, Spearman
-from loopscope.stats.statistics import Difference, Maximum, Mean, OfSums, Quantile, Ratio, Statistic
 
 __all__ = [
-    "LEVEL",
-    "RESAMPLES",
-    "SEED",
     "Auroc",
     "Bootstrap",
     "Clusters",
@@ -33,6 +28,4 @@ __all__ = [
     "Spearman",
     "Statistic",
     "bootstrap",
-    "cluster_sums",
-    "percentile_interval",
 ]

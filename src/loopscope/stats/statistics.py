@@ -8,148 +8,129 @@ Shapes: N records, B resamples, K summed columns, G groups of equal values.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class Column:
+    """One value per record, with the ascending groups of equal values; columns over the same array are equal."""
+
+    def __init__(self, values: Floats) -> None:
+        self.values = values
+        self.order = np.argsort(values, kind="stable")
+        ascending = values[self.order]
+        self.first = np.ones(values.size, dtype=bool)
+        self.first[1:] = ascending[1:] != ascending[:-1]
+        self.group = np.empty(values.size, dtype=np.intp)
+        self.group[self.order] = np.cumsum(self.first) - 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Column) and self.values is other.values
+
+    def __hash__(self) -> int:
+        return id(self.values)
+
+    def midranks(self) -> Floats:
+        """Ranks from 1, equal values at the mean of their places.
+
+        >>> Column(np.array([0.5, 2.0, 0.5])).midranks().tolist()
+        [1.5, 3.0, 1.5]
+        """
+        ends_G = np.cumsum(np.bincount(self.group))
+        starts_G = np.concatenate(([0], ends_G[:-1]))
+        ranks: Floats = ((starts_G + 1 + ends_G) / 2)[self.group]
+        return ranks
 
 
 class Ranked(NamedTuple):
     """A column's midranks in a block of resamples, centred at (n + 1)/2."""
 
-    rank_BN: NDArray[np.float64]
-    weighted_BN: NDArray[np.float64]
+    rank_BN: Floats
+    weighted_BN: Floats
     """Ranks times counts."""
-    squares_B: NDArray[np.float64]
+    squares_B: Floats
     """Σ count · rank²."""
 
 
-class Column:
-    """One value per record, with the ascending groups of equal values."""
-
-    def __init__(self, values: NDArray[np.float64]) -> None:
-        self.values = values
-
-    @cached_property
-    def order(self) -> NDArray[np.intp]:
-        """Records by ascending value."""
-        return np.argsort(self.values, kind="stable")
-
-    @cached_property
-    def first(self) -> NDArray[np.bool_]:
-        """Whether a record is the first of its group, in ascending order."""
-        ascending = self.values[self.order]
-        first = np.ones(ascending.size, dtype=bool)
-        first[1:] = ascending[1:] != ascending[:-1]
-        return first
-
-    @cached_property
-    def group(self) -> NDArray[np.intp]:
-        """The group of every record."""
-        groups = np.empty(self.values.size, dtype=np.intp)
-        groups[self.order] = np.cumsum(self.first) - 1
-        return groups
-
-
-@dataclass
 class Block:
-    """Some resamples: how often each record was drawn, and the ranks asked for so far."""
+    """Some resamples: how often each record was drawn, and the ranks that were needed so far."""
 
-    counts_BN: NDArray[np.float64]
+    def __init__(self, counts_BN: Floats) -> None:
+        self.counts_BN = counts_BN
+        self._cumulative: dict[Column, Floats] = {}
+        self._ranked: dict[Column, Ranked] = {}
 
-    def __post_init__(self) -> None:
-        # Entries keep their column, and with it the array, alive: an identity cannot be taken over by another.
-        self._ranked: dict[int, tuple[Column, Ranked]] = {}
-        self._cumulative: dict[int, tuple[Column, NDArray[np.float64]]] = {}
-
-    def cumulative(self, column: Column) -> NDArray[np.float64]:
+    def cumulative(self, column: Column) -> Floats:
         """How many records were drawn up to each one in ascending order of the column: [B, N]."""
-        key = id(column.values)
-        if key not in self._cumulative:
-            drawn_BN = np.cumsum(np.take(self.counts_BN, column.order, axis=1), axis=1)
-            self._cumulative[key] = (column, drawn_BN)
-        return self._cumulative[key][1]
+        if column not in self._cumulative:
+            self._cumulative[column] = np.cumsum(np.take(self.counts_BN, column.order, axis=1), axis=1)
+        return self._cumulative[column]
 
     def ranked(self, column: Column) -> Ranked:
-        """The midranks of a column; columns over the same array share them."""
-        key = id(column.values)
-        if key not in self._ranked:
-            self._ranked[key] = (column, self._rank(column))
-        return self._ranked[key][1]
-
-    def _rank(self, column: Column) -> Ranked:
-        sorted_BN = np.take(self.counts_BN, column.order, axis=1)
-        starts = np.flatnonzero(column.first)
-        totals_BG = np.add.reduceat(sorted_BN, starts, axis=1) if starts.size < column.first.size else sorted_BN
-        ranks_BG = np.cumsum(totals_BG, axis=1)
-        # Below + (here + 1)/2 - (n + 1)/2, with below = cumulative - here.
-        totals_BG *= 0.5
-        ranks_BG -= totals_BG
-        ranks_BG -= self.counts_BN.shape[1] / 2
-        rank_BN = np.take(ranks_BG, column.group, axis=1)
-        weighted_BN = self.counts_BN * rank_BN
-        return Ranked(rank_BN, weighted_BN, np.einsum("bn,bn->b", weighted_BN, rank_BN))
+        """The midranks of a column."""
+        if column not in self._ranked:
+            sorted_BN = np.take(self.counts_BN, column.order, axis=1)
+            starts = np.flatnonzero(column.first)
+            totals_BG = np.add.reduceat(sorted_BN, starts, axis=1) if starts.size < column.first.size else sorted_BN
+            ranks_BG = np.cumsum(totals_BG, axis=1)
+            # Below + (here + 1)/2 - (n + 1)/2, with below = cumulative - here.
+            totals_BG *= 0.5
+            ranks_BG -= totals_BG
+            ranks_BG -= self.counts_BN.shape[1] / 2
+            rank_BN = np.take(ranks_BG, column.group, axis=1)
+            weighted_BN = self.counts_BN * rank_BN
+            self._ranked[column] = Ranked(rank_BN, weighted_BN, np.einsum("bn,bn->b", weighted_BN, rank_BN))
+        return self._ranked[column]
 
 
-class Statistic(Protocol):
-    """Something to bootstrap."""
-
-    @property
-    def size(self) -> int:
-        """Number of records."""
-        ...
-
-    @property
-    def resamples(self) -> bool:
-        """Whether an interval of it means anything."""
-        ...
-
-    def value(self) -> float | None:
-        """On the records themselves; None where they do not define it."""
-        ...
-
-    def replicates(self, block: Block) -> NDArray[np.float64]:
-        """On each resample; NaN where it leaves the statistic undefined."""
-        ...
-
-
-def column(values: ArrayLike) -> NDArray[np.float64]:
-    """`values` as one finite float64 per record."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1:
-        raise ValueError(f"expected one value per record, got shape {array.shape}")
-    if not np.isfinite(array).all():
-        raise ValueError("a statistic was given NaN or infinite values: leave such records out first")
-    return array
-
-
-class OfSums(ABC):
-    """A statistic that follows from sums over records, so that many of them share one matrix product."""
+class Statistic(ABC):
+    """Something to bootstrap, from columns of one finite number per record."""
 
     resamples = True
+    """Whether an interval of it means anything."""
 
-    @property
-    @abstractmethod
-    def columns(self) -> tuple[NDArray[np.float64], ...]:
-        """What is summed, one value per record each."""
-
-    @abstractmethod
-    def value(self) -> float | None:
-        """On the records themselves; None where they do not define it."""
-
-    @abstractmethod
-    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The statistic of each resample from the resampled sums of its columns."""
+    def __init__(self, *columns: ArrayLike) -> None:
+        self.columns = tuple(np.asarray(values, dtype=np.float64) for values in columns)
+        for values in self.columns:
+            if values.ndim != 1:
+                raise ValueError(f"expected one value per record, got shape {values.shape}")
+            if not np.isfinite(values).all():
+                raise ValueError("a statistic was given NaN or infinite values: leave such records out first")
+        if len({values.size for values in self.columns}) > 1:
+            raise ValueError(f"columns of different lengths: {[values.size for values in self.columns]}")
 
     @property
     def size(self) -> int:
         """Number of records."""
         return self.columns[0].size
 
-    def replicates(self, block: Block) -> NDArray[np.float64]:
-        """On each resample."""
+    @abstractmethod
+    def value(self) -> float | None:
+        """On the records themselves; None where they do not define it."""
+
+    @abstractmethod
+    def replicates(self, block: Block) -> Floats:
+        """On each resample; NaN where it leaves the statistic undefined."""
+
+
+def _quotient(above_B: Floats, below_B: Floats) -> Floats:
+    """NaN where the denominator is zero."""
+    quotient: Floats = np.divide(above_B, below_B, out=np.full(len(above_B), np.nan), where=below_B != 0)
+    return quotient
+
+
+class OfSums(Statistic):
+    """A statistic that follows from sums of its columns, so that many of them share one matrix product."""
+
+    @abstractmethod
+    def combine(self, sums_BK: Floats) -> Floats:
+        """The statistic of each resample from the resampled sums of its columns."""
+
+    def replicates(self, block: Block) -> Floats:
         return self.combine(block.counts_BN @ np.stack(self.columns, axis=1))
 
 
@@ -157,7 +138,7 @@ class Ratio(OfSums):
     """Σ numerator / Σ denominator, both re-summed in every resample (Appendix E.2: "the denominator varies").
 
     With indicator columns it is a share; with per-question sums of tokens it is the question-cluster estimate
-    of Appendix E.8.
+    of Appendix E.8. None where the denominators sum to zero.
 
     >>> Ratio([1, 0, 1, 0], [1, 1, 1, 0]).value()
     0.6666666666666666
@@ -166,49 +147,30 @@ class Ratio(OfSums):
     """
 
     def __init__(self, numerator: ArrayLike, denominator: ArrayLike) -> None:
-        self.numerator = column(numerator)
-        self.denominator = column(denominator)
-        if self.numerator.shape != self.denominator.shape:
-            raise ValueError("numerator and denominator have different lengths")
-
-    @property
-    def columns(self) -> tuple[NDArray[np.float64], ...]:
-        """Numerator and denominator."""
-        return self.numerator, self.denominator
+        super().__init__(numerator, denominator)
 
     def value(self) -> float | None:
-        """The ratio of the sums; None where the denominators sum to zero."""
-        below = float(self.denominator.sum())
-        return float(self.numerator.sum()) / below if below else None
+        above, below = (float(values.sum()) for values in self.columns)
+        return above / below if below else None
 
-    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The ratio of the resampled sums; NaN where the denominator is zero."""
-        above, below = sums_BK.T
-        ratio: NDArray[np.float64] = np.divide(above, below, out=np.full(len(above), np.nan), where=below != 0)
-        return ratio
+    def combine(self, sums_BK: Floats) -> Floats:
+        return _quotient(*sums_BK.T)
 
 
 class Mean(OfSums):
-    """The mean of one value per record.
+    """The mean of one value per record; None for no records.
 
     >>> Mean([1.0, 2.0, 6.0]).value()
     3.0
     """
 
     def __init__(self, values: ArrayLike) -> None:
-        self.values = column(values)
-
-    @property
-    def columns(self) -> tuple[NDArray[np.float64], ...]:
-        """The values."""
-        return (self.values,)
+        super().__init__(values)
 
     def value(self) -> float | None:
-        """The mean; None for no records."""
-        return float(self.values.mean()) if self.size else None
+        return float(self.columns[0].mean()) if self.size else None
 
-    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The resampled sum over the number of records, which every resample shares."""
+    def combine(self, sums_BK: Floats) -> Floats:
         return sums_BK[:, 0] / self.size
 
 
@@ -220,61 +182,45 @@ class Difference(OfSums):
     """
 
     def __init__(self, first: OfSums, second: OfSums) -> None:
-        if first.size != second.size:
-            raise ValueError(f"{first.size} and {second.size} records cannot be paired")
+        super().__init__(*first.columns, *second.columns)
         self.first, self.second = first, second
 
-    @property
-    def columns(self) -> tuple[NDArray[np.float64], ...]:
-        """Those of the first, then those of the second."""
-        return *self.first.columns, *self.second.columns
-
     def value(self) -> float | None:
-        """None where one of them has no value."""
         first, second = self.first.value(), self.second.value()
         return None if first is None or second is None else second - first
 
-    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
-        """NaN where a resample leaves one of them undefined."""
+    def combine(self, sums_BK: Floats) -> Floats:
         width = len(self.first.columns)
         return self.second.combine(sums_BK[:, width:]) - self.first.combine(sums_BK[:, :width])
 
 
-class Quantile:
-    """A linearly interpolated quantile, as `numpy.quantile` computes it.
+class Quantile(Statistic):
+    """A linearly interpolated quantile, as `numpy.quantile` computes it; None for no records.
 
     >>> Quantile([1.0, 2.0, 3.0, 4.0], 0.5).value()
     2.5
     """
 
-    resamples = True
-
     def __init__(self, values: ArrayLike, probability: float) -> None:
-        self.column = Column(column(values))
-        self.probability = probability
-
-    @property
-    def size(self) -> int:
-        """Number of records."""
-        return self.column.values.size
+        super().__init__(values)
+        self.column, self.probability = Column(self.columns[0]), probability
 
     def value(self) -> float | None:
-        """The quantile; None for no records."""
-        return float(np.quantile(self.column.values, self.probability)) if self.size else None
+        return float(np.quantile(self.columns[0], self.probability)) if self.size else None
 
-    def replicates(self, block: Block) -> NDArray[np.float64]:
-        """The quantile of each resample, read from the cumulative counts of the ascending values."""
+    def replicates(self, block: Block) -> Floats:
+        """Read from the cumulative counts of the ascending values."""
         ascending = self.column.values[self.column.order]
         drawn_BN = block.cumulative(self.column)
         position = self.probability * (self.size - 1)
         below = int(np.floor(position))
         lower = ascending[(drawn_BN > below).argmax(axis=1)]
         upper = ascending[(drawn_BN > min(below + 1, self.size - 1)).argmax(axis=1)]
-        between: NDArray[np.float64] = lower + (position - below) * (upper - lower)
+        between: Floats = lower + (position - below) * (upper - lower)
         return between
 
 
-class Maximum:
+class Maximum(Statistic):
     """The largest value; the bootstrap does not apply to extremes, so it has no interval.
 
     >>> Maximum([1.0, 3.0]).value()
@@ -284,17 +230,73 @@ class Maximum:
     resamples = False
 
     def __init__(self, values: ArrayLike) -> None:
-        self.values = column(values)
-
-    @property
-    def size(self) -> int:
-        """Number of records."""
-        return self.values.size
+        super().__init__(values)
 
     def value(self) -> float | None:
-        """The maximum; None for no records."""
-        return float(self.values.max()) if self.size else None
+        return float(self.columns[0].max()) if self.size else None
 
-    def replicates(self, block: Block) -> NDArray[np.float64]:
-        """Not defined."""
+    def replicates(self, block: Block) -> Floats:
         return np.full(len(block.counts_BN), np.nan)
+
+
+class Spearman(Statistic):
+    """Spearman's rank correlation of two columns, ties at their mean rank.
+
+    None where a column is constant or there are fewer than two records.
+
+    >>> Spearman([1.0, 2.0, 3.0], [10.0, 30.0, 20.0]).value()
+    0.5
+    >>> Spearman([1.0, 1.0], [1.0, 2.0]).value() is None
+    True
+    """
+
+    def __init__(self, x: ArrayLike, y: ArrayLike) -> None:
+        super().__init__(x, y)
+        self.x, self.y = map(Column, self.columns)
+
+    def value(self) -> float | None:
+        if self.size < 2 or any(np.ptp(values) == 0 for values in self.columns):
+            return None
+        return float(np.corrcoef(self.x.midranks(), self.y.midranks())[0, 1])
+
+    def replicates(self, block: Block) -> Floats:
+        x, y = block.ranked(self.x), block.ranked(self.y)
+        shared = np.einsum("bn,bn->b", x.weighted_BN, y.rank_BN)
+        return _quotient(shared, np.sqrt(x.squares_B * y.squares_B))
+
+
+class Auroc(Statistic):
+    """Area under the ROC curve of a score for a label: P(score of a positive > score of a negative), ties half.
+
+    Mann–Whitney's rank sum over midranks. With `descending`, smaller scores are the positive side. None where one of
+    the two classes is empty.
+
+    >>> Auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]).value()
+    0.75
+    >>> Auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], descending=True).value()
+    0.25
+    >>> Auroc([0.1, 0.4], [1, 1]).value() is None
+    True
+    """
+
+    def __init__(self, score: ArrayLike, label: ArrayLike, *, descending: bool = False) -> None:
+        super().__init__(score, np.asarray(label, dtype=bool))
+        self.score, self.descending = Column(self.columns[0]), descending
+
+    def value(self) -> float | None:
+        label = self.columns[1].astype(bool)
+        positives = int(label.sum())
+        negatives = self.size - positives
+        if not positives or not negatives:
+            return None
+        ranks = float(self.score.midranks()[label].sum())
+        area = (ranks - positives * (positives + 1) / 2) / (positives * negatives)
+        return 1 - area if self.descending else area
+
+    def replicates(self, block: Block) -> Floats:
+        label = self.columns[1]
+        positives = block.counts_BN @ label
+        pairs = positives * (self.size - positives)
+        # Centred ranks r - (n + 1)/2: their sum over positives is U - positives · negatives / 2.
+        share = _quotient(block.ranked(self.score).weighted_BN @ label, pairs)
+        return 0.5 - share if self.descending else 0.5 + share

@@ -34,7 +34,6 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from loopscope.errors import LoopscopeError, setting
 
@@ -68,52 +67,25 @@ def clear_write_errors(path: Path) -> Iterator[None]:
 
 def require_plain(path: Path) -> None:
     """Refuse to write where something other than a plain file stands; the link itself is looked at, not its target."""
-    with clear_write_errors(path):
-        try:
-            mode = os.lstat(path).st_mode
-        except FileNotFoundError:
-            return
-    if not stat.S_ISREG(mode):
-        raise LoopscopeError(f"{path} is {_kind(mode)}, no plain file: {_elsewhere()}")
+    with clear_write_errors(path), suppress(FileNotFoundError):
+        _require(stat.S_ISREG(os.lstat(path).st_mode), path, "plain file")
 
 
 def require_folder(path: Path) -> None:
-    """Refuse a folder of a run that is a link to elsewhere or no folder at all."""
+    """Refuse a folder of a run that is a link to elsewhere or not a folder at all."""
     with clear_write_errors(path):
-        mode = os.lstat(path).st_mode
-    if not stat.S_ISDIR(mode):
-        raise LoopscopeError(f"{path} is {_kind(mode)}, no folder: {_elsewhere()}")
+        _require(stat.S_ISDIR(os.lstat(path).st_mode), path, "folder")
+
+
+def _require(right: bool, path: Path, wanted: str) -> None:
+    if not right:
+        raise LoopscopeError(f"{path} is not a {wanted}: move it away or choose another {setting('output')}")
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """A descriptor of a plain file, opened for writing in place and made if it is not there; never through a link.
-
-    Raises:
-        LoopscopeError: something else stands there.
-        OSError: the file system refuses.
-    """
+    """A descriptor of a plain file, opened for writing in place and made if it is not there; never through a link."""
     require_plain(path)
-    # O_NOFOLLOW and fstat for what appears between the look and the opening; O_NONBLOCK because a FIFO would wait.
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise LoopscopeError(f"{path} is no plain file: {_elsewhere()}")
-    return descriptor
-
-
-def _elsewhere() -> str:
-    return f"move it away or choose another {setting('output')}"
-
-
-def _kind(mode: int) -> str:
-    kinds = (
-        (stat.S_ISLNK, "a symbolic link"),
-        (stat.S_ISDIR, "a folder"),
-        (stat.S_ISFIFO, "a FIFO"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISREG, "a file"),
-    )
-    return next((name for matches, name in kinds if matches(mode)), "a device")
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -237,9 +209,7 @@ class RunLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

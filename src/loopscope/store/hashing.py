@@ -1,17 +1,10 @@
-"""SHA-256 of files, identifier lists and the package's own sources, and the JSON that holds such digests.
-
-A manifest, a record or a log that someone else wrote may hold anything, so JSON is read from plain files only, and
-bounded in size and nesting before it is parsed: what is over a limit is damage like any other. No file ends a reader in
-a recursion error, a wait for a FIFO or a full memory.
-"""
+"""SHA-256 of files, identifier lists and the package's own sources, and the JSON that holds such digests."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
-import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,8 +54,6 @@ def sha256_once(path: Path) -> str:
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(0, "it is no plain file")
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
@@ -91,58 +82,30 @@ def code_sha256(package: Path | None = None) -> str:
     return digest.hexdigest()
 
 
-MAX_JSON_BYTES = 64 * 2**20
-"""Largest manifest, record, seal or log that is read; a real manifest has some kilobytes."""
-MAX_JSON_DEPTH = 32
-"""Deepest nesting that is parsed; a real manifest has five levels."""
-
-# A string that does not end matches to the end of the text, so that the search stays linear.
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[][{}]', re.DOTALL)
-
-
-def read_bounded(path: Path) -> bytes:
-    """The bytes of a plain file.
-
-    Raises:
-        FileNotFoundError, NotADirectoryError: it is not there.
-        OSError: it is too large, is no plain file, or cannot be read; `strerror` says why.
-    """
-    # O_NONBLOCK: opening a FIFO would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(0, "it is no plain file", str(path))
-        with open(descriptor, "rb", closefd=False) as file:
-            # `read` allocates what it is asked for; one byte more than the file has shows whether it grows.
-            data = file.read(min(found.st_size, MAX_JSON_BYTES) + 1)
-    finally:
-        os.close(descriptor)
-    if len(data) > MAX_JSON_BYTES:
-        raise OSError(0, f"it has more than {MAX_JSON_BYTES >> 20} MiB", str(path))
-    return data
-
-
 def parse_json(data: bytes) -> Any:
-    """The value of some JSON; ValueError if it is none, is nested too deeply, or holds NaN or an infinity."""
-    text = data.decode()
-    # Counting is enough for nearly every file; only where brackets abound are they followed.
-    if text.count("{") + text.count("[") > MAX_JSON_DEPTH:
-        depth = 0
-        for found in _STRING_OR_BRACKET.finditer(text):
-            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
-            if depth > MAX_JSON_DEPTH:
-                raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} deep")
-    return json.loads(text, parse_constant=_refuse)
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"it holds {name}")
+    """The value of some JSON; ValueError if it is not JSON or is nested deeper than Python follows."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def json_bytes(value: object) -> bytes:
     """JSON as the run directory holds it: two spaces, given order, no NaN, one final newline."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def sealed_bytes(payload: dict[str, Any]) -> bytes:
+    """An object as JSON that carries the digest of itself, digest last."""
+    return json_bytes({**payload, "sha256": sha256_bytes(json_bytes(payload))})
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """The object of such JSON without its digest; ValueError unless that is the digest of the rest."""
+    payload = parse_json(data)
+    if not isinstance(payload, dict) or payload.pop("sha256", None) != sha256_bytes(json_bytes(payload)):
+        raise ValueError("it does not match its own digest")
+    return payload
 
 
 class SealedJson(BaseModel):
@@ -152,5 +115,4 @@ class SealedJson(BaseModel):
 
     def encode(self) -> bytes:
         """The one form in which this is written, digest last."""
-        payload = self.model_dump(mode="json")
-        return json_bytes({**payload, "sha256": sha256_bytes(json_bytes(payload))})
+        return sealed_bytes(self.model_dump(mode="json"))

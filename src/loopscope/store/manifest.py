@@ -1,14 +1,16 @@
-"""`manifest.json`: what was measured, with what, and how; the identity of a run.
+"""`manifest.json`: what was measured, with what, and how: the identity of a run, from which its work units follow.
 
 Nothing here changes between an undisturbed run and one that was killed and resumed: times and the like go to
-`events.jsonl`. Every field but those in `PROVENANCE` must be equal for a later command to continue the run. At the end
-of the file: how far another batch layout moves the numbers of a run, which follows from its manifest.
+`events.jsonl`. Every field but those in `PROVENANCE` must be equal for a later command to continue the run.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple, Self
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -19,22 +21,48 @@ from pydantic import (
     model_validator,
 )
 
-from loopscope.errors import LoopscopeError
-from loopscope.store.column_types import Level, Table
+from loopscope.errors import LoopscopeError, setting
 from loopscope.store.hashing import Sha256, json_bytes, parse_json, sha256_bytes
-from loopscope.store.run_directory import STATES, TaskRows, WorkUnit, plan_units
-from loopscope.store.tables import SCHEMA_VERSION, TABLES
+from loopscope.store.schema import SCHEMA_VERSION, TABLES, Level, Table
 
 Depth = Annotated[int, Field(ge=0)]
 
 ASKED_BY = {
-    **{"certificates": "certify", "trace": "trace", "longer_steps": "scales_to", "renormalised": "renormalise"},
-    **{"trajectories": "trajectories", "as_in_paper": "protocol", "interpolation": "interpolate"},
+    **{"certificates": "certify", "trace": "trace", "longer_steps": "scales_to"},
+    **{"as_in_paper": "protocol", "interpolation": "interpolate"},
 }
 """Tables that a run has where `settings` holds this; `as_in_paper` if it is about updates, from level grid on."""
 
 PROVENANCE = frozenset({"command_line"})
 """Fields that may differ between the command that began a run and one that continues it."""
+
+
+MAX_UNITS = 1_000_000
+"""Work units of a run, at most: their files are numbered with six digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """A range of consecutive examples of one task; it is measured and committed as a whole."""
+
+    index: int
+    """Number of the unit in the run, from 0; it names the unit's files."""
+    task: str
+    split: str
+    start: int
+    """First `row` of the unit."""
+    stop: int
+    """One past its last `row`."""
+
+    @property
+    def name(self) -> str:
+        """The stem of the unit's files."""
+        return f"{self.index:06d}"
+
+    @property
+    def size(self) -> int:
+        """How many examples the unit holds."""
+        return self.stop - self.start
 
 
 class _Frozen(BaseModel):
@@ -177,9 +205,8 @@ class Manifest(_Frozen):
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """What every unit has a file of: the tables, and the recurrent states where they are kept."""
-        kept = () if self.settings.get("keep_states") is None else (STATES,)
-        return (*(table.name for table in self.tables()), *kept)
+        """What every unit has a file of: the tables."""
+        return tuple(table.name for table in self.tables())
 
     @property
     def lens(self) -> int:
@@ -188,8 +215,17 @@ class Manifest(_Frozen):
         return held if isinstance(held, int) else 0
 
     def units(self) -> tuple[WorkUnit, ...]:
-        """The work units of this run; they follow from the manifest alone."""
-        return plan_units((TaskRows(task.name, task.split, task.rows) for task in self.tasks), self.unit_size)
+        """Every task, in order, in ranges of `unit_size` examples, the last one shorter."""
+        size = self.unit_size
+        count = sum(-(-task.rows // size) for task in self.tasks)
+        if count > MAX_UNITS:
+            larger = f"choose a larger {setting('unit_size')}"
+            raise LoopscopeError(f"a run has at most {MAX_UNITS} work units, not {count}: {larger}")
+        ranges = ((task, start) for task in self.tasks for start in range(0, task.rows, size))
+        return tuple(
+            WorkUnit(index, task.name, task.split, start, min(start + size, task.rows))
+            for index, (task, start) in enumerate(ranges)
+        )
 
     def task(self, name: str, split: str) -> TaskInfo:
         """The task of that name and split."""
@@ -249,45 +285,112 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         first = error.errors()[0]
         field = ".".join(str(name) for name in first["loc"]) or "the whole"
         raise ManifestDamageError(f"{field}: {first['msg']}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestDamageError("it holds what JSON cannot hold") from error
 
 
-class LayoutMargin(NamedTuple):
-    """How far another batch layout moves a gain or a slope, in nats; an outcome nearer to zero is layout-sensitive.
+LARGEST_STEP = 10**18
+_MOST_DIGITS = 12
+_STEP = re.compile(
+    r"(?:^|[^a-z])(?:global_?step|step|checkpoint|ckpt|iteration|iter)[-_=.]?(\d{1,12})([km]?)(?![a-z\d])",
+    re.IGNORECASE | re.ASCII,
+)
+_FACTORS = {"": 1, "k": 1_000, "m": 1_000_000}
 
-    Of a reference solution's mean, of a choice between options, of a single token. Each figure is what 99 of 100 values
-    of ΔU and of A stayed below in `loopscope verify --layout`, rounded up; docs/measuring.md says where.
+
+def step_in(name: str) -> int | None:
+    """The training step that a checkpoint's folder or its parent, a revision or a file name tells.
+
+    >>> [step_in(name) for name in ("runs/step-1000", "checkpoint-200", "global_step30", "org/x@stage1-step5-tokens4B")]
+    [1000, 200, 30, 5]
+    >>> [step_in(name) for name in ("step-50K", "iter_0000100", "runs/0700", "step-20/hf", "ckpt=step900")]
+    [50000, 100, 700, 20, 900]
+    >>> [step_in(name) for name in ("main", "toy-ouro", "data/2024/model", "loop:ouro-1.4b:10-20")]
+    [None, None, None, None]
     """
-
-    solution: float
-    options: float
-    token: float
-
-
-LAYOUT_MARGINS = {
-    "float64": LayoutMargin(1e-12, 1e-12, 1e-12),
-    "float32": LayoutMargin(1e-6, 2e-6, 1e-5),
-    "float16": LayoutMargin(2.5e-4, 2e-3, 8e-3),
-    "bfloat16": LayoutMargin(2e-3, 1.5e-2, 6e-2),
-}
-"""By the arithmetic that depends on the layout; FP16, with three bits more, an eighth of BF16."""
-STEADY = frozenset({"ouro", "huginn", "retrofit-llama", "retrofit-olmo", "loop"})
-"""Families whose products and attention are loopscope's own; another's code may round as it likes."""
-STEADY_DEVICES = ("cpu", "NVIDIA H200")
-"""Where their states were seen not to depend on the layout; another GPU's library may take other kernels."""
+    folder = PurePath(name)
+    if folder.name.isascii() and folder.name.isdecimal() and len(folder.name) <= _MOST_DIGITS:
+        return int(folder.name)
+    for part in (folder.name, folder.parent.name):
+        found = _STEP.findall(part)
+        if found:
+            number, unit = found[-1]
+            return int(number) * _FACTORS[unit.lower()]
+    return None
 
 
-def layout_margin(manifest: Manifest) -> LayoutMargin:
-    """The figures of a run.
+def training_step(manifest: Manifest) -> int | None:
+    """The step that a run was measured at, as it is stored, or as an older run's specification tells it."""
+    stored = manifest.settings.get("training_step")
+    return stored if isinstance(stored, int) else step_in(manifest.model.spec)
 
-    On a CPU and on an H200 the states of loopscope's own model code do not depend on the layout, but for options that
-    share a row, so that only the readout's arithmetic counts there.
-    """
-    dtypes = manifest.dtypes
-    steady = manifest.device.startswith(STEADY_DEVICES) and manifest.model.family in STEADY
-    # float32 products on a GPU are not padded, and move by no more than the readout's own.
-    steady &= not manifest.settings.get("share_context")
-    arithmetic = {dtypes.readout} if steady else {dtypes.readout, dtypes.states}
-    # An arithmetic that is not in the table is one of a user's model: nothing finer than BF16 is known of it.
-    return max(LAYOUT_MARGINS.get(name, LAYOUT_MARGINS["bfloat16"]) for name in arithmetic)
+
+def step_order(name: str) -> tuple[Any, ...]:
+    """What sorts checkpoints: those that tell a step by it, the others after them by name."""
+    step = step_in(name)
+    return (step is None, step or 0, name)
+
+
+class Difference(NamedTuple):
+    """One setting that is not the same, by its dotted name."""
+
+    field: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.field} was {_short(self.old)}, is now {_short(self.new)}"
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = _Absent()
+
+
+def differences(old: Manifest, new: Manifest) -> list[Difference]:
+    """Every field that forbids `new` to continue the run of `old`, the protocol first, then in the manifest's order."""
+    found: list[Difference] = []
+    one, other = (manifest.model_dump(mode="json", exclude=set(PROVENANCE)) for manifest in (old, new))
+    # Older manifests name this seed for every model. Whether a model draws a state follows from the model.
+    if "initial_state" not in one["seeds"].keys() & other["seeds"].keys():
+        for seeds in (one["seeds"], other["seeds"]):
+            seeds.pop("initial_state", None)
+    # Older manifests do not name the rule of its draw where the specification does.
+    if "initial_state=" in old.model.spec:
+        one["settings"].pop("initial_state", None)
+        other["settings"].pop("initial_state", None)
+    for manifest, payload in ((old, one), (new, other)):
+        payload["settings"]["protocol"] = manifest.protocol
+    _walk("", one, other, found)
+    # Other differences may follow from that of the protocols.
+    return sorted(found, key=lambda entry: entry.field != "settings.protocol")
+
+
+def _walk(field: str, old: Any, new: Any, found: list[Difference]) -> None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*old, *new]):
+            name = f"{field}.{key}" if field else str(key)
+            _walk(name, old.get(key, ABSENT), new.get(key, ABSENT), found)
+    elif field == "tasks":
+        # By name rather than by place: a task that was added is then named as such.
+        if [*_by_name(old)] != [*_by_name(new)] and sorted(_by_name(old)) == sorted(_by_name(new)):
+            found.append(Difference("order of tasks", [*_by_name(old)], [*_by_name(new)]))
+        _walk("task", _by_name(old), _by_name(new), found)
+    elif old != new:
+        found.append(Difference(field, old, new))
+
+
+def _by_name(tasks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {f"{task['name']}/{task['split']}": task for task in tasks}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict) and "name" in value:
+        return "present"
+    if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
+        return f"{value[:12]}…"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:28] + "…" + text[-28:]

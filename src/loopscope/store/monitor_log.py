@@ -7,7 +7,7 @@ Every further line is an object with `kind` and `step`:
     call      the last line of a step: what the measuring took
 
 Beside every mean or share `x` stands its standard error over questions, `x_se`. Names are those of the columns of a
-run's tables and of the metrics of `loopscope diff`. A training that is resumed appends: of two lines about the same,
+run's tables. A training that is resumed appends: of two lines about the same,
 the later one holds.
 """
 
@@ -109,55 +109,56 @@ class MonitorLogWriter:
     """Appends the lines of a monitor to a file, those of one step at once.
 
     The file is opened for every step, so that nothing is held open through a training. A log that is there already is
-    continued if it is about the same; a line that was cut off is removed.
+    continued if it is about the same; a line that was cut off is removed. Every other process than the first has its
+    rank in the name of its file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self._path = Path(path)
         self._begun = False
 
     def write(self, header: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
         """The rows of one step; before the first, the header."""
+        path = self._of(header)
         try:
-            if not self._begun:
-                self._begin(header)
-            with self.path.open("a", encoding="utf-8") as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                if not self._begun:
+                    whole = _whole_lines(path, header)
+                    file.truncate(len(whole.encode()))
+                    file.write("" if whole else _line(header))
+                    self._begun = True
                 file.write("".join(_line(row) for row in rows))
         except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
             reason = getattr(error, "strerror", None) or error
-            raise LoopscopeError(f"cannot write {self.path}: {reason}; give another {setting('log')}") from error
+            raise LoopscopeError(f"cannot write {path}: {reason}; give another {setting('log')}") from error
 
     def check(self, header: Mapping[str, Any]) -> None:
         """Refuse a file that is there and is the log of something else; nothing is written."""
-        self._whole_lines(header)
+        _whole_lines(self._of(header), header)
 
-    def _begin(self, header: Mapping[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        whole = self._whole_lines(header)
-        if whole:
-            with self.path.open("rb+") as file:
-                file.truncate(len(whole.encode()))
-        else:
-            self.path.write_text(_line(header), encoding="utf-8")
-        self._begun = True
+    def _of(self, header: Mapping[str, Any]) -> Path:
+        path, rank = self._path, header["rank"]
+        return path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
 
-    def _whole_lines(self, header: Mapping[str, Any]) -> str:
-        """What the file holds up to its last whole line; nothing where it has yet to begin."""
-        if not self.path.exists() or not self.path.stat().st_size:
-            return ""
-        text = read_text(self.path, "monitor log", MOST_BYTES)
-        whole = text[: text.rfind("\n") + 1]
-        if not whole and _is_cut_off(text):
-            return ""
-        there = _header(whole.partition("\n")[0], self.path)
-        wanted = json.loads(_line(header))
-        other = [name for name in sorted({*there, *wanted} - MAY_CHANGE) if there.get(name) != wanted.get(name)]
-        if other:
-            raise LoopscopeError(
-                f"{self.path} is the log of another monitor (its {other[0]} is {there.get(other[0])}, not "
-                f"{wanted.get(other[0])}): give another {setting('log')}, or delete it"
-            )
-        return whole
+
+def _whole_lines(path: Path, header: Mapping[str, Any]) -> str:
+    """What a file holds up to its last whole line; nothing where it has yet to begin."""
+    if not path.exists() or not path.stat().st_size:
+        return ""
+    text = read_text(path, "monitor log", MOST_BYTES)
+    whole = text[: text.rfind("\n") + 1]
+    if not whole and _is_cut_off(text):
+        return ""
+    there = _header(whole.partition("\n")[0], path)
+    wanted = json.loads(_line(header))
+    other = [name for name in sorted({*there, *wanted} - MAY_CHANGE) if there.get(name) != wanted.get(name)]
+    if other:
+        raise LoopscopeError(
+            f"{path} is the log of another monitor (its {other[0]} is {there.get(other[0])}, not "
+            f"{wanted.get(other[0])}): give another {setting('log')}, or delete it"
+        )
+    return whole
 
 
 def _is_cut_off(text: str) -> bool:

@@ -1,29 +1,33 @@
-"""An opened run directory: the manifest and the tables, read-only, of whatever has been committed so far."""
+"""An opened run directory: manifest, tables, log and vocabulary, read-only, of whatever has been committed so far."""
 
+from __future__ import annotations
+
+import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, setting, text
-from loopscope.store.column_types import Table
-from loopscope.store.events import Event, read_events
-from loopscope.store.hashing import read_bounded
-from loopscope.store.manifest import ASKED_BY, Manifest, ManifestDamageError, OtherVersionError, decode_manifest
+from loopscope.regular_files import read_regular
+from loopscope.store.atomic import write_atomically
+from loopscope.store.hashing import ids_sha256, parse_json
+from loopscope.store.manifest import ASKED_BY, Manifest, WorkUnit, step_order
 from loopscope.store.records import (
+    REPAIR,
     Completion,
     DamageError,
     NoRecordError,
+    RunLayout,
     UnitRecord,
     check_shard,
     check_unit,
-    repair_of,
-    sound_records,
+    read_manifest,
+    require_own_manifest,
 )
-from loopscope.store.run_directory import STATES, RunLayout, WorkUnit
-from loopscope.store.tables import SCHEMA_VERSION, TABLES
-from loopscope.store.vocabulary import read_vocabulary
+from loopscope.store.schema import TABLES, Table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -47,11 +51,11 @@ class StoredRun:
         self.layout = RunLayout(Path(text("path", path)))
         # The seal before the records: it is written after them, so whoever has seen it finds them all.
         self._seal = _read_seal(self.layout)
-        self.manifest = _read_manifest(self.layout)
+        self.manifest = read_manifest(self.layout)
         try:
             self.units = self.manifest.units()
         except LoopscopeError:
-            self._require_own_manifest()
+            require_own_manifest(self.layout, self.manifest)
             raise
         self.unit_records: dict[int, UnitRecord] = {}
         self.damage: dict[int, str] = {}
@@ -64,7 +68,7 @@ class StoredRun:
                 self.damage[unit.index] = str(damage)
                 if self._seal is not None or not isinstance(damage, NoRecordError):
                     if not self._broken:
-                        self._require_own_manifest()
+                        require_own_manifest(self.layout, self.manifest)
                     self._broken.append(f"unit {unit.name}: {damage}")
 
     @property
@@ -103,22 +107,22 @@ class StoredRun:
         return read_events(self.layout.events)
 
     @cached_property
-    def records(self) -> "pl.DataFrame":
+    def records(self) -> pl.DataFrame:
         """The `questions` table: one row per example and transition."""
         return self.read("questions")
 
     @cached_property
-    def depths(self) -> "pl.DataFrame":
+    def depths(self) -> pl.DataFrame:
         """The `depths` table: one row per example and depth."""
         return self.read("depths")
 
     @cached_property
-    def examples(self) -> "pl.DataFrame":
+    def examples(self) -> pl.DataFrame:
         """The `examples` table: the texts."""
         return self.read("examples")
 
     @property
-    def tokens(self) -> "pl.LazyFrame":
+    def tokens(self) -> pl.LazyFrame:
         """The `tokens` table, scanned lazily; only in a run measured with token rows."""
         return self.scan("tokens")
 
@@ -128,48 +132,19 @@ class StoredRun:
         return read_vocabulary(self.path, self.manifest)
 
     @property
-    def paths(self) -> "pl.LazyFrame":
+    def paths(self) -> pl.LazyFrame:
         """The `paths` table, scanned lazily; only in a run measured with path samples."""
         return self.scan("paths")
 
     @property
-    def trace(self) -> "pl.LazyFrame":
+    def trace(self) -> pl.LazyFrame:
         """The `trace` table, scanned lazily: every reference position after every loop; with `trace` only."""
         return self.scan("trace")
 
-    @property
-    def trajectories(self) -> "pl.LazyFrame":
-        """The `trajectories` table, scanned lazily: utilities after changed updates; with `trajectories` only."""
-        return self.scan("trajectories")
-
     @cached_property
-    def certificates(self) -> "pl.DataFrame | None":
-        """The `certificates` table of this run, or of `loopscope certify` beside it; None where there is neither."""
-        source = self.certified_run
-        return None if source is None else source.read("certificates")
-
-    @cached_property
-    def certified_run(self) -> "StoredRun | None":
-        """Where the certificates are: this run, the one in its folder `certified`, or nowhere.
-
-        Raises:
-            LoopscopeError: those beside it are about other weights, questions or updates.
-        """
-        if self.manifest.settings.get("certify"):
-            return self
-        if not (self.layout.certified / self.layout.manifest.name).exists():
-            return None
-        found = type(self)(self.layout.certified)
-        own, other = (
-            (run.model.weights, run.seeds, run.tasks, run.transitions, run.dtypes.states)
-            for run in (self.manifest, found.manifest)
-        )
-        if own != other:
-            raise LoopscopeError(
-                f"{found.path} holds certificates of other weights, questions or updates: remove it and run"
-                " `loopscope certify` again"
-            )
-        return found
+    def certificates(self) -> pl.DataFrame | None:
+        """The `certificates` table; None in a run that was measured without `certify`."""
+        return self.read("certificates") if self.manifest.settings.get("certify") else None
 
     def shards(self, table: str) -> list[Path]:
         """The shards of a table that count, in unit order; their bytes are those that were committed.
@@ -187,14 +162,7 @@ class StoredRun:
         except DamageError as damage:
             raise self._damaged(str(damage)) from None
 
-    def states(self, unit: WorkUnit) -> Path:
-        """The safetensors file with a unit's recurrent states; only in a run measured with `keep_states`."""
-        if STATES not in self.manifest.shards:
-            raise LoopscopeError(f"{self.path} keeps no states: measure it with {setting('keep_states', 4)}")
-        self._require_sound()
-        return self._shard(STATES, unit)
-
-    def read_shard(self, table: str, unit: WorkUnit) -> "pa.Table":
+    def read_shard(self, table: str, unit: WorkUnit) -> pa.Table:
         """The rows of one unit in one table."""
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -202,7 +170,7 @@ class StoredRun:
         self._require_sound()
         return pq.ParquetFile(self._shard(table, unit)).read(use_threads=False)
 
-    def scan(self, table: str) -> "pl.LazyFrame":
+    def scan(self, table: str) -> pl.LazyFrame:
         """A table as a lazy frame over its shards; they are checked now and whenever the frame is collected."""
         from polars.io.plugins import register_io_source
 
@@ -211,8 +179,8 @@ class StoredRun:
             return empty.lazy()
 
         def rows(
-            columns: list[str] | None, predicate: "pl.Expr | None", count: int | None, _: int | None
-        ) -> Iterator["pl.DataFrame"]:
+            columns: list[str] | None, predicate: pl.Expr | None, count: int | None, _: int | None
+        ) -> Iterator[pl.DataFrame]:
             paths = self.shards(table)
             for start in range(0, len(paths), _SHARDS_AT_A_TIME):
                 lazy = _scan(paths[start : start + _SHARDS_AT_A_TIME])
@@ -231,7 +199,7 @@ class StoredRun:
 
         return register_io_source(rows, schema=empty.schema)
 
-    def read(self, table: str) -> "pl.DataFrame":
+    def read(self, table: str) -> pl.DataFrame:
         """A whole table as a frame."""
         import polars as pl
 
@@ -248,16 +216,8 @@ class StoredRun:
             more = f" (and {len(self._broken) - 1} more units)" if len(self._broken) > 1 else ""
             raise self._damaged(self._broken[0] + more)
 
-    def _require_own_manifest(self) -> None:
-        """Refuse a manifest that no sound record knows; asked once something is wrong."""
-        digests = {record.manifest_sha256 for record in sound_records(self.layout)}
-        if digests and self.manifest.digest not in digests:
-            raise LoopscopeError(
-                f"{self.layout.manifest} was altered: its records were measured under another one; {repair_of()}"
-            )
-
     def _damaged(self, what: str) -> LoopscopeError:
-        return LoopscopeError(f"{self.path} is damaged: {what}; {repair_of(self.manifest)}")
+        return LoopscopeError(f"{self.path} is damaged: {what}; {REPAIR}")
 
     def _require(self, table: str) -> Table:
         if not isinstance(table, str) or table not in TABLES:
@@ -276,48 +236,27 @@ class StoredRun:
 def _asking_for(table: str) -> str:
     if table == "interpolation":
         return f"{setting('level', 'grid')}, through a nonlinear readout and without {setting('every_scale', True)}"
-    wanted = {"longer_steps": 2, "trajectories": "0.25,0.5", "as_in_paper": "paper"}.get(table, True)
+    wanted = {"longer_steps": 2, "as_in_paper": "paper"}.get(table, True)
     return setting(ASKED_BY.get(table, table), wanted)
 
 
 def _read_seal(layout: RunLayout) -> bytes | None:
     try:
-        return read_bounded(layout.complete)
+        return read_regular(layout.complete)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise LoopscopeError(f"cannot read {layout.complete} ({error.strerror}): mend that") from error
 
 
-def _read_manifest(layout: RunLayout) -> Manifest:
-    try:
-        data = read_bounded(layout.manifest)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise LoopscopeError(
-            f"{layout.path} is no run: it holds no manifest.json; name a folder that `loopscope measure` wrote"
-        ) from error
-    except OSError as error:
-        raise LoopscopeError(f"cannot read {layout.manifest} ({error.strerror}): mend that") from error
-    try:
-        return decode_manifest(data, str(layout.path))
-    except ManifestDamageError as error:
-        raise LoopscopeError(f"{layout.manifest} is damaged ({error}): {repair_of()}") from error
-    except OtherVersionError as error:
-        if any(record.schema_version == SCHEMA_VERSION for record in sound_records(layout)):
-            raise LoopscopeError(
-                f"{layout.manifest} is damaged (another schema version than its records have): {repair_of()}"
-            ) from error
-        raise
-
-
-def _scan(paths: list[Path]) -> "pl.LazyFrame":
+def _scan(paths: list[Path]) -> pl.LazyFrame:
     import polars as pl
 
     # Without glob=False a bracket in the user's own folder name would be read as a pattern.
     return pl.scan_parquet(paths, glob=False, hive_partitioning=False)
 
 
-def _empty(table: Table) -> "pl.DataFrame":
+def _empty(table: Table) -> pl.DataFrame:
     import polars as pl
 
     from loopscope.store.shards import arrow_schema
@@ -325,3 +264,74 @@ def _empty(table: Table) -> "pl.DataFrame":
     frame = pl.from_arrow(arrow_schema(table).empty_table())
     assert isinstance(frame, pl.DataFrame)
     return frame
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory."""
+    return RunLayout(folder).manifest.is_file()
+
+
+def runs_at(path: str | os.PathLike[str]) -> list[Path]:
+    """A run directory as it is; of a folder that holds run directories, these in the order of their steps."""
+    folder = Path(path)
+    try:
+        if is_run(folder) or not folder.is_dir():
+            return [folder]
+        inside = [entry for entry in folder.iterdir() if entry.is_dir() and is_run(entry)]
+    except OSError as error:
+        raise LoopscopeError(f"{folder} cannot be looked at: {error.strerror}") from None
+    return sorted(inside, key=lambda entry: step_order(entry.name)) or [folder]
+
+
+Event = dict[str, Any]
+
+
+def read_events(path: Path) -> list[Event]:
+    """All events of a log, oldest first, without the lines that are not JSON objects; an absent log has none."""
+    try:
+        lines = read_regular(path).splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise LoopscopeError(f"cannot read {path} ({error.strerror}): move it away, no table depends on it") from error
+    events = []
+    for line in lines:
+        with suppress(ValueError):
+            entry = parse_json(line)
+            if isinstance(entry, dict):
+                entry.pop("sha256", None)  # earlier logs carry a digest in every line
+                events.append(entry)
+    return events
+
+
+VOCABULARY = "vocabulary.json"
+"""Its name in a run directory."""
+
+
+def write_vocabulary(folder: Path, manifest: Manifest, texts: list[str]) -> None:
+    """Write the text of every token id, from 0 on."""
+    content = {"tokenizer_sha256": manifest.tokenizer_sha256, "texts": texts}
+    content["sha256"] = ids_sha256([manifest.tokenizer_sha256 or "", *texts])
+    # Bytes that are not a text of their own come as lone surrogates from some tokenizers; JSON escapes hold any.
+    write_atomically(folder / VOCABULARY, (json.dumps(content) + "\n").encode())
+
+
+def read_vocabulary(folder: Path, manifest: Manifest) -> list[str] | None:
+    """The text of every token id; None where the run has none, or where it is another tokenizer's.
+
+    Raises:
+        LoopscopeError: the file is damaged.
+    """
+    path = folder / VOCABULARY
+    try:
+        content = parse_json(read_regular(path))
+        texts, tokenizer = content["texts"], content["tokenizer_sha256"]
+        digest = ids_sha256([tokenizer or "", *texts])
+        # Earlier runs hold no digest.
+        if content.get("sha256", digest) != digest or not all(isinstance(text, str) for text in texts):
+            raise ValueError("it does not match its own digest")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LoopscopeError(f"{path} is damaged: remove it and give the same `measure` command again") from error
+    return list(texts) if tokenizer == manifest.tokenizer_sha256 else None

@@ -16,30 +16,17 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from loopscope.store.column_types import Column, ColumnType, Level, Table
-from loopscope.store.manifest import Manifest
-from loopscope.store.run_directory import WorkUnit
-from loopscope.store.tables import SCHEMA_VERSION, TABLES
-from loopscope.store.trace_columns import LENS_COLUMNS
+from loopscope.store.manifest import Manifest, WorkUnit
+from loopscope.store.schema import LENS_COLUMNS, SCHEMA_VERSION, TABLES, Column, ColumnType, Level, Table
 
 TableData = Mapping[str, Any] | Sequence[Mapping[str, Any]] | Any
 """What a caller hands over: columns by name (lists, NumPy arrays; masked or None = null; a matrix for a list column of
 fixed length), a sequence of row mappings, a polars frame or an Arrow table."""
 
-_ARROW_TYPES = {
-    ColumnType.STRING: pa.string(),
-    ColumnType.BOOL: pa.bool_(),
-    ColumnType.INT8: pa.int8(),
-    ColumnType.INT32: pa.int32(),
-    ColumnType.INT64: pa.int64(),
-    ColumnType.FLOAT32: pa.float32(),
-    ColumnType.FLOAT64: pa.float64(),
-}
-
 
 def arrow_type(kind: ColumnType) -> pa.DataType:
     """The Arrow type of a column type."""
-    element = _ARROW_TYPES[kind.element]
+    element = pa.type_for_alias(kind.element.value)
     return pa.list_(pa.field("element", element)) if kind.is_list else element
 
 

@@ -13,10 +13,9 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from loopscope.errors import LoopscopeError
 from loopscope.path import classify
 from loopscope.store.hashing import ids_sha256
-from loopscope.store.manifest import Manifest
-from loopscope.store.records import DamageError, UnitRecord, check_unit, repair_of
-from loopscope.store.run import StoredRun
-from loopscope.store.run_directory import WorkUnit
+from loopscope.store.manifest import Manifest, WorkUnit
+from loopscope.store.records import REPAIR, DamageError, UnitRecord, check_unit
+from loopscope.store.run import VOCABULARY, StoredRun, read_events
 from loopscope.store.shards import unit_problems
 
 _ROUNDING = 1e-6
@@ -89,9 +88,9 @@ class Verification:
         """What mends the findings, as the end of a sentence."""
         kinds = {finding.kind for finding in self.findings}
         if kinds <= _REPAIRED_BY_MEASURING:
-            return repair_of()
+            return REPAIR
         if kinds <= _REPAIRED_BY_MEASURING | _OF_ONE_UNIT:
-            return "remove the records (units/NNNNNN.json) of the units named here, then " + repair_of()
+            return "remove the records (units/NNNNNN.json) of the units named here, then " + REPAIR
         return "measure it again into another folder"
 
     def __repr__(self) -> str:
@@ -145,7 +144,7 @@ def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None
     if checked == len(run.units):
         findings += _identity(run.manifest, ids)
         findings += _seal(run)
-    findings += _log(run)
+    findings += _side_files(run)
     findings += _leftovers(run)
     if replay is not None and not findings:
         findings += replay(run)
@@ -250,12 +249,14 @@ def _seal(run: StoredRun) -> list[Finding]:
     return [Finding("seal", "complete.json", f"{state}; the measuring command given again writes it")]
 
 
-def _log(run: StoredRun) -> list[Finding]:
-    try:
-        _ = run.events
-    except LoopscopeError as error:
-        return [Finding("damaged", run.layout.events.name, str(error))]
-    return []
+def _side_files(run: StoredRun) -> list[Finding]:
+    findings = []
+    for path, read in ((run.layout.events, read_events), (run.path / VOCABULARY, lambda _: run.vocabulary)):
+        try:
+            read(path)
+        except LoopscopeError as error:
+            findings.append(Finding("damaged", path.name, str(error)))
+    return findings
 
 
 def _leftovers(run: StoredRun) -> list[Finding]:

@@ -5,19 +5,24 @@ which a finished measurement exists only half, a unit can be checked and redone 
 depend neither on the order in which units were finished nor on how often it was interrupted.
 """
 
+from __future__ import annotations
+
+import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.regular_files import read_regular
 from loopscope.store.atomic import (
     RunLock,
     clear_write_errors,
+    open_plain,
     partial_path,
     publish,
     remove,
@@ -26,19 +31,26 @@ from loopscope.store.atomic import (
     write_atomically,
     write_partial,
 )
-from loopscope.store.events import EventLog
-from loopscope.store.hashing import read_bounded, sha256_bytes
-from loopscope.store.manifest import Manifest
-from loopscope.store.records import Completion, DamageError, Shard, UnitRecord, check_unit
-from loopscope.store.resume import agreed_manifest
+from loopscope.store.hashing import sha256_bytes
+from loopscope.store.manifest import Manifest, WorkUnit, differences
+from loopscope.store.records import (
+    Completion,
+    DamageError,
+    NoRunError,
+    RunLayout,
+    Shard,
+    UnitRecord,
+    check_unit,
+    read_manifest,
+    require_own_manifest,
+)
 from loopscope.store.run import StoredRun
-from loopscope.store.run_directory import STATES, RunLayout, WorkUnit
 from loopscope.store.shards import TableData, constants, encode, to_arrow, unit_problems
 
 Status = Literal["new", "resumed", "finished"]
 
 
-def open_or_create(path: str | os.PathLike[str], manifest: Manifest) -> "RunWriter":
+def open_or_create(path: str | os.PathLike[str], manifest: Manifest) -> RunWriter:
     """Begin a run in `path`, or carry on with the one that is there if it is the same.
 
     Every committed unit is read and checked against its hashes; what is torn, flipped, incomplete or left over is
@@ -73,7 +85,7 @@ class RunWriter:
         self.discarded: tuple[str, ...] = ()
         """What was found damaged and will be measured again, one line each."""
         found = layout.manifest.exists()
-        dropped = self._events.mend()
+        self._events.end_torn_line()
         self._settle_files()
         self._records = self._sound_records()
         self._clean()
@@ -84,7 +96,6 @@ class RunWriter:
             pending=len(self.pending()),
             discarded=list(self.discarded),
             command_line=list(manifest.command_line),
-            **({"dropped_lines": dropped} if dropped else {}),
         )
 
     @property
@@ -96,12 +107,11 @@ class RunWriter:
         """The units, of all or of `units`, that remain to be measured."""
         return [unit for unit in (self.units if units is None else units) if unit.index not in self._records]
 
-    def commit(self, unit: WorkUnit, tables: Mapping[str, TableData], states: bytes | None = None) -> UnitRecord:
+    def commit(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> UnitRecord:
         """Write the rows of a unit; when this returns they are on disk and count.
 
         Rows may come in any order. The columns `model`, `task`, `split` and `kind` are filled in when left out. A unit
-        that is already committed stays as it is, so that a retried worker cannot duplicate a record. `states` is the
-        file of its recurrent states, in a run that keeps them.
+        that is already committed stays as it is, so that a retried worker cannot duplicate a record.
 
         Raises:
             LoopscopeError: a number is not finite, or the disk refuses.
@@ -111,9 +121,7 @@ class RunWriter:
             raise ValueError(f"{unit} is no unit of this run")
         if unit.index in self._records:
             return self._records[unit.index]
-        if (states is not None) is not (STATES in self.manifest.shards):
-            raise ValueError("a run that keeps states has them in every unit, any other in none")
-        shards, contents = self._encode(unit, self._checked(unit, tables), states)
+        shards, contents = self._encode(unit, self._checked(unit, tables))
         for path, data in contents.items():
             write_partial(path, data)
         publish(contents)
@@ -148,19 +156,16 @@ class RunWriter:
         """Give the directory free for the next writer."""
         self._lock.release()
 
-    def __enter__(self) -> "RunWriter":
+    def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _settle_files(self) -> None:
         """Put the manifest and the folders in place; the manifest first, for it makes the directory a run."""
-        encoded = self.manifest.encode()
-        if not self._layout.manifest.exists() or self._layout.manifest.read_bytes() != encoded:
-            write_atomically(self._layout.manifest, encoded)
+        if not self._layout.manifest.exists():
+            write_atomically(self._layout.manifest, self.manifest.encode())
         folders = (self._layout.units, *(self._layout.folder(name) for name in self.manifest.shards))
         with clear_write_errors(self.path):
             for folder in folders:
@@ -196,7 +201,7 @@ class RunWriter:
                 kept.add(layout.record(unit))
                 kept.update(layout.shard(name, unit) for name in self.manifest.shards)
         leftovers = [path for path in layout.unit_files() if path not in kept]
-        leftovers += [partial_path(path) for path in (layout.manifest, layout.complete, layout.events)]
+        leftovers += [partial_path(path) for path in (layout.manifest, layout.complete)]
         for path in leftovers:
             if path.exists() or path.is_symlink():
                 remove(path)
@@ -218,14 +223,10 @@ class RunWriter:
             raise ValueError(f"unit {unit.index}: " + "; ".join(problem.message for problem in problems[:5]))
         return arrow
 
-    def _encode(
-        self, unit: WorkUnit, tables: Mapping[str, pa.Table], states: bytes | None
-    ) -> tuple[tuple[Shard, ...], dict[Path, bytes]]:
+    def _encode(self, unit: WorkUnit, tables: Mapping[str, pa.Table]) -> tuple[tuple[Shard, ...], dict[Path, bytes]]:
         made = [
             (table.name, len(tables[table.name]), encode(table, tables[table.name])) for table in self.manifest.tables()
         ]
-        if states is not None:
-            made.append((STATES, unit.size, states))
         shards = tuple(Shard(table=name, rows=n, bytes=len(data), sha256=sha256_bytes(data)) for name, n, data in made)
         return shards, {self._layout.shard(name, unit): data for name, _, data in made}
 
@@ -236,6 +237,73 @@ class RunWriter:
         if self.pending():
             return False
         try:
-            return read_bounded(self._layout.complete) == self._completion().encode()
+            return read_regular(self._layout.complete) == self._completion().encode()
         except OSError:
             return False
+
+
+class EventLog:
+    """Appends one JSON line per event.
+
+    A line that cannot be written (disk full) is dropped: it is a log, not a record, and the shard that is written next
+    reports the same failure with its remedy.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Append one event with the current time (UTC)."""
+        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+        # Half a surrogate pair (from a file name that is not UTF-8) becomes the JSON escape of itself.
+        self._write((json.dumps(entry, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
+
+    def end_torn_line(self) -> None:
+        """End the line that a kill left without its end, so that the next event begins on its own."""
+        with suppress(OSError):
+            if not read_regular(self._path).endswith(b"\n"):
+                self._write(b"\n")
+
+    def _write(self, line: bytes) -> None:
+        with suppress(OSError):
+            descriptor = open_plain(self._path, os.O_WRONLY | os.O_APPEND)
+            try:
+                size = os.fstat(descriptor).st_size
+                if os.write(descriptor, line) < len(line):
+                    os.ftruncate(descriptor, size)
+            finally:
+                os.close(descriptor)
+
+
+_NAMED = 3
+"""How many differences a refusal spells out."""
+
+
+def agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
+    """The manifest under which `wanted` may be measured in this directory, without touching it.
+
+    That is the stored one, which may differ in provenance, or `wanted` where nothing was measured yet.
+
+    Raises:
+        LoopscopeError: the directory holds another run, one whose manifest is lost, damaged or altered, or something
+            that is not a run at all.
+    """
+    try:
+        stored = read_manifest(layout)
+    except NoRunError:
+        layout.require_free()
+        return wanted
+    begun = require_own_manifest(layout, stored)
+    named = _named(stored, wanted)
+    if named:
+        empty = "" if begun else f" or remove {layout.path}, which holds no sound unit"
+        raise LoopscopeError(f"{layout.path} holds another run ({named}): choose another {setting('output')}{empty}")
+    # Only now, so that a run with other settings is refused for those and not for the files that they bring.
+    layout.require_no_strangers(stored.shards, stored.units())
+    return stored
+
+
+def _named(stored: Manifest, wanted: Manifest) -> str:
+    found = differences(stored, wanted)
+    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return "; ".join(str(difference) for difference in found[:_NAMED]) + more

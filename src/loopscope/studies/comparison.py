@@ -82,7 +82,7 @@ class Comparison:
     def summary(self) -> str:
         """The result in one or two sentences."""
         if not self.rows and self.notes:
-            return f"nothing to compare: {self.notes[-1]}."
+            return f"nothing to compare: {self.notes[-1]}; `loopscope diff A B` compares two of your own runs."
         parts = [f"{len(self.rows)} of {len(self.rows) + self.uncompared} published cells have a counterpart"]
         parts[0] += f": {_counted(self.rows)}"
         if self.claims:

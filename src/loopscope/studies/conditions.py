@@ -12,7 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loopscope.store.manifest import layout_margin
 from loopscope.studies.paper.published_numbers import model_names, set_titles
 
 if TYPE_CHECKING:
@@ -70,11 +69,6 @@ class Condition:
     """CDF threshold of the exit gate; None for the checkpoint's own."""
     scalar_checks: int
     """Questions of the run on which Q was to be computed a second way."""
-    layout_margin: float
-    token_layout_margin: float
-    """How far another batch layout moves a gain or a slope, in nats; those of single tokens."""
-    reference: str
-    """`own` where utility is that of the model's own answer."""
     protocol: str
     """`loopscope` or `paper`."""
     initial_state: str | None
@@ -111,9 +105,8 @@ class Condition:
 
     @property
     def set_title(self) -> str:
-        """The evaluation set as tables print it: `GSM8K test`; own answers are never left unsaid."""
-        named = set_titles().get(self.evaluation_set, f"{title(self.task)} {title(self.subset or self.split)}".rstrip())
-        return named if self.reference == "given" else f"{named} (own answers)"
+        """The evaluation set as tables print it: `GSM8K test`."""
+        return set_titles().get(self.evaluation_set, f"{title(self.task)} {title(self.subset or self.split)}".rstrip())
 
     @property
     def finished(self) -> bool:
@@ -194,7 +187,7 @@ def at(condition: Condition, transition: int | None, n: int) -> Condition:
 
 
 def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo, label: str) -> Condition:
-    model, margin = manifest.model, layout_margin(manifest)
+    model = manifest.model
     settings = manifest.settings
     checks, threshold, fewshot = (settings.get(name) for name in ("scalar_checks", "exit_threshold", "num_fewshot"))
     return Condition(
@@ -217,9 +210,6 @@ def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo, label: str) -
         template_sha256=task.template_sha256,
         exit_threshold=threshold if isinstance(threshold, int | float) else None,
         scalar_checks=checks if isinstance(checks, int) else 0,
-        layout_margin=margin.options if task.kind == "options" else margin.solution,
-        token_layout_margin=margin.token,
-        reference=str(settings.get("reference", "given")),
         protocol=manifest.protocol,
         initial_state=manifest.initial_state,
         initial_seed=manifest.seeds.get("initial_state"),

@@ -10,7 +10,7 @@ import polars as pl
 
 from loopscope.errors import LoopscopeError, choice, setting
 from loopscope.store import StoredRun
-from loopscope.store.tables import AS_IN_PAPER, QUESTIONS
+from loopscope.store.schema import AS_IN_PAPER, QUESTIONS
 
 PROTOCOLS = ("loopscope", "paper")
 SHARED = tuple(name for name in AS_IN_PAPER.names if name in QUESTIONS.names and name not in ("row", "transition"))

@@ -22,11 +22,10 @@ from loopscope.path import (
     Outcome,
     classify,
     grid_optimum,
-    within_margin,
 )
 from loopscope.store import StoredRun, sha256_bytes
 from loopscope.store.monitor_log import MonitorLog
-from loopscope.studies.conditions import Condition, at, conditions_of, folder_name, place_of, printable, run_labels
+from loopscope.studies.conditions import Condition, at, conditions_of, place_of, printable, run_labels
 from loopscope.studies.paper_numbers import as_in_paper, bounds_of, check_protocol
 
 Floats = NDArray[np.float64]
@@ -107,11 +106,6 @@ class Updates:
     def finite_step(self) -> Mask:
         """Finite-step failures: ΔU < 0 although A > 0."""
         return np.asarray(self.outcome == Outcome.FINITE_STEP_FAILURE)
-
-    @property
-    def layout_sensitive(self) -> Mask:
-        """Outcomes that another batch layout could have made others."""
-        return np.asarray(within_margin(self.slope, self.gain, self.condition.layout_margin))
 
     @property
     def primary(self) -> Mask:
@@ -287,17 +281,9 @@ class Records:
                     for shard in record.shards
                 },
             }
-            for label, run in self._sources()
+            for label, run in zip(self._labels, self.runs, strict=True)
         ]
         return runs + logs
-
-    def _sources(self) -> Iterator[tuple[str, StoredRun]]:
-        """The runs with their labels, and after each the certificates that were made beside it."""
-        for label, run in zip(self._labels, self.runs, strict=True):
-            yield label, run
-            if run.certified_run not in (None, run):
-                assert run.certified_run is not None
-                yield folder_name(run.certified_run), run.certified_run
 
 
 def of_set(condition: Condition) -> pl.Expr:

@@ -127,10 +127,6 @@ TABLES: dict[str, Study] = {
         _table("flips", "tab:flips", "--trace", "how often a loop changes the likeliest token, for better or worse"),
         _table("settling", "tab:settling", "--trace", "loops until the likeliest token stays; right then wrong"),
         _table("longer-steps", "tab:longer-steps", "--scales-to", "steps that were too short: best scales beyond 1"),
-        _table("renormalised-path", "tab:renormalised-path", "--renormalise", "outcomes where states keep their norm"),
-        _table("own-reference", "tab:own-reference", "--reference own", "own answers against given references"),
-        _table("initial-draws", "tab:initial-draws", "--initial-seed", "how far numbers vary over draws of H_0"),
-        _table("trajectories", "tab:trajectories", "--trajectories", "what later loops make of a changed update"),
         _table("training", "tab:training", "several steps", "outcomes, gains and best depth over a training"),
         _table("control", "app:geometry-adaptive", "--trace", "exit rules, scales and ceilings at equal cost"),
         _table("derivative-checks", "app:exp-protocol", "grid", "derivatives computed in two ways"),
@@ -149,7 +145,6 @@ FIGURES: dict[str, Study] = {
         _figure("depth-curves", "app:exp-coverage", "quick", "utility over depth, declines marked"),
         _figure("flips", "fig:flips", "--trace", "share right after each loop, and what each loop flipped"),
         _figure("training", "fig:training", "several steps", "outcomes, gains and best depth over a training"),
-        _figure("trajectories", "fig:trajectories", "--trajectories", "gains of changed updates over the later loops"),
     )
 }
 
@@ -164,7 +159,7 @@ def open_records(runs: Source | Sequence[Source] | Records, protocol: str | None
     """
     from loopscope.store import StoredRun
     from loopscope.store.monitor_log import is_monitor_log, read_monitor_log
-    from loopscope.store.training_step import runs_at
+    from loopscope.store.run import runs_at
     from loopscope.studies.records import Records
 
     if isinstance(runs, Records):

@@ -6,190 +6,77 @@ makes a question hard or easy for both cancels.
 
 from __future__ import annotations
 
+import math
+import operator
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
+import polars as pl
 
-from loopscope.errors import LoopscopeError, parse_ranges, setting
-from loopscope.path import Outcome
-from loopscope.stats import Bootstrap, Difference, Estimate, Mean, OfSums, Statistic
+from loopscope.errors import LoopscopeError, parse_ranges, setting, shown
+from loopscope.stats import Bootstrap, Difference, Estimate, Interval, Mean, OfSums, Ratio
 from loopscope.store import StoredRun
-from loopscope.store.resume import Difference as SettingDifference
-from loopscope.store.resume import differences
-from loopscope.studies.conditions import Condition, run_labels, title
-from loopscope.studies.limits import Check, Limit, parse_limits, require_known
-from loopscope.studies.metrics import CHANGED, METRICS, statistics
-from loopscope.studies.pairing import PairedSet, PairedUpdate, pair
-from loopscope.studies.result import COUNT, UPDATE, Column, Panel, Row, TableResult, label
+from loopscope.store.manifest import differences
+from loopscope.studies.conditions import Condition, printable, run_labels, shortened, title
+from loopscope.studies.records import Records
+from loopscope.studies.result import COUNT, TASK, UPDATE, Panel, Row, TableResult, column, label
 from loopscope.studies.usable_conditions import notes_on
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Source: TypeAlias = "StoredRun | str | os.PathLike[str]"
 
+MEANS = ("gain", "slope", "quadratic", "utility_before", "utility_after")
+"""Columns whose means are compared, in nats."""
+NAMES = (*MEANS, "share", "accuracy")
+"""`share`: finite-step failures among harmful updates; `accuracy`: right options chosen after the update."""
+GROUP = ("task", "split", "transition")
+KEYS = (*GROUP, "example_id", "occurrence", "scored")
+ROUNDING = 1e-12
+"""A difference of at most this times 1 + |value| is rounding and counts as 0."""
+DECIMALS = 6
+MOST_NAMED = 8
 LARGEST_TRANSITION = 1_000_000
+OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_CONDITION = re.compile(
+    r"([a-z_]+)(?:\.(low|high))?\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?:\s*,\s*|\s+|$)", re.ASCII
+)
 
 
 @dataclass(frozen=True)
 class DiffRow(Row):
-    """One metric (the key) of one update; the condition is the second run's."""
+    """One quantity (the key) of one update; the condition is the second run's."""
 
     first_run: str
     first_model: str
-    first: Estimate
-    second: Estimate
+    first: float | None
+    second: float | None
     difference: Estimate
-    """Second minus first; for `changed`, the share itself."""
+    pairs: int
+
+    first_text = property(lambda self: _printed(self.first))
+    second_text = property(lambda self: _printed(self.second))
 
     @property
-    def cells(self) -> tuple[str, str, str, str]:
-        """First, second, difference and its interval as they are printed, all with the same decimals."""
-        return printed(self)
-
-    first_text = property(lambda self: self.cells[0])
-    second_text = property(lambda self: self.cells[1])
-    difference_text = property(lambda self: self.cells[2])
-    interval_text = property(lambda self: self.cells[3])
-
-
-@dataclass(frozen=True)
-class ChangedQuestion:
-    """A question whose outcome is another one in the second run."""
-
-    example_id: str
-    first: Outcome
-    second: Outcome
-    layout_sensitive: bool
-    """Whether one of the two outcomes is so near to zero that another batch layout could have changed it."""
+    def difference_text(self) -> str:
+        """Value, interval, and a star where the interval and the printed value exclude zero."""
+        value, interval = self.difference.value, self.difference.interval
+        sign = "+" if value else ""
+        if value is None or interval is None:
+            return _printed(value, sign)
+        star = " *" if not interval.covers(0.0) and float(_printed(value)) != 0 else ""
+        return f"{_printed(value, sign)} [{_printed(interval.low)}, {_printed(interval.high)}]{star}"
 
 
-@dataclass(frozen=True)
-class UpdateDiff:
-    """One update: its metrics, and whose outcome changed."""
+class Limit(NamedTuple):
+    """One condition of `--fail-if`."""
 
-    pair: PairedUpdate
-    rows: tuple[DiffRow, ...]
-    changed: tuple[ChangedQuestion, ...]
-
-    @property
-    def moves(self) -> Counter[tuple[Outcome, Outcome]]:
-        """How many questions went from which outcome to which other one."""
-        return Counter((question.first, question.second) for question in self.changed)
-
-    def difference(self, name: str) -> Estimate:
-        """Of one metric; without a value where it is not in both runs."""
-        return next(
-            (row.difference for row in self.rows if row.key == name), Estimate(None, len(self.pair.first.updates))
-        )
-
-
-@dataclass(frozen=True)
-class RunDiff:
-    """Two runs on the same questions."""
-
-    first: StoredRun
-    second: StoredRun
-    sets: tuple[PairedSet, ...]
-    updates: tuple[UpdateDiff, ...]
-    limits: tuple[Limit, ...] = ()
-    level: float = 0.95
-
-    @property
-    def rows(self) -> tuple[DiffRow, ...]:
-        """All metrics of all updates."""
-        return tuple(row for update in self.updates for row in update.rows)
-
-    @cached_property
-    def settings(self) -> list[SettingDifference]:
-        """Every setting in which the two manifests differ, by its dotted name."""
-        return differences(self.first.manifest, self.second.manifest)
-
-    @cached_property
-    def checks(self) -> tuple[Check, ...]:
-        """Every condition of `fail_if` on every update."""
-        return self.check(self.limits)
-
-    @property
-    def failed(self) -> bool:
-        """Whether any condition is met."""
-        return any(check.met for check in self.checks)
-
-    def check(self, limits: str | Sequence[str] | Sequence[Limit]) -> tuple[Check, ...]:
-        """Conditions such as `"share > +0.02"`, each on every update."""
-        read = tuple(limit for limit in limits if isinstance(limit, Limit)) if not isinstance(limits, str) else ()
-        read = read or parse_limits(limits)  # type: ignore[arg-type]
-        require_known(read, (row.key for row in self.rows))
-        return tuple(
-            Check(limit, update.pair.title, limit.read(difference), limit.met(difference))
-            for limit in read
-            for update in self.updates
-            for difference in (update.difference(limit.name),)
-        )
-
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know: pairing, unfinished runs, weights that are nobody's."""
-        conditions = [condition for paired in self.sets for condition in _whole(paired)]
-        return (*(paired.said() for paired in self.sets), *notes_on(conditions))
-
-    def to_text(self) -> str:
-        """For a terminal."""
-        from loopscope.studies.render.run_diff import as_text
-
-        return as_text(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything in natural units and full precision, for JSON."""
-        from loopscope.studies.render.run_diff import as_dict
-
-        return as_dict(self)
-
-    def to_json(self) -> str:
-        """The same as text."""
-        import json
-
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def to_polars(self) -> pl.DataFrame:
-        """One row per metric and update, full precision."""
-        return self.table().to_polars()
-
-    def table(self) -> TableResult[DiffRow]:
-        """The differences as a table, for any renderer."""
-        names = [title(name) for name in run_labels((self.first, self.second))]
-        columns = (
-            label("condition.set_title", "Task"),
-            UPDATE,
-            label("key", "Metric"),
-            Column(("first_text",), names[0], (COUNT,)),
-            Column(("second_text",), names[1], (COUNT,)),
-            Column(("difference_text",), "Difference", (COUNT,)),
-            Column(("interval_text",), f"{100 * self.level:g}% interval", (COUNT,)),
-        )
-        return TableResult(
-            study="diff",
-            label="tab:diff",
-            title="Two runs on the same questions",
-            caption=f"Differences are {names[1]} minus {names[0]}, with paired question-bootstrap intervals.",
-            rows=self.rows,
-            panels=(Panel(columns),),
-            notes=self.notes(),
-        )
-
-    def __str__(self) -> str:
-        return self.to_text()
-
-    def __repr__(self) -> str:
-        changed = sum(len(update.changed) for update in self.updates)
-        return f"<RunDiff: {len(self.updates)} updates in both runs, {changed} outcomes changed; print() shows it>"
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
+    name: str
+    bound: str
+    """`low` or `high` for an end of the interval; empty for the difference itself."""
+    operator: str
+    number: float
 
 
 def diff(
@@ -197,121 +84,173 @@ def diff(
     second: Source,
     *,
     tasks: str | Sequence[str] | None = None,
-    transitions: str | int | Sequence[int] | None = None,
-    fail_if: str | Sequence[str] | None = None,
+    transitions: str | int | None = None,
     bootstrap: Bootstrap | None = None,
-) -> RunDiff:
+) -> TableResult[DiffRow]:
     """Compare two runs on the questions that both have measured.
 
     Args:
         first: a run directory, or an opened run.
-        second: another one; model, revision, arithmetic and protocol may be others.
-        tasks: only these tasks, by name; all that both runs have by default.
-        transitions: only these updates t → t+1, e.g. `4`, `[3, 4]` or `"3-6"`; all that both have by default.
-        fail_if: conditions on differences, such as `"share > +0.02"`; `.failed` says whether one is met.
+        second: another one; model, revision, arithmetic and protocol may differ.
+        tasks: only these tasks, by name.
+        transitions: only these updates t → t+1, e.g. `4` or `"3-6,8"`.
         bootstrap: resamples, seed and level; the paper's by default.
 
     Raises:
-        LoopscopeError: nothing can be paired, or a condition cannot be read.
+        LoopscopeError: there is nothing to pair.
     """
-    limits = parse_limits(fail_if)
-    resample = bootstrap or Bootstrap()
-    one, other = _opened("first", first), _opened("second", second)
-    sets = pair(one, other, _names(tasks), _transitions(transitions))
-    updates = tuple(_diff_update(each, resample) for paired in sets for each in paired.updates)
-    result = RunDiff(one, other, sets, updates, limits, resample.level)
-    require_known(limits, (row.key for row in result.rows))
-    return result
-
-
-def _opened(name: str, source: Source) -> StoredRun:
-    if isinstance(source, StoredRun):
-        return source
-    if not isinstance(source, str | os.PathLike):
-        raise LoopscopeError(f"{setting(name, source)} is no run: name a folder that `loopscope measure` wrote")
-    return StoredRun(source)
-
-
-def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    pieces = given.split(",") if isinstance(given, str) else given or ()
-    if not all(isinstance(piece, str) for piece in pieces):
-        raise LoopscopeError(f"{setting('tasks', given)}: give names of tasks")
-    return tuple(piece.strip() for piece in pieces if piece.strip())
-
-
-def _transitions(given: str | int | Sequence[int] | None) -> tuple[int, ...]:
-    if given is None or given == "":
-        return ()
-    written = given if isinstance(given, str) else ",".join(map(str, [given] if isinstance(given, int) else given))
-    return parse_ranges(written, "transitions", largest=LARGEST_TRANSITION, most=1_000)
-
-
-def _diff_update(paired: PairedUpdate, bootstrap: Bootstrap) -> UpdateDiff:
-    first, second = statistics(paired.first), statistics(paired.second)
-    wanted: dict[tuple[str, str], Statistic] = {}
-    for name in METRICS:
-        if name in first and name in second:
-            wanted |= {(name, "first"): first[name], (name, "second"): second[name]}
-            wanted[name, "difference"] = Difference(first[name], second[name])
-    outcomes = paired.first.updates.outcome, paired.second.updates.outcome
-    other: OfSums = Mean(outcomes[0] != outcomes[1])
-    wanted[CHANGED, "difference"] = other
-    estimates = bootstrap.estimate(wanted)
-    nothing = Estimate(None, other.size)
-    here = paired.first.updates.condition
-    rows = tuple(
-        DiffRow(
-            paired.second.updates.condition,
-            name,
-            first_run=here.run,
-            first_model=here.model,
-            first=estimates.get((name, "first"), nothing),
-            second=estimates.get((name, "second"), nothing),
-            difference=estimates[name, "difference"],
+    settings = bootstrap or Bootstrap()
+    runs = [run if isinstance(run, StoredRun) else StoredRun(run) for run in (first, second)]
+    labels = [title(name) for name in run_labels(runs)]
+    conditions: dict[tuple[object, ...], Condition] = {}
+    frames = [_questions(run, conditions, _wanted(tasks, transitions)) for run in runs]
+    joined = frames[0].join(frames[1], on=KEYS, how="full", coalesce=True, maintain_order="left_right")
+    rows: list[DiffRow] = []
+    notes: list[str] = []
+    for key, group in joined.group_by(GROUP, maintain_order=True):
+        missing = [group[column].null_count() for column in ("gain_right", "gain")]
+        alone = [f"{count} only in {name}" for count, name in zip(missing, labels, strict=True) if count]
+        if alone:
+            notes.append(f"not paired: {conditions[key].set_title} {conditions[key].update}: {', '.join(alone)}")
+        paired = group.drop_nulls(["gain", "gain_right"])
+        if paired.height:
+            rows += _rows(conditions[key], (labels[0], runs[0].manifest.model.name), paired, settings)
+    if not rows:
+        reason = "; ".join(notes[:MOST_NAMED]) or "no question of these tasks and updates in either run"
+        raise LoopscopeError(
+            f"nothing to compare ({reason}): measure the same questions and updates in both"
+            f" runs, with {setting('tasks')}, {setting('limit')} and {setting('transitions')}"
         )
-        for name in dict.fromkeys(name for name, _ in wanted)
+    texts = zip(("first_text", "second_text"), labels, strict=True)
+    numbers = [*(column(name, head, COUNT) for name, head in texts), label("difference_text", "Difference")]
+    meaning = (
+        f"differences are {labels[1]} minus {labels[0]} with {100 * settings.level:g}% paired question-bootstrap"
+        " intervals; * the interval excludes zero; share and accuracy are fractions, the others nats"
     )
-    return UpdateDiff(paired, rows, tuple(_changed(paired)))
+    return TableResult(
+        study="diff",
+        label="tab:diff",
+        title="Two runs on the same questions",
+        caption=f"{labels[0]} and {labels[1]}.",
+        rows=tuple(rows),
+        panels=(Panel((TASK, UPDATE, label("key", "Quantity"), *numbers, column("pairs", "Pairs", COUNT))),),
+        notes=(meaning, *notes, *notes_on(row.condition for row in rows), *_settings(*runs)),
+    )
 
 
-def _changed(paired: PairedUpdate) -> Iterator[ChangedQuestion]:
-    first, second = paired.first.updates, paired.second.updates
-    near = first.layout_sensitive | second.layout_sensitive
-    for place in np.flatnonzero(first.outcome != second.outcome).tolist():
-        codes = int(first.outcome[place]), int(second.outcome[place])
-        yield ChangedQuestion(first.ids[place], Outcome(codes[0]), Outcome(codes[1]), bool(near[place]))
+def _wanted(tasks: str | Sequence[str] | None, transitions: str | int | None) -> pl.Expr:
+    chosen = pl.lit(value=True)
+    if tasks is not None:
+        chosen &= pl.col("task").is_in(tasks.split(",") if isinstance(tasks, str) else tasks)
+    if transitions is not None:
+        numbers = parse_ranges(str(transitions), "transitions", largest=LARGEST_TRANSITION, most=1_000)
+        chosen &= pl.col("transition").is_in(numbers)
+    return chosen
 
 
-def _whole(paired: PairedSet) -> tuple[Condition, Condition]:
-    return paired.first, paired.second
+def _questions(run: StoredRun, conditions: dict[tuple[object, ...], Condition], wanted: pl.Expr) -> pl.DataFrame:
+    """One row per question and update: keys, the compared columns, whether the chosen option is right.
+
+    Questions are the same where identifier and scored text are; an identifier that a task uses twice is told apart by
+    its occurrence. The conditions of the run's updates are added to `conditions`.
+    """
+    records = Records([run])
+    if not records.updates:
+        raise LoopscopeError(f"{run.path}: {records.no_updates()}")
+    conditions |= {(one.task, one.split, one.transition): one for one in (each.condition for each in records.updates)}
+    options = pl.col("options").list.join("\n")
+    text = pl.concat_str("reference", options, "correct_option", separator="\n", ignore_nulls=True)
+    scored = text.str.replace_all(r"\s+", " ").str.strip_chars()
+    rows = ("task", "split", "row")
+    after = run.depths.select(*rows, "chosen_option", transition=pl.col("depth") - 1)
+    return (
+        run.records.filter(wanted)
+        .sort("row")
+        .join(run.examples.select(*rows, scored=scored), on=rows, maintain_order="left")
+        .join(after, on=(*rows, "transition"), how="left", maintain_order="left")
+        .select(
+            *(*GROUP, "example_id", "scored", *MEANS),
+            occurrence=pl.int_range(pl.len()).over(*GROUP, "example_id"),
+            right=(pl.col("chosen_option") == pl.col("correct_option")).cast(pl.Float64),
+        )
+    )
 
 
-def printed(row: DiffRow) -> tuple[str, str, str, str]:
-    """First, second, difference and interval of a row, with decimals that show two digits of the interval's width."""
-    share = row.key not in METRICS or METRICS[row.key].share
-    factor = 100.0 if share else 1.0
-    decimals = 1 if share else _decimals(row)
-    unit = "%" if share else ""
-
-    def text(value: float | None, sign: bool = False) -> str:
-        return "—" if value is None else f"{value * factor:{'+' if sign else ''}.{decimals}f}".replace("-", "−") + unit
-
-    interval = row.difference.interval
-    signed = row.key != CHANGED
-    ends = f"{text(interval.low, signed)} to {text(interval.high, signed)}" if interval else "—"
-    return text(row.first.value), text(row.second.value), text(row.difference.value, signed), ends
+def _rows(
+    condition: Condition, origin: tuple[str, str], paired: pl.DataFrame, bootstrap: Bootstrap
+) -> Iterable[DiffRow]:
+    first, second = (_statistics(paired, side) for side in ("", "_right"))
+    names = [name for name in first if name in second]
+    found = bootstrap.estimate({name: Difference(first[name], second[name]) for name in names})
+    for name in names:
+        one, two = first[name].value(), second[name].value()
+        yield DiffRow(condition, name, *origin, one, two, _without_rounding(found[name], one, two), paired.height)
 
 
-MOST_DECIMALS = 9
+def _statistics(paired: pl.DataFrame, side: str) -> dict[str, OfSums]:
+    columns = {name: paired[name + side].cast(pl.Float64).to_numpy() for name in MEANS}
+    found: dict[str, OfSums] = {name: Mean(values) for name, values in columns.items()}
+    harmful = columns["gain"] < 0
+    found["share"] = Ratio(harmful & (columns["slope"] > 0), harmful)
+    if not paired[f"right{side}"].null_count():
+        found["accuracy"] = Mean(paired[f"right{side}"])
+    return found
 
 
-def _decimals(row: DiffRow) -> int:
-    """Two digits of the narrowest thing that is said: the interval's width, else the difference, else the value."""
-    interval = row.difference.interval
-    sizes = [
-        interval.high - interval.low if interval else 0.0,
-        abs(row.difference.value or 0.0),
-        abs(row.second.value or 0.0),
+def _without_rounding(found: Estimate, *values: float | None) -> Estimate:
+    """The estimate with 0 in place of whatever is no larger than rounding of the values."""
+    margin = ROUNDING * (1 + max(abs(value or 0.0) for value in values))
+
+    def kept(number: float) -> float:
+        return number if abs(number) > margin else 0.0
+
+    if found.value is None:
+        return found
+    ends = found.interval
+    return Estimate(kept(found.value), found.n, ends and Interval(kept(ends.low), kept(ends.high), ends.undefined))
+
+
+def _settings(first: StoredRun, second: StoredRun) -> list[str]:
+    """The settings in which two runs differ."""
+    found = [
+        f"{name} ({' → '.join(shortened(printable(str(value)), 20) for value in values)})"
+        for name, *values in differences(first.manifest, second.manifest)
     ]
-    size = next((size for size in sizes if size > 0), 1.0)
-    return int(min(max(1 - np.floor(np.log10(size)), 2), MOST_DECIMALS))
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return [f"settings that differ: {', '.join(found[:MOST_NAMED])}{more}"] if found else []
+
+
+def _printed(value: float | None, sign: str = "") -> str:
+    return "—" if value is None else f"{value:{sign}z.{DECIMALS}f}"
+
+
+def parse_limits(given: Sequence[str]) -> list[Limit]:
+    """Conditions such as `share > 0.02` or `gain.high < 0`, separated by commas or blanks."""
+    found: list[Limit] = []
+    text, start = " ".join(given).strip(), 0
+    while given and (start < len(text) or not found):
+        match = _CONDITION.match(text, start)
+        if match is None or match[1] not in NAMES or not math.isfinite(float(match[4])):
+            raise LoopscopeError(
+                f"{setting('fail_if')}: expected NAME OP NUMBER, such as 'share > 0.02' or 'gain.high < 0', got"
+                f" {shown(text[start:])}; NAME is one of {', '.join(NAMES)}, OP one of {' '.join(OPERATORS)}"
+            )
+        found.append(Limit(match[1], match[2] or "", match[3], float(match[4])))
+        start = match.end()
+    return found
+
+
+def checks(table: TableResult[DiffRow], limits: Iterable[Limit]) -> list[tuple[str, bool | None]]:
+    """Every condition on every update, in words, and whether it is met; None where the difference has no value."""
+    found = []
+    for limit in limits:
+        rows = [row for row in table.rows if row.key == limit.name]
+        if not rows:
+            raise LoopscopeError(f"{setting('fail_if')}: {limit.name} is not in both runs: leave it out")
+        for row in rows:
+            value = getattr(row.difference.interval, limit.bound, None) if limit.bound else row.difference.value
+            met = None if value is None else OPERATORS[limit.operator](value, limit.number)
+            written = f"{limit.name}{limit.bound and '.'}{limit.bound} {limit.operator} {limit.number:g}"
+            verdict = "not decided: no value" if met is None else f"{value:+g}, {'met' if met else 'not met'}"
+            found.append((f"{written} at {row.condition.set_title} {row.condition.update}: {verdict}", met))
+    return found

@@ -34,8 +34,6 @@ class UpdateSummary:
     quadratic_gain: Estimate
     sign_slope: Estimate
     sign_quadratic: Estimate
-    layout_sensitive: int
-    """Questions whose outcome another batch layout could have made another."""
 
     @property
     def declines(self) -> bool:
@@ -104,7 +102,6 @@ class Summary:
     depth_gain: Estimate
     """Mean utility at the trained depth less that at the first stored depth; no value where one is not stored."""
     updates: tuple[UpdateSummary, ...]
-    layout_margin: float
 
     @cached_property
     def earliest_decline(self) -> UpdateSummary | None:
@@ -129,12 +126,6 @@ class Summary:
             )
         )
         written += [update.line() for update in self.updates if update is not leading]
-        sensitive = sum(update.layout_sensitive for update in self.updates)
-        if sensitive:
-            written.append(
-                f"layout-sensitive outcomes: {sensitive}; their gain (or slope, if harmful) is nearer to"
-                f" zero than the {self.layout_margin:g} nats that another batch layout may move it"
-            )
         return written
 
 
@@ -157,7 +148,6 @@ def summarise(run: StoredRun, bootstrap: Bootstrap | None = None) -> Summary:
         best_depth=sweep.depths[int(np.argmax(sweep.utility.mean(axis=0)))],
         depth_gain=depth_gain,
         updates=tuple(_of_update(updates, resample) for updates in records.updates),
-        layout_margin=records.updates[0].condition.layout_margin,
     )
 
 
@@ -187,7 +177,6 @@ def _of_update(updates: Updates, resample: Bootstrap) -> UpdateSummary:
         failures=int(failures.sum()),
         quarter_recovered=int((failures & (quarter > 0)).sum()),
         quadratic_recovered=int((failures & (quadratic > 0)).sum()),
-        layout_sensitive=int(updates.layout_sensitive.sum()),
         **estimates,
     )
 

@@ -1,6 +1,6 @@
 """A training step by step: what a series of checkpoints, or the log of a monitor, says of every update and depth.
 
-Runs tell their step by their manifest (`loopscope.store.training_step`); runs that lie in one folder and share
+Runs tell their step by their manifest (`loopscope.store.manifest.training_step`); runs that lie in one folder and share
 architecture and evaluation set are one training. Their intervals resample questions. The log of a monitor
 (`loopscope.store.monitor_log`) holds means with standard errors, from which its intervals are made.
 """
@@ -18,14 +18,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loopscope.errors import setting
-from loopscope.stats import Bootstrap, Estimate, Interval, Mean
-from loopscope.stats.statistics import OfSums
+from loopscope.path import Outcome, endpoint_prediction
+from loopscope.stats import Bootstrap, Estimate, Interval, Mean, OfSums, Ratio
 from loopscope.store import StoredRun
+from loopscope.store.manifest import training_step
 from loopscope.store.monitor_log import MonitorLog
-from loopscope.store.training_step import training_step
 from loopscope.studies.conditions import Condition, Weights, at, place_of, printable
-from loopscope.studies.metrics import statistics
-from loopscope.studies.pairing import Side
 from loopscope.studies.records import DepthSweep, Floats, Records, Updates
 
 MEASURES = (
@@ -33,7 +31,7 @@ MEASURES = (
     *("finite_step", "directional", "neutral", "progressing", "harmful", "share", "sign_slope", "sign_quadratic"),
     *("quarter_gain", "quadratic_gain", "quarter_recovery", "quadratic_recovery"),
 )
-"""What is told of an update; names are those of `loopscope.studies.metrics` and of a monitor's log."""
+"""What is told of an update; names are those of a monitor's log."""
 SHARES = frozenset(MEASURES[6:14]) | {"quarter_recovery", "quadratic_recovery"}
 
 
@@ -100,17 +98,12 @@ class BestDepth(OfSums):
     """The depth with the highest mean utility, the smallest of equals."""
 
     def __init__(self, depths: Sequence[int], utility: Floats) -> None:
+        super().__init__(*(np.ascontiguousarray(column) for column in utility.T))
         self._depths = np.asarray(depths, dtype=np.float64)
-        self._columns = tuple(np.ascontiguousarray(utility[:, place]) for place in range(utility.shape[1]))
-
-    @property
-    def columns(self) -> tuple[NDArray[np.float64], ...]:
-        """The utilities at every depth."""
-        return self._columns
 
     def value(self) -> float:
         """On the questions themselves."""
-        return float(self._depths[int(np.argmax([column.mean() for column in self._columns]))])
+        return float(self._depths[int(np.argmax([column.mean() for column in self.columns]))])
 
     def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
         """On each resample."""
@@ -164,7 +157,7 @@ def _add_run(
     folder = run.path.resolve().parent
 
     def training(condition: Condition) -> Training:
-        key = (folder, model.family, model.config_sha256, condition.evaluation_set, condition.reference)
+        key = (folder, model.family, model.config_sha256, condition.evaluation_set)
         one = Training(printable(folder.name), at(condition, None, condition.n), model.trained_depth)
         return found.setdefault(key, one)
 
@@ -179,8 +172,29 @@ def _add_run(
 
 
 def _statistics(updates: Updates) -> dict[str, OfSums]:
-    found = statistics(Side(updates, None))
-    found["accumulated_curvature"] = Mean(updates.gain - updates.slope)
+    gain, slope, outcome = updates.gain, updates.slope, updates.outcome
+    failures = updates.finite_step
+    found: dict[str, OfSums] = {
+        "gain": Mean(gain),
+        "utility": Mean(updates.floats("utility_after")),
+        "slope": Mean(slope),
+        "quadratic": Mean(updates.quadratic),
+        "accumulated_curvature": Mean(gain - slope),
+        "harmful": Mean(updates.harmful),
+        "share": Ratio(failures, updates.harmful),
+        "finite_step": Mean(failures),
+        "directional": Mean(outcome == Outcome.DIRECTIONAL_FAILURE),
+        "neutral": Mean(outcome == Outcome.NEUTRAL),
+        "progressing": Mean(outcome == Outcome.PROGRESSING),
+        "sign_slope": Mean(np.sign(slope) == np.sign(gain)),
+        "sign_quadratic": Mean(np.sign(endpoint_prediction(slope, updates.quadratic)) == np.sign(gain)),
+    }
+    shorter = {"quarter": updates.quarter_gain} if updates.has("grid_gain") else {}
+    if updates.has("quadratic_gain"):
+        shorter["quadratic"] = updates.floats("quadratic_gain")
+    for name, gains in shorter.items():
+        found[f"{name}_gain"] = Mean(gains)
+        found[f"{name}_recovery"] = Ratio(failures & (gains > 0), failures)
     if updates.has("quadratic_scale"):
         found["quadratic_scale"] = Mean(updates.quadratic_scale)
     return found
@@ -256,9 +270,6 @@ def _condition(
         template_sha256="",
         exit_threshold=None,
         scalar_checks=0,
-        layout_margin=0.0,
-        token_layout_margin=0.0,
-        reference="given",
         protocol="",
         initial_state=None,
         initial_seed=None,

@@ -94,17 +94,15 @@ class Beside:
     frames: Mapping[Condition, pl.DataFrame]
 
 
-def select_beside(records: Records, table: str, asking: str, *columns: str, level: Level = Level.QUICK) -> Beside:
+def select_beside(records: Records, table: str, asking: str) -> Beside:
     """The conditions that have rows in a table; `asking` is the option of `measure` that stores them.
 
     Args:
         records: the runs.
         table: the table.
         asking: what to measure with, in the reader's words.
-        columns: columns of `questions` that the study reads besides.
-        level: the level of measurement that fills those.
     """
-    chosen = select(records, *columns, level=level)
+    chosen = select(records)
     found = {updates.condition: records.beside(table, updates.condition) for updates in chosen.kept}
     frames = {condition: frame for condition, frame in found.items() if frame is not None}
     kept = tuple(updates for updates in chosen.kept if updates.condition in frames)
@@ -137,26 +135,6 @@ def unfinished(notes: Iterable[str]) -> list[str]:
     return [note for note in notes if _UNFINISHED in note]
 
 
-def notes_on_layout(counted: Iterable[tuple[Condition, float, int, int]]) -> tuple[str, ...]:
-    """How many of a condition's outcomes are nearer to zero than its margin, and of how many."""
-    by_margin: dict[float, list[str]] = {}
-    for condition, margin, sensitive, outcomes in counted:
-        if sensitive:
-            by_margin.setdefault(margin, []).append(f"{condition} {sensitive} of {outcomes}")
-    return tuple(
-        "layout-sensitive outcomes, whose gain (or slope, of harmful updates) is nearer to zero than the"
-        f" {margin:g} nats that another batch layout may move it: {', '.join(found)}"
-        for margin, found in by_margin.items()
-    )
-
-
-def layout_notes(kept: Iterable[Updates]) -> tuple[str, ...]:
-    """The same, counted over the questions of some conditions."""
-    return notes_on_layout(
-        (one.condition, one.condition.layout_margin, int(one.layout_sensitive.sum()), len(one)) for one in kept
-    )
-
-
 def notes_on_bounds(kept: Iterable[Updates], columns: Iterable[str] = SHARED) -> tuple[str, ...]:
     """Whose bounds these are, where the columns that a study reads are others under the paper's protocol."""
     if not {*columns} & {*SHARED} or not any(updates.condition.bounds == "paper" for updates in kept):
@@ -172,8 +150,6 @@ def notes_on(conditions: Iterable[Condition]) -> tuple[str, ...]:
             notes[f"{title(condition.model)} has random weights: its numbers describe no trained model"] = None
         if condition.weights is Weights.TOY:
             notes[f"{condition.model_title} is a small model that ships with loopscope, not one of the paper's"] = None
-        if condition.reference == "own":
-            notes["own answers: utility is that of the model's own greedy answer or option at its trained depth"] = None
         if not condition.finished:
             progress = f"{condition.n} of {condition.expected} questions"
             notes[f"{condition.run}{_UNFINISHED}{progress} of {condition.set_title}"] = None

@@ -88,8 +88,6 @@ def _question_differences(condition: Condition, setting: Setting) -> list[str]:
         found.append("its questions are asked in a chat template")
     if condition.long == "truncate-left":
         found.append("long sequences were cut")
-    if condition.reference != "given":
-        found.append("its references are the model's own answers")
     return found
 
 

@@ -1,7 +1,7 @@
 """Benchmark rows, prompt text, tokenisation, reference positions."""
 
 from loopscope.tasks.encoding import Example, LoadedTask, Row, Sequence, encode_pair, encode_row
-from loopscope.tasks.known_tasks import get_task, list_tasks, task_names
+from loopscope.tasks.known_tasks import list_tasks, task_names
 from loopscope.tasks.lengths import LengthPolicy, LengthSurvey, fit_length, survey_lengths
 from loopscope.tasks.load import load_task
 from loopscope.tasks.own_task import Task
@@ -18,7 +18,6 @@ __all__ = [
     "encode_pair",
     "encode_row",
     "fit_length",
-    "get_task",
     "list_tasks",
     "load_task",
     "parse_ids",

@@ -220,30 +220,6 @@ def encode_row(tokenizer: Encoder | None, row: Row, split: Split = "joint", *, s
 Kind = Literal["solution", "options"]
 
 
-class GeneratedTask(Protocol):
-    """A task that a program makes: `solution` tasks score one reference text, `options` tasks K alternatives."""
-
-    @property
-    def name(self) -> str:
-        """The name on the command line."""
-        ...
-
-    @property
-    def kind(self) -> Kind:
-        """How its examples are scored."""
-        ...
-
-    def rows(self, split: str, limit: int | None = None, ids: Iterable[str] | None = None) -> Iterator[Row]:
-        """The rows of a split in source order: the first `limit`, or those with the given ids."""
-        ...
-
-    def encode(
-        self, tokenizer: Encoder, split: str, limit: int | None = None, ids: Iterable[str] | None = None
-    ) -> Iterator[Example]:
-        """The same rows, encoded."""
-        ...
-
-
 @dataclass(frozen=True)
 class LoadedTask:
     """Rows of one task, in source order.

@@ -1,4 +1,4 @@
-"""What tasks there are, by name: the paper's seven benchmarks and the generated ones.
+"""What tasks there are, by name: the paper's seven benchmarks and the embedded ones.
 
 The benchmarks are those of the paper's table "Depth-sweep coverage". Hub revisions are pinned commits. Row counts are
 those of the complete splits; a copy with another count is refused (see `load_task`). The named subsets are the paper's
@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 
 from loopscope.errors import LoopscopeError
 from loopscope.tasks import items
-from loopscope.tasks.arithmetic.task import SIZES, Arithmetic, ArithmeticChoice
-from loopscope.tasks.encoding import GeneratedTask, Kind
+from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS
+from loopscope.tasks.encoding import Kind
 from loopscope.tasks.items import Item
 from loopscope.tasks.source_rows import SourceRow
-from loopscope.tasks.stories.task import Stories
 
 
 @dataclass(frozen=True)
@@ -190,13 +189,6 @@ def find_benchmark(name: str) -> Benchmark | None:
     return None
 
 
-_GENERATED: dict[str, tuple[Callable[[], GeneratedTask], str]] = {
-    "arithmetic": (Arithmetic, "word problems of two to six operations with worked solutions, made from a seed"),
-    "arithmetic-mc": (ArithmeticChoice, "the same problems with four answers, the wrong ones from typical slips"),
-    "stories": (Stories, "documents of four stories, the last three to be continued with, made from a seed"),
-}
-
-
 @dataclass(frozen=True)
 class TaskSummary:
     """One task as `loopscope tasks` lists it.
@@ -208,7 +200,7 @@ class TaskSummary:
         kind: "solution" or "options".
         splits: rows of each split, the one meant when none is named first.
         subsets: rows of each named subset.
-        source: the pinned hub data set, or "generated".
+        source: the pinned hub data set, or "in the package".
     """
 
     name: str
@@ -222,9 +214,9 @@ class TaskSummary:
 
 def list_tasks() -> tuple[TaskSummary, ...]:
     """Every task there is."""
-    generated = [
-        TaskSummary(name, name, line, make().kind, {"test": SIZES["test"], **SIZES}, {}, "generated")
-        for name, (make, line) in _GENERATED.items()
+    embedded = [
+        TaskSummary(name, name, task.summary, task.kind, dict(task.splits), {}, "in the package")
+        for name, task in EMBEDDED_TASKS.items()
     ]
     benchmarks = [
         TaskSummary(
@@ -238,7 +230,7 @@ def list_tasks() -> tuple[TaskSummary, ...]:
         )
         for name, benchmark in BENCHMARKS.items()
     ]
-    return (*generated, *benchmarks)
+    return (*embedded, *benchmarks)
 
 
 def task_names() -> dict[str, str]:
@@ -246,17 +238,9 @@ def task_names() -> dict[str, str]:
     return {task.name: task.summary for task in list_tasks()}
 
 
-def is_generated(name: str) -> bool:
-    """Whether a program makes the task, so that it needs no data."""
-    return _generated_name(name) is not None
-
-
-def get_task(name: str) -> GeneratedTask:
-    """The generated task of that name; benchmarks need rows and come from `load_task`."""
-    found = _generated_name(name)
-    if found is None:
-        raise unknown_task(name)
-    return _GENERATED[found][0]()
+def embedded_name(name: str) -> str | None:
+    """The embedded task of that name, however it is spelled; None if there is none."""
+    return next((known for known in EMBEDDED_TASKS if squash(known) == squash(name)), None)
 
 
 def unknown_task(name: str) -> LoopscopeError:
@@ -267,7 +251,3 @@ def unknown_task(name: str) -> LoopscopeError:
     near = [names[found] for found in difflib.get_close_matches(squash(name), names, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(names.values())}"
     return LoopscopeError(f"unknown task {name!r}: {hint} (a file of your own is named by its path, e.g. my.jsonl)")
-
-
-def _generated_name(name: str) -> str | None:
-    return next((known for known in _GENERATED if squash(known) == squash(name)), None)

@@ -1,8 +1,8 @@
 """`load_task`: from what the user writes to a task with its rows chosen, worded and hashed.
 
 `gsm8k`, `gsm8k:train256` (a benchmark), `my.jsonl`, `mine=data/my.jsonl` (a file of one's own), `arithmetic`,
-`arithmetic-mc` (generated: no file, no template, no network), `lm_eval:arc_easy` (a task of lm-evaluation-harness), or
-a `Task` made in Python.
+`arithmetic-mc`, `stories` (embedded: no file, no template, no network), `lm_eval:arc_easy` (a task of
+lm-evaluation-harness), or a `Task` made in Python.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from typing import Literal, NamedTuple, get_args
 
 from loopscope.errors import LoopscopeError, choice, optional_text, setting
 from loopscope.errors import text as checked_text
-from loopscope.tasks.arithmetic.task import SIZES
 from loopscope.tasks.collect import collect, load_rows
+from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS
 from loopscope.tasks.encoding import LoadedTask, canonical
 from loopscope.tasks.items import Item
 from loopscope.tasks.known_tasks import (
     BENCHMARKS,
     SPLIT_ALIASES,
     Benchmark,
+    embedded_name,
     find_benchmark,
-    get_task,
-    is_generated,
     unknown_task,
 )
 from loopscope.tasks.lm_eval_requests import is_lm_eval, load_requests
@@ -124,12 +123,13 @@ class _Source(NamedTuple):
         name, colon, part = spec.partition(":")
         if colon and not part:
             raise LoopscopeError(f"{spec} names no split after its colon; write {name} or {name}:SPLIT")
-        if is_generated(name):
+        embedded = embedded_name(name)
+        if embedded is not None:
             if self.template is not None:
-                raise LoopscopeError(f"{name} is made by a program and takes no template; leave it out")
+                raise LoopscopeError(f"{name} is stored in its words and takes no template; leave it out")
             if subset is not None:
                 raise LoopscopeError(f"{name} has no subset {subset!r}; choose a split, or rows with limit or ids")
-            return _load_generated(name, _agree(spec, part, split), Selection.make(ids=ids, limit=limit))
+            return _load_embedded(embedded, _agree(spec, part, split), Selection.make(ids=ids, limit=limit))
         benchmark = find_benchmark(name)
         if benchmark is None:
             raise unknown_task(name)
@@ -154,7 +154,7 @@ class _Source(NamedTuple):
                 )
             path = file.path if split is None else Path(split)
             return _load_file(_File(file.name, path), Selection.make(limit=POOL_ROWS), self.template)
-        splits = SIZES if is_generated(task.name) else BENCHMARKS[task.name].splits
+        splits = (EMBEDDED_TASKS.get(task.name) or BENCHMARKS[task.name]).splits
         wanted = SPLIT_ALIASES.get(split or "train", split or "train")
         if wanted not in splits:
             raise LoopscopeError(
@@ -178,6 +178,11 @@ def _file(spec: str) -> _File | None:
     if equals or "/" in spec or spec.lower().endswith(SUFFIXES) or exists:
         return _File(Path(spec).name.partition(".")[0], Path(spec))
     return None
+
+
+def is_task_file(spec: str) -> bool:
+    """Whether a specification names a file: rows of the user's, or a task of lm-evaluation-harness in YAML."""
+    return spec.endswith((".yaml", ".yml")) if is_lm_eval(spec) else _file(spec) is not None
 
 
 class _ChosenSplit(NamedTuple):
@@ -255,29 +260,25 @@ def _load_benchmark(
     )
 
 
-def _load_generated(name: str, split: str | None, selection: Selection) -> LoadedTask:
-    """The chosen rows of a generated task; its hash covers these rows, since the generator has no end."""
-    task = get_task(name)
+def _load_embedded(name: str, split: str | None, selection: Selection) -> LoadedTask:
+    """The chosen rows of an embedded task, which its hash covers."""
+    task = EMBEDDED_TASKS[name]
     split = SPLIT_ALIASES.get(split or "test", split or "test")
-    if split not in SIZES:
-        raise LoopscopeError(f"{task.name} has no split {split!r}; there is: {', '.join(SIZES)}")
-    selection.check(SIZES[split], f"{task.name} {split}")
-    if selection.ids is None:
-        rows = tuple(task.rows(split, limit=min(selection.limit or SIZES[split], SIZES[split])))
-    else:
-        wanted = sorted(selection.ids)[: selection.limit]
-        rows = tuple(task.rows(split, ids=[f"{split}-{row}" for row in wanted]))
+    if split not in task.splits:
+        raise LoopscopeError(f"{name} has no split {split!r}; there is: {', '.join(task.splits)}")
+    selection.check(task.splits[split], f"{name} {split}")
+    rows = task.rows(split, selection)
     digest = hashlib.sha256()
     for row in rows:
         digest.update(canonical([row.source_row, row.context, row.continuations, row.answer]) + b"\n")
     return LoadedTask(
-        name=task.name,
-        spec=f"{task.name}:{split}",
+        name=name,
+        spec=f"{name}:{split}",
         kind=task.kind,
         split=split,
         subset=None,
         source="generated",
-        source_rows=SIZES[split],
+        source_rows=task.splits[split],
         data_hash=digest.hexdigest(),
         template="generated",
         template_hash=hashlib.sha256(b"").hexdigest(),
@@ -290,7 +291,7 @@ def _load_file(file: _File, selection: Selection, template: str | None) -> Loade
     name, path = file
     if not name:
         raise LoopscopeError(f"the task of {path} has no name; write e.g. mine={path}")
-    if find_benchmark(name) or is_generated(name):
+    if find_benchmark(name) or embedded_name(name):
         raise LoopscopeError(f"{name} is a task of loopscope; give your file another name: mine={path}")
     wording = None if template is None else read_template(template)
     task = load_rows(name, read_rows(path), str(path), selection, wording)

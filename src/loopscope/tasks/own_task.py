@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting, shown, text
-from loopscope.tasks.known_tasks import find_benchmark, is_generated
+from loopscope.tasks.known_tasks import embedded_name, find_benchmark
 from loopscope.tasks.source_rows import MOST_SOURCE_ROWS, SourceRow
 from loopscope.tasks.template import Template, parse_template, read_template
 from loopscope.tasks.token_ids import IdRows
@@ -41,7 +41,7 @@ class Task:
 
     def __post_init__(self) -> None:
         name = text("name", self.name)
-        if find_benchmark(name) or is_generated(name):
+        if find_benchmark(name) or embedded_name(name):
             raise LoopscopeError(f"{name} is a task of loopscope; give yours another {setting('name')}")
         if bad := next((mark for mark in "=:,/" if mark in name), None):
             raise LoopscopeError(f"{setting('name', name)} holds {bad!r}: use letters, digits, dashes")

@@ -8,11 +8,12 @@ import json
 import struct
 
 import pytest
+import safetensors
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.checkpoint.config import CONFIG
@@ -249,8 +250,20 @@ def test_pickle_only_folder_is_refused_unread(single, name):
     (single / WEIGHTS).unlink()
     (single / name).write_bytes(b"\x80\x04cos\nsystem\n")
     message = folder_complaint(single)
-    assert name in message
+    assert f"weights = torch.load({name!r}, weights_only=True); safetensors.torch.save_file(" in message
     assert "never read" in message
+
+
+def test_the_two_lines_for_a_pickled_checkpoint_are_enough(single, monkeypatch):
+    weights = load_file(single / WEIGHTS)
+    (single / WEIGHTS).unlink()
+    torch.save(weights, single / "pytorch_model.bin")
+    lines = folder_complaint(single).partition("in that folder: ")[2]
+    monkeypatch.chdir(single)
+    exec(lines, {"torch": torch, "safetensors": safetensors})
+    saved = load_file(single / WEIGHTS)
+    assert saved.keys() == weights.keys()
+    assert all(torch.equal(saved[name], weights[name]) for name in saved)
 
 
 def test_weights_under_another_name(single):

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from loopscope.measuring.model_check import checked
-from loopscope.measuring.probes import FURTHER, QUICK
+from loopscope.measuring.probes import ALL
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.parametrize("family", sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir()))
 def test_a_family_passes_every_check(family, golden_model):
-    found = checked(golden_model(family), (*QUICK, *FURTHER))
+    found = checked(golden_model(family), ALL)
     assert found.passed, str(found)

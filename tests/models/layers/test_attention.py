@@ -21,7 +21,7 @@ from loopscope.models.layers.attention import (
 )
 from loopscope.models.layers.blocks import run_blocks
 from loopscope.models.layers.rope import Rotary
-from loopscope.readout.general.taylor import Series
+from loopscope.readout.general.core import Series
 
 ROTARY = Rotary(8, 100.0)
 

@@ -7,7 +7,7 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout import nonlinear_path
-from loopscope.readout.general.derivation import Derivation
+from loopscope.readout.general.nested import Derivation
 
 G = torch.Generator().manual_seed(5)
 W = torch.randn(6, 4, generator=G, dtype=torch.float64)
@@ -53,7 +53,7 @@ def test_auto_takes_taylor_mode_where_every_operation_has_a_rule():
 
 
 def test_what_neither_way_knows_is_one_line():
-    with pytest.raises(LoopscopeError, match=r"'special_i0'.*nested forward mode.*docs/operations.md") as caught:
+    with pytest.raises(LoopscopeError, match=r"'special_i0'.*nested forward mode.*docs/your-own-model.md") as caught:
         _ = path(undifferentiable).slope
     assert "\n" not in str(caught.value)
 

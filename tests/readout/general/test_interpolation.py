@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.polynomial import Polynomial
 from scipy.interpolate import KroghInterpolator
 
-from loopscope.path.grids import GRID
+from loopscope.path import GRID
 from loopscope.readout.general.interpolation import NODES, Interpolation, Polynomials, interpolate
 
 

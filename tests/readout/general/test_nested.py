@@ -38,18 +38,10 @@ def test_layer_norm_has_the_curvature_that_reverse_mode_finds():
 
 
 @pytest.mark.parametrize("norm", [nn.InstanceNorm1d(4), nn.GroupNorm(2, 4), nn.BatchNorm1d(4).eval()])
-def test_norms_that_torch_differentiates_wrongly_are_written_out(norm):
-    g = torch.Generator().manual_seed(3)
-    base, direction = torch.randn(2, 2, 4, 5, generator=g, dtype=torch.float64)
-    norm = norm.double()
-    found = nested_derivatives(lambda x: norm(x).pow(3).sum(), base, direction, 2)
-    torch.testing.assert_close(found[2], chord_curvature(lambda x: norm(x).pow(3).sum(), base, direction))
-
-
-def test_a_norm_over_the_batch_is_refused():
+def test_norms_that_torch_differentiates_wrongly_are_refused(norm):
     x = torch.ones(2, 4, 5, dtype=torch.float64)
-    with pytest.raises(LoopscopeError, match=r"model.eval\(\)"):
-        nested_derivatives(lambda h: nn.functional.batch_norm(h, None, None, training=True), x, x, 2)
+    with pytest.raises(LoopscopeError, match="write the normalisation out with mean and rsqrt"):
+        nested_derivatives(norm.double(), x, x, 2)
 
 
 def test_fused_attention_is_left_out_and_comes_back():

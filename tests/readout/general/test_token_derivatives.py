@@ -11,7 +11,7 @@ import torch
 from loopscope.errors import LoopscopeError
 from loopscope.readout import nonlinear_path
 from loopscope.readout.general import token_derivatives as module
-from loopscope.readout.general.taylor import Series
+from loopscope.readout.general.core import Series
 from loopscope.readout.general.token_derivatives import log_softmax_derivatives, token_derivatives
 
 

@@ -12,7 +12,6 @@ VIEWS = (
     "#/question?run=second&task=choices/test&id=choices-4&t=4",
     "#/question?run=first&task=riddles/test&id=riddles-4&t=4&token=1",
     "#/lens?run=first&task=riddles/test&id=riddles-4",
-    "#/runs",
     "#/training",
     "#/studies?study=table-mechanism",
     "#/studies?study=figure-scale-prediction",

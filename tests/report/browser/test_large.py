@@ -11,6 +11,8 @@ from loopscope.report.evaluation_set import sets_of
 from loopscope.report.lens import Lens
 from loopscope.store import StoredRun
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = 10_042
 FILE_LIMIT = 40_000_000
 LENS_LIMIT = 60_000_000

@@ -3,11 +3,14 @@
 import re
 from importlib.resources import files
 
+import pytest
+
 from loopscope.report import assemble
 
 ORIGIN = "http://page.example"
 
 
+@pytest.mark.slow
 def test_the_bundle_shows_what_the_modules_show(visit, chromium, report):
     html = report.read_text(encoding="utf-8")
     html = re.sub(r"<meta http-equiv[^>]*>", "", html)

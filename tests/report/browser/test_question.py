@@ -165,7 +165,7 @@ def test_axes_have_titles(visit, report):
 def test_all_updates_stand_on_one_axis(visit, expect, report, riddles):
     page = visit(report, ADDRESS.format(row=3, t=4))
     links = page.locator(".depth-panel svg[role=group] a")
-    assert links.count() == 2
+    expect(links).to_have_count(2)
     # Where one path ends the next begins: the height of both is the utility after four loops.
     ends = [
         [float(part) for part in link.locator("polyline").last.get_attribute("points").replace(",", " ").split()]

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from loopscope.errors import LoopscopeError
 from loopscope.studies.registry import TABLES
 
 certificates = TABLES["certificates"]
@@ -30,13 +29,3 @@ def test_a_nonlinear_readout_is_said_not_to_be_certified(records, synthetic):
     result = certificates.table(records(task, model={"affine_readout": False}))
     assert result.rows == ()
     assert any("not certified: its readout is not affine" in note for note in result.notes)
-
-
-def test_certificates_of_another_run_are_refused(synthetic, tmp_path):
-    task = synthetic.Task("sums", {4: synthetic.Paths.of(SLOPES, QUADRATICS)})
-    run = synthetic.write_run(tmp_path / "run", [task], settings={})
-    assert run.certificates is None
-    other = {"weights": {"model.safetensors": "0" * 64}}
-    synthetic.write_run(tmp_path / "run" / "certified", [task], model=other)
-    with pytest.raises(LoopscopeError, match="certificates of other weights"):
-        _ = type(run)(run.path).certificates

@@ -80,23 +80,6 @@ def test_all_neutral_updates_are_counted(awkward):
     assert (row.neutral, row.share.value) == (4, None)
 
 
-def test_outcomes_that_another_layout_could_change_are_counted_and_named(records, synthetic):
-    # Gain within 2e-3 of zero; harmful with such a slope; far from zero; progressing with such a slope.
-    paths = synthetic.Paths.of([0.5, -1e-3, 0.5, 1e-3], [-0.501, -0.499, -1.0, 0.499])
-    task = synthetic.Task("sums", {4: paths})
-    for name, changes, expected in (("cpu", {}, 0), ("gpu", {"device": "NVIDIA A100"}, 2)):
-        result = failure_shares(records(task, name=name, **changes))
-        assert result.rows[0].layout_sensitive == expected
-        told = [note for note in result.notes if note.startswith("layout-sensitive outcomes")]
-        assert [note.endswith("2 of 4") and "0.002 nats" in note for note in told] == [True] * bool(expected)
-
-
-def test_options_have_a_margin_of_their_own(records, synthetic):
-    paths = synthetic.Paths.of([0.5, 0.5], [-0.51, -0.52])
-    found = records(synthetic.Task("choices", {4: paths}, kind="options"), device="NVIDIA A100")
-    assert failure_shares(found).rows[0].layout_sensitive == 1
-
-
 def test_exact_kl_hand_computed_row(hand, row_of):
     row = row_of(exact_kl(hand))
     assert (row.max_residual, row.satisfied, row.failures) == (0.0, 2, 2)

@@ -15,8 +15,8 @@ import shutil
 from pathlib import Path
 
 from loopscope.errors import LoopscopeError, shown
-from loopscope.models.checkpoint.config import CONFIG, TOKENIZER, read_json_object
-from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards
+from loopscope.models.checkpoint.config import CONFIG, TOKENIZER
+from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards, save_as_safetensors
 
 # requests in huggingface_hub 0.x, httpx in 1.x, httpx2 in 2.x: each means the wire, and none is a dependency of ours.
 _TRANSPORTS = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}
@@ -81,8 +81,6 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.
 _REVISION = re.compile(r"\w[\w./+-]{0,199}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
-PICKLED_WEIGHTS = "pytorch_model.bin"
-PICKLED_INDEX = "pytorch_model.bin.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -123,17 +121,6 @@ class HubRepository:
         folder = self.fetch_description()
         index = folder / INDEX
         self._fetch_all(sorted(set(index_shards(index).values())) if index.is_file() else [WEIGHTS])
-        return folder
-
-    def fetch_pickled_weights(self) -> Path:
-        """The folder with config.json and the pickled weights, which `convert` alone asks for."""
-        folder = self._require(CONFIG).parent
-        index = self._get(PICKLED_INDEX)
-        named = None if index is None else read_json_object(index).get("weight_map")
-        names = sorted({str(name) for name in named.values()}) if isinstance(named, dict) else [PICKLED_WEIGHTS]
-        if any("/" in name or "\\" in name or name.startswith(".") for name in names):
-            raise LoopscopeError(f"{self.repo_id}: {PICKLED_INDEX} names a file outside its folder; refused")
-        self._fetch_all(names)
         return folder
 
     def _fetch_all(self, names: list[str]) -> None:
@@ -190,8 +177,10 @@ class HubRepository:
         if self.offline:
             raise self._not_cached(filename)
         pickles = [name for name in self._listing() if name.endswith(_PICKLES)]
-        convert = f"`loopscope convert {self.repo_id} FOLDER` turns them into safetensors"
-        why = f" but only pickled weights ({pickles[0]}), which are never read here: {convert}" if pickles else ""
+        why = ""
+        if pickles:
+            why = f" but only pickled weights ({pickles[0]}), which are never read here: download it to a folder; "
+            why += save_as_safetensors(pickles[0])
         raise LoopscopeError(f"{self.repo_id} at {self.commit[:8]} has no {filename}{why}")
 
     def _require_space(self, filenames: list[str]) -> None:

@@ -131,10 +131,18 @@ def _no_weights(folder: Path) -> LoopscopeError:
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         return LoopscopeError(
-            f"{folder} has pickled weights only ({pickles[0]}), which are never read because they can run code: "
-            f"`loopscope convert {folder} NEW-FOLDER` turns them into safetensors"
+            f"{folder} has pickled weights only ({pickles[0]}), which are never read because they can run code; "
+            f"{save_as_safetensors(pickles[0])}"
         )
     return LoopscopeError(f"{folder} has no {WEIGHTS}: the weights are missing")
+
+
+def save_as_safetensors(pickled: str) -> str:
+    """The remedy for a pickled checkpoint: two lines of torch."""
+    return (
+        f"save them as safetensors in that folder: weights = torch.load({pickled!r}, weights_only=True); "
+        f"safetensors.torch.save_file({{name: w.clone() for name, w in weights.items()}}, {WEIGHTS!r})"
+    )
 
 
 def index_shards(index: Path) -> dict[str, str]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
 from loopscope.models.families.recurrent_depth import (
@@ -87,12 +87,6 @@ class Huginn(RecurrentDepth):
     family = "huginn"
     name = "huginn"
     norm_before_coda = True
-
-    @property
-    def state_gain_D(self) -> Tensor:  # noqa: N802 - its shape
-        """The gain of the core's last norm: divided by it, states lie on a sphere."""
-        last = cast(HuginnBlock, self._blocks("core_block")[-1])
-        return last.norm_4.weight
 
     @staticmethod
     def block(config: RecurrentDepthConfig, number: int) -> nn.Module:

@@ -131,11 +131,6 @@ class Nanbeige(LoopedModule):
         """The logits are state · weightᵀ where the norm is inside the loop."""
         return AffineHead(self.lm_head.weight) if self.config.norm_in_loop else None
 
-    @property
-    def state_gain_D(self) -> Tensor | None:  # noqa: N802 - its shape
-        """The gain of the norm that states come out of, where that is inside the loop."""
-        return self.model.norm.weight if self.config.norm_in_loop else None
-
     def embed(self, batch: Batch) -> Context:
         """H_0 is the token embedding."""
         self.check_batch(batch)

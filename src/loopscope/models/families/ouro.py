@@ -161,11 +161,6 @@ class Ouro(LoopedModule):
         """The logits are state · weightᵀ."""
         return AffineHead(self.lm_head.weight)
 
-    @property
-    def state_gain_D(self) -> Tensor:  # noqa: N802 - its shape
-        """The gain of the norm that states come out of: divided by it, they lie on a sphere."""
-        return self.model.norm.weight
-
     def embed(self, batch: Batch) -> Context:
         """H_0 is the token embedding."""
         self.check_batch(batch)

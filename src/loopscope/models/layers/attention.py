@@ -8,8 +8,7 @@ one row (`packing`) see what they share and themselves; all of a batch in one ro
 part by part (`Batch.parts`).
 
 The fused kernel's blocks depend on the width, and with them the rounding. On a CPU float32 attention is therefore
-summed in float64, and 16-bit attention, which is to round as the published code does, takes rows of one length at a
-time, without their padding.
+summed in float64.
 
 `Queries`: a readout needs the logits of some positions only. The last block before the head then computes keys and
 values everywhere, but queries, projections and feed-forward only where they are asked for. The N positions asked for
@@ -113,7 +112,6 @@ class Surroundings:
         cache: where keys and values go, if they are kept.
         cache_positions: [B, S], where in the cache this pass writes.
         plain: elementary operations alone, which autograd differentiates to any order.
-        lengths: of the rows without their padding, where each length is attended to by itself.
         parts: which stretches of the one row see which, where sequences stand in it without padding.
         token_values: what tokens add to the values of a layer, [B, S, K·P] by the layer's number.
     """
@@ -123,7 +121,6 @@ class Surroundings:
     cache: KeyValueCache | None = None
     cache_positions: Tensor | None = None
     plain: bool = False
-    lengths: tuple[int, ...] | None = None
     parts: Parts | None = None
     token_values: Mapping[int, Tensor] = field(default_factory=dict)
 
@@ -136,7 +133,7 @@ def surroundings(batch: Batch, rotary: Positions | None, dtype: torch.dtype, *, 
     tables = UNROTATED if rotary is None else rotary.tables(positions_of(batch), dtype)
     if batch.parts is not None:
         return Surroundings(tables, parts=batch.parts)
-    return Surroundings(tables, visible_keys(batch, prefix=prefix), lengths=_own_lengths(batch, dtype))
+    return Surroundings(tables, visible_keys(batch, prefix=prefix))
 
 
 def positions_of(batch: Batch) -> Tensor:
@@ -146,15 +143,6 @@ def positions_of(batch: Batch) -> Tensor:
     if batch.padding == "left":
         return (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     return torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
-
-
-def _own_lengths(batch: Batch, dtype: torch.dtype) -> tuple[int, ...] | None:
-    """Of rows in 16 bits on a CPU, padded on the right; None for others, and where there is no padding."""
-    mask = batch.attention_mask
-    if dtype.itemsize != 2 or mask.device.type != "cpu" or batch.padding == "left" or batch.segments is not None:
-        return None
-    lengths = mask.sum(1).tolist()
-    return None if min(lengths) == mask.shape[1] else tuple(lengths)
 
 
 def visible_keys(batch: Batch, *, prefix: bool = False) -> Tensor | None:
@@ -232,8 +220,6 @@ def attend(
         mixed = _attend_parts(q, k, v, around.parts, plain=around.plain)
     elif around.plain:
         mixed = _attend_plain(q, k, v, seen)
-    elif around.lengths is not None and seen is None and type(q) is Tensor and not torch.is_grad_enabled():
-        mixed = _attend_by_length(q, k, v, around.lengths)
     else:
         mixed = _attend_fused(q, k, v, seen)
     return mixed.transpose(1, 2).reshape(batch, width, heads * head_width)
@@ -249,15 +235,6 @@ def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Te
         q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=grouped
     )
     return mixed.to(dtype)
-
-
-def _attend_by_length(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    mixed = torch.zeros_like(q)
-    for length in set(lengths):
-        rows = [row for row, own in enumerate(lengths) if own == length]
-        own_q, own_k, own_v = (x[rows, :, :length] for x in (q, k, v))
-        mixed[rows, :, :length] = _attend_fused(own_q, own_k, own_v, None)
-    return mixed
 
 
 def _attend_parts(q: Tensor, k: Tensor, v: Tensor, parts: Parts, *, plain: bool) -> Tensor:

@@ -1,13 +1,8 @@
-"""Matrix products whose rows do not depend on how many rows there are, and the layers made of them.
+"""Matrix products, and the layers made of them.
 
-CPU libraries take another path, with another order of summation, when a product has only a few rows: a short
-sequence alone would then differ in the last bits from the same sequence in a batch, and a looped model amplifies
-that from loop to loop. Small products are therefore padded to a fixed number of rows. Together with what
-`attention` does, results on the CPU do not depend on padding or on the batch at all.
-
-cuBLAS does the same with 16-bit products: with few rows and many inputs it splits the sum. There products
-of 16 to 511 rows are padded to 512; fewer are the steps of a generation, where that would cost several times the
-product.
+CPU libraries add up in another order when a product has only a few rows, and a looped model amplifies that from loop to
+loop: a short sequence alone would differ from the same sequence in a batch by more than rounding. Small products are
+therefore padded to 16 rows.
 
 oneDNN, which multiplies 16-bit matrices on a CPU, compiles a kernel of about 0.7 MB for every shape it meets and keeps
 more of them than its cache admits to, so that memory grows with every new number of tokens. 16-bit products therefore
@@ -32,24 +27,18 @@ from loopscope.kernels.split_product import is_mixed, mixed_linear
 _ROWS = 16
 _BLOCKS = (256, 128, 64, 32, _ROWS)
 _HALF = (torch.bfloat16, torch.float16)
-_CUDA_ROWS = 512
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """X · weightᵀ + bias over the last dimension."""
-    if type(x) is not Tensor:
+    if type(x) is not Tensor or x.device.type != "cpu":
         return _product(x, weight, bias)
     rows = x.shape[:-1].numel()
-    if x.is_cuda and x.dtype in _HALF and _ROWS <= rows < _CUDA_ROWS:
-        padded, blocks = _CUDA_ROWS, [_CUDA_ROWS]
-    elif x.device.type == "cpu" and (rows < _ROWS or x.dtype in _HALF):
-        padded = max(_ROWS, -(-rows // _ROWS) * _ROWS)
-        blocks = block_sizes(padded) if x.dtype in _HALF else [padded]
-    else:
+    if rows >= _ROWS and x.dtype not in _HALF:
         return _product(x, weight, bias)
+    padded = max(_ROWS, -(-rows // _ROWS) * _ROWS)
     flat = functional.pad(x.reshape(rows, x.shape[-1]), (0, 0, 0, padded - rows))
-    found = [_product(block, weight, bias) for block in torch.split(flat, blocks)]
-    whole = found[0] if len(found) == 1 else torch.cat(found)
+    whole = torch.cat([_product(block, weight, bias) for block in torch.split(flat, block_sizes(padded))])
     return whole[:rows].reshape(*x.shape[:-1], weight.shape[0])
 
 

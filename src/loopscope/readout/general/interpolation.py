@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.path.grids import CURVATURE_SCALES, GRID
+from loopscope.path import CURVATURE_SCALES, GRID
 
 NODES = CURVATURE_SCALES
 _COARSE = slice(None, None, 2)
@@ -46,16 +46,16 @@ class Polynomials:
 
     def at(self, scales: Sequence[float]) -> Tensor:
         """P at common scales, [N, K]."""
-        return self._horner(self._powers_NJ.new_tensor(scales)[None, :], slice(None))
+        return self._horner(self._powers_NJ.new_tensor(scales)[None, :])
 
     def at_own(self, scales_N: Tensor) -> Tensor:
         """P of each example at its own scale, [N]."""
-        return self._horner(scales_N[:, None], slice(None))[:, 0]
+        return self._horner(scales_N[:, None])[:, 0]
 
-    def _horner(self, scales: Tensor, rows: slice) -> Tensor:
-        total = torch.zeros_like(self._powers_NJ[rows, :1] * scales)
-        for power in range(self._powers_NJ.shape[1] - 1, -1, -1):
-            total = total * scales + self._powers_NJ[rows, power : power + 1]
+    def _horner(self, scales: Tensor) -> Tensor:
+        total = torch.zeros_like(self._powers_NJ[:, :1] * scales)
+        for power_N in reversed(self._powers_NJ.unbind(1)):
+            total = total * scales + power_N[:, None]
         return total
 
 

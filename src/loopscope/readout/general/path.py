@@ -24,9 +24,8 @@ from loopscope.readout.checks import (
     require_floating,
     require_same_shape,
 )
-from loopscope.readout.general.derivation import Derivation
-from loopscope.readout.general.nested import nested_derivatives
-from loopscope.readout.general.taylor import Series
+from loopscope.readout.general.core import Series
+from loopscope.readout.general.nested import Derivation, nested_derivatives
 from loopscope.readout.general.token_derivatives import (
     TokenChunk,
     as_headed,
@@ -146,7 +145,8 @@ class NonlinearPath(UtilityPath):
 
     def at_scales(self, scales: list[float], order: int) -> Tensor:
         """Derivatives 0..order at the scales."""
-        return torch.stack([self._at(alpha, order) for alpha in scales], -1)
+        found = [self._along(self._state + a * self._displacement, order, at_start=a == 0.0) for a in scales]
+        return torch.stack(found, -1)
 
     def with_utility(self, scales: Sequence[float], order: int) -> Tensor:
         """U(H + αD), not the gain, and its derivatives, [order+1, N, K]: one pass at each scale gives all of them.
@@ -156,13 +156,10 @@ class NonlinearPath(UtilityPath):
         found = [self._differentiated(self._state + alpha * self._displacement, order) for alpha in scales]
         return torch.stack([segment_mean(self._segments, stack_KT.T).T for stack_KT in found], -1)
 
-    def _at(self, alpha: float, order: int) -> Tensor:
-        return self._along(self._state + alpha * self._displacement, order, at_start=alpha == 0.0)
-
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
         """Each example's rows of the state at its scale; those that share a row (tokens) are taken one by one."""
         if self.examples == 1:
-            return self._at(float(scales_N[0]), order)
+            return self.at_scales([float(scales_N[0])], order)[..., 0]
         found = torch.empty(order + 1, self.examples, dtype=torch.float64, device=scales_N.device)
         for chosen in self._disjoint_sets():
             scales_R = torch.zeros(self._state.shape[0], dtype=self._state.dtype, device=self._state.device)
@@ -178,13 +175,13 @@ class NonlinearPath(UtilityPath):
     def _disjoint_sets(self) -> list[Tensor]:
         """Sets of examples [N] no two of which share a row of the state."""
         row_T, index = self._rows_of_tokens(), self._segments.index
-        rows: list[set[int]] = [set() for _ in range(self.examples)]
-        for pair in torch.unique(row_T * self.examples + index).tolist():  # tokens of a sequence share its row
-            row, example = divmod(pair, self.examples)
-            rows[example].add(row)
         busy: dict[int, int] = {}
+        rows: dict[int, list[int]] = {}
+        for pair in torch.unique(index * int(self._state.shape[0]) + row_T).tolist():
+            example, row = divmod(pair, int(self._state.shape[0]))
+            rows.setdefault(example, []).append(row)
         place = np.zeros(self.examples, dtype=np.int64)
-        for example, its_rows in enumerate(rows):
+        for example, its_rows in rows.items():
             place[example] = max(busy.get(row, 0) for row in its_rows)
             busy.update(dict.fromkeys(its_rows, int(place[example]) + 1))
         return [torch.from_numpy(place == k).to(index.device) for k in range(int(place.max()) + 1)]
@@ -215,9 +212,7 @@ class NonlinearPath(UtilityPath):
         line = Series.line(base, self._displacement, order)
         with _plainly():
             found = self._through_head(line)
-        return (
-            self._of_tokens(self._blocks(line), "the derivatives of the readout's logits") if found is None else found
-        )
+        return self._of_tokens(self._blocks(line), "the derivatives of its logits") if found is None else found
 
     def _through_head(self, line: Series) -> Tensor | None:
         """The same with logits of a block of the vocabulary at a time, where the head is known to be a matrix."""
@@ -230,13 +225,10 @@ class NonlinearPath(UtilityPath):
         return head_derivatives(hidden.coefficients, weight_VD, self._targets_T)
 
     def _by_nesting(self, base: Tensor, order: int) -> Tensor:
-        tokens, positions = int(self._targets_T.shape[0]), self._positions
-        if positions is None:
-            return torch.stack(nested_derivatives(self._plain_utility, base, self._displacement, order))
-        found = []
-        headed = as_headed(self._readout)
-        size = _NESTED_ELEMENTS // ((headed.vocabulary if headed is not None else 1) << order)
-        for rows in blocks(tokens, max(16, size) if headed is not None else tokens):
+        size, headed, found = int(self._targets_T.shape[0]), as_headed(self._readout), []
+        if headed is not None and self._positions is not None:
+            size = max(16, _NESTED_ELEMENTS // (headed.vocabulary << order))
+        for rows in blocks(int(self._targets_T.shape[0]), size):
             utility = partial(self._plain_utility, rows=rows)
             found.append(torch.stack(nested_derivatives(utility, base, self._displacement, order)))
         return torch.cat(found, 1)

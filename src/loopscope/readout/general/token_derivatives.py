@@ -132,7 +132,7 @@ def token_derivatives(c_ntV: Tensor, targets_t: Tensor, impl: Implementation | N
         impl: one pass over the logits by a kernel, or plain torch; see `loopscope.kernels.choice`.
     """
     if c_ntV.shape[0] <= _KERNEL_ORDER + 1 and takes_kernel(c_ntV, impl, (torch.float32, torch.float64)):
-        from loopscope.readout.general.taylor.kernels import logit_sums
+        from loopscope.readout.general.kernels import logit_sums
 
         likeliest_t, sums_7t = logit_sums(c_ntV)
         ends = (targets_t[None, :, None], likeliest_t[None, :, None])

@@ -9,7 +9,6 @@ import { showLens } from "./lens.js";
 import { lensSets } from "./lens_data.js";
 import { showStudies } from "./studies.js";
 import { showProvenance } from "./provenance.js";
-import { showTwoRuns } from "./two_runs.js";
 import { showTraining } from "./training.js";
 
 // A map, because an address may hold any word: "constructor" is a property of every object.
@@ -18,7 +17,6 @@ const VIEWS = new Map([
   ["questions", { title: "Questions", show: showExplorer }],
   ["question", { show: showQuestion }],
   ["lens", { title: "Lens", show: showLens, offered: () => lensSets().length > 0 }],
-  ["runs", { title: "Two runs", show: showTwoRuns, offered: () => page.meta.pairs.length > 0 }],
   ["training", { title: "Training", show: showTraining, offered: () => page.meta.trainings > 0 }],
   ["studies", { title: "Studies", show: showStudies }],
   ["provenance", { title: "Provenance", show: showProvenance }],

@@ -37,7 +37,7 @@ function content(trainings, one, update, show) {
     controls(trainings, one, update, show),
     h(
       "div",
-      { class: "pair-grid" },
+      { class: "training-grid" },
       h("section", { class: "card stack", "aria-label": "Outcomes by step" }, h("h2", {}, `Outcomes of ${update.update} by step`), outcomes(one, update)),
       h("section", { class: "card stack", "aria-label": "Gain by step" }, h("h2", {}, "Mean gain of every update"), stepLines(one.updates, update), h("p", { class: "soft small" }, "Below zero an update lowers the utility. Bands are intervals over questions; the chosen update is drawn thick.")),
     ),

@@ -21,7 +21,7 @@ function frame(width, low, high, title, marks) {
   for (const mark of marks) if (!shown.length || mark.x - shown.at(-1).x > 44) shown.push(mark);
   const parts = [
     levels.map((level) => [
-      s("line", { x1: EDGE.left, x2: width - EDGE.right, y1: y(level), y2: y(level), class: Math.abs(level) < 1e-12 ? "training-zero" : "pair-grid-line" }),
+      s("line", { x1: EDGE.left, x2: width - EDGE.right, y1: y(level), y2: y(level), class: Math.abs(level) < 1e-12 ? "training-zero" : "training-grid-line" }),
       s("text", { x: EDGE.left - 7, y: y(level) + 4, "text-anchor": "end" }, format.text(level)),
     ]),
     shown.map((mark) => s("text", { x: mark.x, y: HEIGHT - EDGE.bottom + 16, "text-anchor": "middle" }, mark.text)),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loopscope.control.comparison import Comparison, Tested, compare, published
-from loopscope.control.cost import Costs, known_costs
+from loopscope.control.comparison import Comparison, compare, published
+from loopscope.control.offline import Costs, known_costs
 from loopscope.control.policy import Policy
 from loopscope.errors import setting
 from loopscope.stats import Bootstrap, Estimate, Mean
@@ -116,10 +116,7 @@ def control(
 
 
 def compared(
-    records: Records,
-    prepare: Prepare = Given,
-    target: float | None = None,
-    floor: int = 1,
+    records: Records, prepare: Prepare = Given, target: float | None = None, floor: int = 1
 ) -> Iterator[tuple[TracePair, Comparison, list[str]]]:
     """The comparison of every model and task, with what should be said of it."""
     for found_pair in trace_pairs(records):
@@ -129,9 +126,6 @@ def compared(
         known = given.costs or known_costs(pair.condition.model)
         if known is None:
             notes.append(f"{pair.condition.model_title}: readouts are counted as free; `loopscope control` counts them")
-        update = None if pair.trained_depth is None else pair.trained_depth + 1
-        if update is not None and not (pair.train.has_scales(update) and pair.test.has_scales(update)):
-            update = None
         found = compare(
             pair.train,
             pair.test,
@@ -139,7 +133,7 @@ def compared(
             costs=known or Costs(),
             target=target,
             floor=floor,
-            update=update,
+            update=(pair.trained_depth or 0) + 1,
             gate_budget=pair.trained_depth,
         )
         notes.append(
@@ -162,6 +156,7 @@ def _rows(pair: TracePair, found: Comparison, bootstrap: Bootstrap) -> Iterator[
     estimates = bootstrap.estimate(statistics)
     nothing = Estimate(None, pair.test.questions)
     for entry in found.tested:
+        ceiling = entry.ceiling
         yield ControlRow(
             pair.condition,
             entry.name,
@@ -173,12 +168,6 @@ def _rows(pair: TracePair, found: Comparison, bootstrap: Bootstrap) -> Iterator[
             threshold=getattr(entry.policy, "threshold", None),
             over_best=estimates[entry.name, "best"],
             over_random=estimates.get((entry.name, "random"), nothing),
-            null=None if entry.ceiling is None else entry.ceiling.null,
-            room=_room(entry),
+            null=None if ceiling is None else ceiling.null,
+            room=None if ceiling is None else float((ceiling.utility_Q - ceiling.base_Q).mean()),
         )
-
-
-def _room(entry: Tested) -> float | None:
-    if entry.ceiling is None:
-        return None
-    return float((entry.ceiling.utility_Q - entry.ceiling.base_Q).mean())

@@ -27,7 +27,7 @@ from loopscope.studies.result import (
     percent,
     scientific,
 )
-from loopscope.studies.usable_conditions import CONCAVE_PATHS, layout_notes, select
+from loopscope.studies.usable_conditions import CONCAVE_PATHS, select
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ def mechanism(records: Records, bootstrap: Bootstrap | None = None) -> TableResu
             "Rank correlation is Spearman between A+Q and the full-step gain."
         ),
         columns=MECHANISM_COLUMNS,
-        notes=layout_notes(chosen.kept),
     )
 
 
@@ -116,8 +115,6 @@ class FailureShareRow(Row):
     """Failures with both A > 1e-4 and −ΔU > 1e-4."""
     neutral: int
     """Updates with ΔU = 0 exactly."""
-    layout_sensitive: int
-    """Updates whose outcome another batch layout could have made another."""
 
 
 FAILURE_SHARE_COLUMNS = (
@@ -147,7 +144,6 @@ def failure_shares(records: Records, bootstrap: Bootstrap | None = None) -> Tabl
             "Margin counts require both the slope and the loss to exceed 0.0001."
         ),
         columns=FAILURE_SHARE_COLUMNS,
-        notes=layout_notes(chosen.kept),
     )
 
 
@@ -158,7 +154,6 @@ def _failure_share_row(updates: Updates, bootstrap: Bootstrap) -> FailureShareRo
         share=estimate(Ratio(updates.finite_step, updates.harmful), bootstrap),
         beyond_margin=int(exceeds_margin(updates.slope, updates.gain).sum()),
         neutral=int((updates.outcome == Outcome.NEUTRAL).sum()),
-        layout_sensitive=int(updates.layout_sensitive.sum()),
     )
 
 

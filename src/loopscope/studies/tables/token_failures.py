@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopscope.errors import setting
-from loopscope.path import Outcome, classify, exceeds_margin, within_margin
+from loopscope.path import Outcome, classify, exceeds_margin
 from loopscope.stats import Bootstrap, Clusters, Estimate
 from loopscope.studies.records import Records, Tokens
 from loopscope.studies.result import COUNT, IDENTITY, Column, Panel, Row, TableResult, column, fixed, percent
-from loopscope.studies.usable_conditions import notes_on, notes_on_layout
+from loopscope.studies.usable_conditions import notes_on
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,6 @@ class TokenRow(Row):
     """Paired advantages of the quadratic rule."""
     beyond_margin: int
     """Failures with A > 1e-4 and ΔU < −1e-4."""
-    layout_sensitive: int
-    """Positions whose outcome another batch layout could have made another."""
 
 
 def _counted(count: str, rate: str, head: str) -> Column:
@@ -89,9 +87,6 @@ def tokens(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[
     groups = list(records.tokens())
     rows = tuple(_row(group, bootstrap or Bootstrap()) for group in groups if group.frame.height)
     notes = notes_on(group.condition for group in groups) + _exited(groups)
-    notes += notes_on_layout(
-        (row.condition, row.condition.token_layout_margin, row.layout_sensitive, row.positions) for row in rows
-    )
     if not groups:
         notes += (records.nothing(f"no run holds token rows: measure with {setting('tokens', True)}"),)
     return TableResult(
@@ -150,6 +145,5 @@ def _row(group: Tokens, bootstrap: Bootstrap) -> TokenRow:
         recovered_quarter=int((failed & (quarter > 0)).sum()),
         recovered_quadratic=int((failed & (quadratic > 0)).sum()),
         beyond_margin=int(exceeds_margin(slope, gain).sum()),
-        layout_sensitive=int(within_margin(slope, gain, group.condition.token_layout_margin).sum()),
         **estimates,
     )

@@ -1,0 +1,139 @@
+"""Whole passes of `loopscope.measure` against the forward passes of the same batches, with nothing read.
+
+Models have published sizes and random weights in BF16. Questions are random token ids, as long as GSM8K's with Ouro's
+tokenizer (195 tokens on average, two thirds of them the solution). A pass is everything from the loaded model to the
+finished run directory; on a GPU both sides run unpadded. `full:fp64` is the FP64 analysis of level full by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from itertools import count
+from pathlib import Path
+
+import torch
+
+import loopscope as ls
+from geometry import random_update
+from loopscope.measuring.layout import collate, plan_batches
+from loopscope.measuring.plan import QuestionEncoder, Request
+from loopscope.measuring.requests import DataRequest, ModelRequest
+from loopscope.measuring.run import prepare, run_pending
+from loopscope.measuring.settings import BatchPolicy, Settings
+from loopscope.measuring.worker import LocalEngine
+from loopscope.models.batch import Batch
+from loopscope.models.layers.varlen import runs_unpadded
+from loopscope.models.protocol import LoopedModel
+from loopscope.models.walk import Walk
+from loopscope.readout import affine_path_from_states
+from loopscope.store.writer import open_or_create
+from loopscope.tasks.load import load_task
+from timing import OURS, Row, race
+
+BARE = "the forward passes alone"
+FP64_PRODUCTS = "the two FP64 products alone"
+UNIT = 64
+"""Questions measured and stored at a time, the default of `measure`."""
+
+
+def drawn_task(questions: int, vocabulary: int, mean: float) -> ls.Task:
+    """Random ids, with the spread of GSM8K's lengths around a mean."""
+    chance = random.Random(0)
+    prompts, solutions = [], []
+    for _ in range(questions):
+        length = max(3, round(mean / 195 * chance.lognormvariate(5.21, 0.35)))
+        ids = [chance.randrange(vocabulary) for _ in range(length)]
+        prompts.append(ids[: length // 3])
+        solutions.append(ids[length // 3 :])
+    return ls.Task.from_ids(prompts, solutions, name="drawn")
+
+
+def batches_of(model: LoopedModel, task: ls.Task) -> list[Batch]:
+    """The batches of a pass over a task."""
+    loaded = load_task(task)
+    questions = QuestionEncoder(None, None, "error").questions(loaded.without_rows(), loaded.rows, 0)
+    policy = BatchPolicy.parse("auto").on(model.device.type, unpadded=runs_unpadded(model))
+    units = [questions[start : start + UNIT] for start in range(0, len(questions), UNIT)]
+    return [collate(batch, policy).batch for unit in units for batch in plan_batches(unit, policy)]
+
+
+def against_forward(
+    name: str, model: LoopedModel, task: ls.Task, transition: int, level: str, repeats: int, checks: int = 16
+) -> Row:
+    """One pass and its forward passes, in turns."""
+    batches = batches_of(model, task)
+
+    def forward() -> None:
+        with torch.no_grad():
+            for batch in batches:
+                Walk.of(model, batch.to(model.device), transition + 1).to(transition + 1)
+
+    request = Request(
+        ModelRequest.of(model.name, str(model.device), random_weights=True),
+        DataRequest((task,)),
+        Settings.of([transition], [], level, unit_size=UNIT, scalar_checks=checks, interpolate=True),
+    )
+    engine = LocalEngine(request.needing(request.data.load()), model)
+    prepared = prepare(request, request.data.load(), engine.facts(), None)
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = (str(Path(scratch) / str(number)) for number in count())
+
+        def measure() -> None:
+            with open_or_create(next(folders), prepared.manifest) as writer:
+                run_pending(engine, prepared, writer)
+                writer.finish()
+
+        values = race(model.device, {OURS: measure, BARE: forward}, repeats)
+    tokens = sum(int(batch.attention_mask.sum()) for batch in batches)
+    size = {"tokens": tokens, "questions": len(task), "batches": len(batches)}
+    rate = {"questions_per_second": len(task) / values[OURS][0]}
+    what = f"A whole pass over drawn questions with {model.name}, update {transition}→{transition + 1}, level {level}"
+    return Row(name, what, size, values, figures=rate)
+
+
+def ouro_rows(device: torch.device, quick: bool, *, full: bool = False) -> list[Row]:
+    """Ouro-1.4B's size: 1,319 questions at level grid, or 256 at level full with the FP64 analysis by itself."""
+    model = random_model("toy-ouro" if quick else "ouro-1.4b", device)
+    questions, mean = (4, 20.0) if quick else (256 if full else 1319, 195.0)
+    task = drawn_task(questions, model.vocabulary_size, mean)
+    if not full:
+        return [against_forward("pass", model, task, 4, "grid", 1 if quick else 3)]
+    row = against_forward("full", model, task, 4, "full", 1 if quick else 3)
+    return [row, fp64_row(device, quick)]
+
+
+def huginn_rows(device: torch.device, quick: bool) -> list[Row]:
+    """Huginn-0125's size: 64 questions at levels grid and quick, a sixteenth of them with scalar checks."""
+    model = random_model("toy-huginn" if quick else "huginn-0125", device)
+    task = drawn_task(*((4, model.vocabulary_size, 20.0) if quick else (64, model.vocabulary_size, 195.0)))
+    transition = 2 if quick else 19
+    return [
+        against_forward(name, model, task, transition, level, 1, checks=len(task) // 16)
+        for name, level in (("huginn-pass", "grid"), ("huginn-pass:quick", "quick"))
+    ]
+
+
+def random_model(name: str, device: torch.device) -> LoopedModel:
+    """Random weights in BF16."""
+    return ls.load_model(name, device=str(device), dtype="bfloat16", random_weights=True)
+
+
+def fp64_row(device: torch.device, quick: bool) -> Row:
+    """φ and three derivatives at 257 nodes."""
+    update, cells = random_update((3, 32, 999) if quick else (1024, 2048, 49_152), device), 256
+    nodes = [k / cells for k in range(cells + 1)]
+
+    weight_DV, states = update.weight_VD.double().T, [h_TD.double() for h_TD in update[:2]]
+
+    def fp64_path() -> None:
+        path = affine_path_from_states(*update[:3], None, update.targets_T, dtype=torch.float64)
+        path.per_token().derivatives(nodes, 3)
+
+    def products() -> None:
+        for h_TD in states:
+            h_TD @ weight_DV
+
+    values = race(device, {OURS: fp64_path, FP64_PRODUCTS: products}, 3)
+    size = update.size | {"nodes": len(nodes)}
+    return Row("full:fp64", f"φ, φ', φ'' and φ''' in FP64 at {len(nodes)} scales under an affine head", size, values)

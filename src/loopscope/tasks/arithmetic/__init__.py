@@ -1,1 +1,0 @@
-"""Arithmetic word problems that loopscope writes itself, from a seed."""

@@ -1,1 +1,0 @@
-"""Documents of several short stories that loopscope writes itself, from a seed."""

@@ -1,0 +1,46 @@
+"""The benchmark runs at tiny sizes, and docs/performance.md shows what is on record."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "benchmarks"
+PRINT = "import json, sys, run; print(run.table(json.load(open(sys.argv[1]))))"
+
+
+def python(*arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path])},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_cpu_row_is_measured_printed_and_written(tmp_path: Path) -> None:
+    text = python(FOLDER / "run.py", "--rows", "cpu", "--quick", "--output", tmp_path / "new.json")
+    rows = json.loads((tmp_path / "new.json").read_text(encoding="utf-8"))["rows"]
+    assert [row["name"] for row in rows] == ["cpu:geometry", "cpu:huginn"]
+    for row in rows:
+        assert row["name"] in text
+        assert all(ratio > 0 and name in text for name, ratio in row["ratios"].items())
+    # The references answer the same question.
+    geometry, huginn = (row["figures"] for row in rows)
+    assert max(geometry.values()) < 1e-4
+    assert max(huginn.values()) < 1e-4
+
+
+@pytest.mark.parametrize("record", ["h200", "cpu"])
+def test_the_page_shows_the_record(record: str) -> None:
+    machine, table, _ = python("-c", PRINT, FOLDER / f"{record}.json").split("\n\n")
+    assert f"{machine}\n\n{table}" in (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")

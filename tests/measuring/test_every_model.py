@@ -1,0 +1,122 @@
+"""Token rows, certificates, trace and lens for every kind of model that `measure` takes, or one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import loopscope as ls
+
+WIDTH, VOCABULARY = 16, 512
+TASK = ls.Task.from_ids(prompts=[[5, 17, 42], [9, 3]], solutions=[[7, 99], [12]])
+
+
+def _modules() -> nn.ModuleDict:
+    torch.manual_seed(0)
+    return nn.ModuleDict({"words": nn.Embedding(VOCABULARY, WIDTH), "turn": nn.Linear(WIDTH, WIDTH)})
+
+
+def _affine() -> Any:
+    used = _modules()
+    return ls.wrap(embed=used["words"], step=lambda h: h + torch.tanh(used["turn"](h)), head=used["words"].weight)
+
+
+def _general() -> Any:
+    """README's model of three lines."""
+    used = _modules()
+    words, turn = used["words"], used["turn"]
+    return ls.wrap(embed=words, step=lambda h: h + torch.tanh(turn(h)), readout=lambda h: h @ words.weight.T)
+
+
+def _capped() -> Any:
+    used = _modules()
+
+    def readout(h: Tensor) -> Tensor:
+        normed = functional.layer_norm(h.float(), (WIDTH,))
+        return 5 * torch.tanh(normed @ used["words"].weight.T / 5)
+
+    return ls.wrap(embed=used["words"], step=lambda h: h + torch.tanh(used["turn"](h)), readout=readout)
+
+
+class _Module(ls.LoopedModule):
+    name, family, hidden_size, vocabulary_size, trained_depth = "module", "mine", WIDTH, VOCABULARY, 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.words, self.turn = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def embed(self, batch: Any) -> ls.Context:
+        return ls.Context(self.words(batch.input_ids), batch)
+
+    def step(self, state: Tensor, context: Any) -> Tensor:
+        return state + torch.tanh(self.turn(state))
+
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        state = state if positions is None else state[positions[:, 0], positions[:, 1]]
+        used = self.in_dtype(self.words, dtype)
+        return functional.softsign(state.to(used.weight.dtype)) @ used.weight.T
+
+
+def _span() -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(2)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    return ls.loop_layers(transformers.LlamaForCausalLM(config), 1, 1)
+
+
+MODELS: dict[str, Any] = {
+    "wrap, affine head": _affine,
+    "wrap, readout": _general,
+    "wrap, readout with .float()": _capped,
+    "module": _Module,
+    "transformers span": _span,
+    "toy-ouro": lambda: "toy-ouro",
+    "toy-ouro:inside=3": lambda: "toy-ouro:inside=3",
+    "toy-huginn": lambda: "toy-huginn",
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_takes_every_option(name: str, tmp_path: Path) -> None:
+    asked: Any = {"transitions": [2], "depths": "1-3", "device": "cpu", "progress_style": "none"}
+    model = MODELS[name]()
+    run = ls.measure(model, TASK, output=tmp_path / "run", tokens=True, trace=True, lens=5, **asked)
+    tokens, trace = run.tokens.collect(), run.trace.collect()
+    assert len(tokens) == 3
+    assert len(trace) == 9
+    traced = trace.filter(pl.col("depth") == 2).sort("row", "token")["log_prob"].to_list()
+    assert traced == pytest.approx(tokens.sort("row", "token")["utility_before"].to_list(), abs=1e-4)
+    assert all(len(ids) == 5 for ids in trace["lens_ids"])
+    if (isinstance(model, str) and model == "toy-ouro") or name == "wrap, affine head":
+        certified = ls.measure(model, TASK, output=tmp_path / "certified", certify=True, **asked)
+        assert certified.certificates is not None
+        assert certified.certificates["outcome"].null_count() == 0
+    else:
+        with pytest.raises(ls.LoopscopeError, match="is not certified, its readout is not affine: leave out certify"):
+            ls.measure(model, TASK, output=tmp_path / "certified", certify=True, **asked)
+
+
+def test_float_in_a_readout_is_refused_only_where_float64_is_asked_for(tmp_path: Path) -> None:
+    asked: Any = {"transitions": [2], "device": "cpu"}
+    for number, wants in enumerate(({"level": "full"}, {"readout_dtype": "float64"})):
+        with pytest.raises(ls.LoopscopeError, match=r"check 'float64'.*keep the state's dtype in the readout, without"):
+            ls.measure(_capped(), TASK, output=tmp_path / f"full{number}", **asked, **wants)
+    plain = _modules()
+    grid = ls.measure(_capped(), TASK, output=tmp_path / "grid", **asked)
+    without = ls.wrap(
+        embed=plain["words"],
+        step=lambda h: h + torch.tanh(plain["turn"](h)),
+        readout=lambda h: 5 * torch.tanh(functional.layer_norm(h, (WIDTH,)) @ plain["words"].weight.T / 5),
+    )
+    full = ls.measure(without, TASK, output=tmp_path / "full", level="full", **asked)
+    assert grid.records["slope"].to_list() == pytest.approx(full.records["fp64_slope"].to_list(), abs=1e-5)

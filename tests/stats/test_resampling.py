@@ -1,0 +1,219 @@
+"""The bootstrap against SciPy's own, against brute force, and against what its intervals promise."""
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+from scipy.stats import spearmanr
+from sklearn.metrics import roc_auc_score
+
+from loopscope.errors import LoopscopeError
+from loopscope.stats import (
+    Auroc,
+    Bootstrap,
+    Clusters,
+    Maximum,
+    Mean,
+    Quantile,
+    Ratio,
+    Spearman,
+    bootstrap,
+)
+from loopscope.stats.statistics import Block
+
+
+@pytest.fixture
+def columns():
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=83)
+    y = 0.7 * x + rng.normal(size=83)
+    # Rounded, so that there are ties within a column and across resamples.
+    return np.round(x, 1), np.round(y, 1)
+
+
+def scipy_interval(data, statistic, seed=20260904, resamples=400):
+    """SciPy's percentile interval from the same stream of draws."""
+    result = scipy_stats.bootstrap(
+        data,
+        statistic,
+        n_resamples=resamples,
+        method="percentile",
+        paired=True,
+        vectorized=False,
+        rng=np.random.default_rng(seed),
+    )
+    return result.confidence_interval.low, result.confidence_interval.high
+
+
+SETTINGS = Bootstrap(resamples=400)
+
+
+def test_mean_is_scipys_interval(columns):
+    x, _ = columns
+    ours = bootstrap(Mean(x), SETTINGS)
+    assert ours.value == pytest.approx(x.mean(), rel=1e-14)
+    assert (ours.interval.low, ours.interval.high) == pytest.approx(scipy_interval((x,), np.mean), rel=1e-12)
+
+
+def test_ratio_is_scipys_paired_interval(columns):
+    x, y = columns
+    above, below = (x > 0.3).astype(float), (y > -0.5).astype(float)
+    ours = bootstrap(Ratio(above, below), SETTINGS)
+    theirs = scipy_interval((above, below), lambda a, b: a.sum() / b.sum())
+    assert (ours.interval.low, ours.interval.high) == pytest.approx(theirs, rel=1e-12)
+
+
+def test_spearman_with_ties_is_scipys_paired_interval(columns):
+    x, y = columns
+    ours = bootstrap(Spearman(x, y), SETTINGS)
+    theirs = scipy_interval((x, y), lambda a, b: spearmanr(a, b).statistic)
+    assert (ours.interval.low, ours.interval.high) == pytest.approx(theirs, rel=1e-10)
+
+
+def test_auroc_with_ties_is_scikit_learns_on_every_resample(columns):
+    x, y = columns
+    label = y > 0.4
+    ours = bootstrap(Auroc(x, label), SETTINGS)
+    assert ours.value == pytest.approx(roc_auc_score(label, x), rel=1e-14)
+    theirs = scipy_interval((x, label), lambda a, b: roc_auc_score(b, a))
+    assert (ours.interval.low, ours.interval.high) == pytest.approx(theirs, rel=1e-12)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.25, 0.5, 0.9, 1.0])
+def test_quantile_is_numpys_on_every_resample(columns, probability):
+    x, _ = columns
+    ours = bootstrap(Quantile(x, probability), SETTINGS)
+    theirs = scipy_interval((x,), lambda a: np.quantile(a, probability))
+    assert (ours.interval.low, ours.interval.high) == pytest.approx(theirs, rel=1e-12, abs=1e-12)
+
+
+def test_block_size_does_not_change_the_draws(monkeypatch):
+    rng = np.random.default_rng(1)
+    values = rng.exponential(size=57)
+    whole = Bootstrap(resamples=101).replicates({0: Mean(values)})[0]
+    monkeypatch.setattr("loopscope.stats.resampling.BLOCK_ELEMENTS", 200)
+    pieces = Bootstrap(resamples=101).replicates({0: Mean(values)})[0]
+    np.testing.assert_allclose(pieces, whole, rtol=1e-13)
+
+
+def test_counts_are_resamples_of_n_records(monkeypatch):
+    monkeypatch.setattr("loopscope.stats.resampling.BLOCK_ELEMENTS", 90)
+    blocks = list(Bootstrap(resamples=50).counts(9))
+    assert [len(block) for block in blocks] == [10, 10, 10, 10, 10]
+    assert all((block.sum(axis=1) == 9).all() and (block >= 0).all() for block in blocks)
+
+
+def test_statistics_share_their_resamples():
+    rng = np.random.default_rng(2)
+    first, second = rng.normal(size=(2, 40))
+    replicates = Bootstrap(resamples=64).replicates({"a": Mean(first), "b": Mean(second), "d": Mean(first - second)})
+    np.testing.assert_allclose(replicates["a"] - replicates["b"], replicates["d"], atol=1e-14)
+
+
+def test_statistics_of_different_populations_do_not_mix():
+    with pytest.raises(ValueError, match="cannot share"):
+        Bootstrap().replicates({"a": Mean([1.0]), "b": Mean([1.0, 2.0])})
+
+
+def test_resamples_without_a_denominator_are_left_out_and_counted():
+    # One harmful record of three: a resample misses it with probability (2/3)^3.
+    estimate = bootstrap(Ratio([1.0, 0.0, 0.0], [1.0, 0.0, 0.0]))
+    assert estimate.value == 1.0
+    assert (estimate.interval.low, estimate.interval.high) == (1.0, 1.0)
+    assert estimate.interval.undefined / 2000 == pytest.approx(8 / 27, abs=0.03)
+
+
+@pytest.mark.parametrize("statistic", [Mean([]), Ratio([], []), Ratio([0.0, 0.0], [0.0, 0.0]), Quantile([], 0.5)])
+def test_nothing_to_estimate_has_neither_value_nor_interval(statistic):
+    estimate = bootstrap(statistic)
+    assert estimate.value is None
+    assert estimate.interval is None
+
+
+def test_one_record_has_a_value_and_no_interval():
+    estimate = bootstrap(Mean([3.0]))
+    assert (estimate.value, estimate.n, estimate.interval) == (3.0, 1, None)
+
+
+def test_extremes_have_no_interval():
+    estimate = bootstrap(Maximum([1.0, 5.0, 2.0]))
+    assert (estimate.value, estimate.interval) == (5.0, None)
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf], [[1.0]]])
+def test_statistics_refuse_what_is_not_one_finite_number_a_record(values):
+    with pytest.raises(ValueError, match=r"NaN|one value"):
+        Mean(values)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"resamples": 0}, "resamples=0 is too small"),
+        ({"resamples": 1.5}, "not a whole number"),
+        ({"seed": -1}, "seed=-1 is too small"),
+        ({"level": 1.0}, "between 0 and 1"),
+        ({"level": "0.95"}, "between 0 and 1"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(LoopscopeError, match=message):
+        Bootstrap(**settings)
+
+
+class TestCoverage:
+    """1000 data sets each: a 95% interval covers the truth in 93 to 97% of them."""
+
+    sets, n = 1000, 150
+
+    def coverage(self, statistics, truth):
+        estimates = Bootstrap().estimate(statistics)
+        return np.mean([estimate.interval.covers(truth) for estimate in estimates.values()])
+
+    def test_mean(self):
+        data = np.random.default_rng(11).normal(0.3, 2.0, size=(self.sets, self.n))
+        assert 0.93 <= self.coverage({i: Mean(row) for i, row in enumerate(data)}, 0.3) <= 0.97
+
+    def test_share_with_a_random_denominator(self):
+        rng = np.random.default_rng(12)
+        harmful = rng.random((self.sets, self.n)) < 0.7
+        finite_step = harmful & (rng.random((self.sets, self.n)) < 0.4)
+        shares = {i: Ratio(finite_step[i], harmful[i]) for i in range(self.sets)}
+        assert 0.93 <= self.coverage(shares, 0.4) <= 0.97
+
+    def test_token_mean_with_question_clusters(self):
+        rng = np.random.default_rng(13)
+        tokens = rng.integers(20, 200, size=(self.sets, self.n)).astype(float)
+        # Tokens of one question share an effect: resampling tokens would cover far too rarely.
+        question_effect = rng.normal(1.0, 1.0, size=(self.sets, self.n))
+        sums = tokens * question_effect + np.sqrt(tokens) * rng.normal(size=(self.sets, self.n))
+        means = {i: Ratio(sums[i], tokens[i]) for i in range(self.sets)}
+        assert 0.93 <= self.coverage(means, 1.0) <= 0.97
+
+
+def test_ratio_is_recomputed_from_whole_questions():
+    question = np.array([3, 3, 1, 2, 2, 2])
+    recovered = np.array([1.0, 0.0, 1.0, 0.0, 1.0, 1.0])
+    failures = np.array([1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
+    clusters = Clusters.of(question)
+    statistic = clusters.ratio(recovered, failures)
+    assert clusters.count == statistic.size == 3
+    # Question 1 twice and question 3 once: (1 + 1 + 1) / (1 + 1 + 2).
+    assert statistic.replicates(Block(np.array([[2.0, 0.0, 1.0]])))[0] == pytest.approx(3 / 4)
+
+
+def test_token_weighted_mean_equals_brute_force_resampling_of_questions():
+    rng = np.random.default_rng(3)
+    question = np.repeat(np.arange(9), rng.integers(1, 6, 9))
+    gain = rng.normal(size=question.size)
+    settings = Bootstrap(resamples=30)
+    fast = settings.replicates({0: Clusters.of(question).mean(gain)})[0]
+    slow = []
+    for counts_BN in settings.counts(9):
+        for counts in counts_BN.astype(int):
+            tokens = np.concatenate([gain[question == q] for q in np.repeat(np.arange(9), counts)])
+            slow.append(tokens.mean())
+    np.testing.assert_allclose(fast, slow, rtol=1e-12)
+
+
+def test_sums_follow_the_order_of_the_labels():
+    assert Clusters.of([7, 5, 7]).sums([1.0, 10.0, 100.0]).tolist() == [10.0, 101.0]
