@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from loopscope.api import measure, plan
     from loopscope.control.generating import generate
     from loopscope.control_runs import control
+    from loopscope.lm_eval_backend import lm_eval_model
     from loopscope.measuring.lm_eval_scores import lm_eval_scores
     from loopscope.measuring.model_check import check
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
@@ -47,6 +48,7 @@ _HOMES = {
     "api": ("measure", "plan"),
     "control.generating": ("generate",),
     "control_runs": ("control",),
+    "lm_eval_backend": ("lm_eval_model",),
     "measuring.lm_eval_scores": ("lm_eval_scores",),
     "measuring.model_check": ("check",),
     "models": (
@@ -86,6 +88,7 @@ __all__ = [
     "control",
     "diff",
     "generate",
+    "lm_eval_model",
     "lm_eval_scores",
     "load_model",
     "load_task",

@@ -12,6 +12,7 @@ SURFACE = {
     "demo": "--output --progress --questions",
     "diff": "--fail-if --format --tasks --transitions first second",
     "figures": "--format --name --output --style --width runs",
+    "lm-eval": "",
     "measure": "--address --apply-chat-template --batch-size --certify --config --data-dir --depths "
     "--device --dtype --engine --every-scale --exit-threshold --fewshot-seed --fewshot-split --ids --initial-seed "
     "--initial-state --lens --level --limit --long --model --model-args --num-fewshot --output --paths "

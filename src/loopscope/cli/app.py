@@ -24,6 +24,7 @@ from loopscope.cli.control import control
 from loopscope.cli.demo import demo
 from loopscope.cli.diff import diff
 from loopscope.cli.listing import models, tasks
+from loopscope.cli.lm_eval import lm_eval
 from loopscope.cli.measure import measure
 from loopscope.cli.reproduce import reproduce
 from loopscope.cli.studies import compare, figures, report, studies, tables
@@ -77,6 +78,7 @@ app = typer.Typer(
 
 for _command in COMMANDS:
     app.command()(_command)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(lm_eval)
 
 
 def _show_version(value: bool) -> None:
@@ -101,6 +103,8 @@ def _root(
 
 def normalise_flags(arguments: Sequence[str]) -> list[str]:
     """`--flag_name` is `--flag-name`; values and everything after a bare `--` stay as they are."""
+    if arguments[:1] == ["lm-eval"]:  # its flags are another program's
+        return list(arguments)
     result: list[str] = []
     for index, argument in enumerate(arguments):
         if argument == "--":
