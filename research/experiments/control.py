@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 import loopscope as ls
-from loopscope.control import Decision
+from loopscope.control import Decision, Policy
+from loopscope.control.act import Questions, costs_of
 from loopscope.control.comparison import Comparison, coefficients, compare, published
 from loopscope.control.heads import Gathered, annotate, gather
-from loopscope.control.rerun import costs_of
 from loopscope.control.trace import Trace
 from loopscope.control.train import Training, train_exit_head, train_scale_head
 from loopscope.stats import Bootstrap, Mean
@@ -30,16 +30,11 @@ from loopscope.stats import Bootstrap, Mean
 TRAINING = Training(hidden=32, epochs=4)
 
 
-class Boosted:
+class Boosted(Policy):
     """A scale from gradient boosting on signals, least squares on −A/2Q with the weight −Q."""
-
-    earliest, signals = 0, ("boosted", "var_v")
 
     def __init__(self, depth: int) -> None:
         self.depth, self.name = depth, f"boosted scale at {depth - 1}→{depth}"
-
-    def start(self, rows: int) -> None:
-        """Nothing to remember."""
 
     def decide(self, seen: Any, memory: None) -> Decision:
         """Stop after the step, with its scale; `var_v` makes it pay for the logits that it reads."""
@@ -103,7 +98,7 @@ def gathered_of(spec: str, task: str, split: str, count: int, loops: int, keep: 
         spec, f"{task}:{split}", limit=count, dtype="float32", transitions=[depth - 1, depth], depths=f"1-{loops}",
         trace=True, output=path.with_suffix(""), progress_style="none",
     )  # fmt: skip
-    found = gather(model, examples, Trace.of(run.trace.collect()))
+    found = gather(model, Questions.of(examples), Trace.of(run.trace.collect()))
     path.write_bytes(pickle.dumps(found, protocol=4))
     return found
 

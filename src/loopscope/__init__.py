@@ -20,8 +20,8 @@ from loopscope.errors import LoopscopeError
 
 if TYPE_CHECKING:
     from loopscope.api import measure, plan
-    from loopscope.control.generating import generate
-    from loopscope.control_runs import control
+    from loopscope.control.generate import generate
+    from loopscope.control.runs import control
     from loopscope.lm_eval_backend import lm_eval_model
     from loopscope.measuring.lm_eval_scores import lm_eval_scores
     from loopscope.measuring.model_check import check
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("measure", "plan"),
-    "control.generating": ("generate",),
-    "control_runs": ("control",),
+    "control.generate": ("generate",),
+    "control.runs": ("control",),
     "lm_eval_backend": ("lm_eval_model",),
     "measuring.lm_eval_scores": ("lm_eval_scores",),
     "measuring.model_check": ("check",),

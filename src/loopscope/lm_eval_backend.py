@@ -24,15 +24,14 @@ from torch import Tensor
 
 from loopscope._version import __version__
 from loopscope.control.act import act_on
-from loopscope.control.generating import generate, tokenizer_of
-from loopscope.control.rules import fixed_scale
+from loopscope.control.generate import generate, tokenizer_of
+from loopscope.control.scales import FixedScale, ScaledReadout
 from loopscope.errors import LoopscopeError, shown, whole
 from loopscope.models.generate import Sampler
 from loopscope.models.in_memory import ModelSpec
 from loopscope.models.initial_state import InitialState
 from loopscope.models.load import card_of, load_model
 from loopscope.models.packing import Group, common_prefix, pack
-from loopscope.models.protocol import Context
 from loopscope.models.walk import Walk, read, readout_asks_context
 
 try:
@@ -149,7 +148,11 @@ class LoopscopeLM(TemplateLM):  # type: ignore[misc]
         if self.scale != 1 and self.start < 0:
             raise LoopscopeError("no update ends at depth 0: scale= and omega= need depth=1 or more")
         self.policy = policy
-        self._generating = policy if self.scale == 1 else fixed_scale(self.scale, self.depth, stop=True)
+        self._generating = policy
+        if self.scale != 1 and self.start == self.depth - 1:
+            self._generating = FixedScale(self.scale, self.depth, stop=True)
+        elif self.scale != 1:
+            self._generating = ScaledReadout(self.depth, self.start, self.scale - 1)
 
     # What lm-evaluation-harness asks about texts.
 
@@ -256,10 +259,8 @@ class LoopscopeLM(TemplateLM):  # type: ignore[misc]
             laid.append(Group(sequences, shared, group[0].source_row, [len(group[0].context)] * len(sequences)))
         places = dict.fromkeys((row, position) for one, row in asked for position in one.positions)
         place_of = {place: number for number, place in enumerate(places)}
-        state, context = self._state(laid)
         device = self.model.device
-        positions = torch.tensor(list(places), device=device)
-        z_NV = read(self.model, state, positions, torch.float32, context)
+        z_NV = self._logits(laid, torch.tensor(list(places), device=device))
         log_total, likeliest = z_NV.logsumexp(-1), z_NV.argmax(-1)
         for one, row in asked:
             rows = torch.tensor([place_of[row, position] for position in one.positions], device=device)
@@ -267,13 +268,13 @@ class LoopscopeLM(TemplateLM):  # type: ignore[misc]
             value = float((z_NV[rows, targets] - log_total[rows]).double().sum())
             yield one, (value, bool((likeliest[rows] == targets).all()))
 
-    def _state(self, groups: Sequence[Group]) -> tuple[Tensor, Context]:
-        """What is read of each sequence, [sequences, S, D], and the context that its readout may ask for."""
+    def _logits(self, groups: Sequence[Group], positions_N2: Tensor) -> Tensor:
+        """What is read at (sequence, position), float32 [N, V]."""
         packing = pack(groups).to(self.model.device)
         if self.policy is not None:
-            acted = act_on(self.model, packing.batch, self.policy, self.depth)
+            acted = act_on(self.model, packing.batch, self.policy, self.depth, torch.float32)
             self._count(acted.loops_BS[packing.batch.attention_mask].double().sum(), packing.batch.attention_mask.sum())
-            return acted.state_BSD, acted.context
+            return acted.logits(positions_N2)
         walk = Walk.of(self.model, packing.batch, self.depth)
         before = walk.to(self.start).state if self.scale != 1 else walk.state
         state = walk.to(self.depth).state
@@ -281,7 +282,7 @@ class LoopscopeLM(TemplateLM):  # type: ignore[misc]
             before = before.float()
             state = before + self.scale * (state.float() - before)
         self._count(self.depth, 1)
-        return packing.separate(state), walk.context
+        return read(self.model, packing.separate(state), positions_N2, torch.float32, walk.context)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """The text that follows every context, up to a stop text."""

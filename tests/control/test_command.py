@@ -17,33 +17,58 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
-    asked: Any = {"transitions": [4], "depths": "1-5", "trace": True, "limit": 6, "progress_style": "none"}
+    asked: Any = {
+        "transitions": [4],
+        "depths": "1-5",
+        "trace": True,
+        "limit": 6,
+        "progress_style": "none",
+        "dtype": "float32",
+    }
     for split in ("train", "test"):
         ls.measure("toy-ouro", f"arithmetic:{split}", output=folder / split, **asked)
     return [folder / "train", folder / "test"]
 
 
-def test_rules_a_policy_of_the_documents_and_heads_stand_in_one_table(runs: list[Path], tmp_path: Path) -> None:
+def test_rules_the_documents_policy_and_heads_stand_in_one_table(runs: list[Path], tmp_path: Path) -> None:
     page = (ROOT / "docs" / "control.md").read_text(encoding="utf-8")
     code = re.search(r"<!-- policy -->\n```python\n(.*?)```", page, re.DOTALL)
     assert code is not None
-    body = code.group(1)[code.group(1).index("class") :]
-    assert len([line for line in body.splitlines() if line.strip()]) <= 10
-    mine = tmp_path / "mine.py"
+    assert len([line for line in code.group(1).splitlines() if line.strip()]) <= 10
+    mine, heads = tmp_path / "mine.py", tmp_path / "heads"
     mine.write_text(code.group(1))
-    found = ls.control(runs, policies=[f"{mine}:Settled"], heads=tmp_path / "heads")
+    found = ls.control(runs, policies=[f"{mine}:Settled"], heads=heads)
     rows = {row.key: row for row in found.table.rows}
     assert {"settled", "exit head", "scale head at 4→5", "KL", "fixed 4", "oracle: quadratic by question"} <= set(rows)
     assert rows["fixed 4"].condition.n == 6
     best = rows["oracle: best depth by token"].utility.value
     assert all(best + 1e-9 >= row.utility.value for row in rows.values() if row.kind in ("rule", "depth"))
-    assert sorted(path.name for path in (tmp_path / "heads").iterdir()) == [
-        f"toy-ouro-arithmetic-{kind}.{ending}" for kind in ("exit", "scale") for ending in ("md", "safetensors")
-    ]
-    again = ls.control(runs, heads=tmp_path / "heads")
-    assert {row.key: row.utility for row in again.table.rows}["exit head"] == rows["exit head"].utility
-    drawn = found.figure().save(tmp_path / "control.png")
-    assert drawn.stat().st_size > 10_000
+    files = [heads / f"toy-ouro-arithmetic-{kind}.safetensors" for kind in ("exit", "scale")]
+    assert sorted(heads.iterdir()) == files
+    held = files[0].read_bytes()
+    files[1].unlink()  # as if it had been killed between the two
+    again = {row.key: row for row in ls.control(runs, heads=heads).table.rows}
+    assert files[0].read_bytes() == held
+    assert again["exit head"].utility == rows["exit head"].utility
+    assert again["scale head at 4→5"].utility == rows["scale head at 4→5"].utility
+    assert found.figure().save(tmp_path / "control.png").stat().st_size > 10_000
+
+
+def test_policies_act_as_the_trace_says_where_nothing_moves(runs: list[Path]) -> None:
+    found = ls.control(runs, tier="acting")
+    rows = {row.key: row for row in found.table.rows}
+    for depth in range(1, 6):
+        assert rows[f"fixed {depth}"].loops == depth
+    still = [row for row in rows.values() if row.kind in ("depth", "readout")]
+    assert len(still) == 5 + 4 * 4
+    assert max(abs(row.over_trace.value) for row in still) < 1e-6
+    assert rows["scale 0.75 from 3→4"].over_trace.value is None
+    assert rows["TAPS"].loops == 5
+    assert rows["fixed 2"].utility.value != rows["scaled 1>2"].utility.value
+    assert rows["scaled 1>2"].cost == pytest.approx(2 + 2 * (rows["fixed 2"].cost - 2), abs=0.01)
+    answers = {row.key: row for row in ls.control(runs[1], tier="answers").table.rows}
+    assert answers["fixed 4"].utility.value is None
+    assert 0 <= answers["fixed 4"].accuracy.value <= 1
 
 
 def test_the_study_divides_the_questions_of_a_single_split(runs: list[Path]) -> None:
@@ -55,10 +80,22 @@ def test_the_study_divides_the_questions_of_a_single_split(runs: list[Path]) -> 
 def test_mistakes_are_said_in_one_line(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(LoopscopeError, match="there is no policy 'entropy'"):
         ls.control(runs, policies=["entropy"])
-    with pytest.raises(LoopscopeError, match="is no policy: it needs name"):
+    with pytest.raises(LoopscopeError, match="is not a policy: derive"):
         ls.control(runs, policies=[object()])  # type: ignore[list-item]
-    with pytest.raises(LoopscopeError, match="floor"):
-        ls.control(runs, floor=0)
+    needy = tmp_path / "needy.py"
+    needy.write_text("from loopscope.control import ScaledReadout as Needy")
+    (tmp_path / "file").touch()
+    for wrong, message in (
+        ({"floor": 0}, "floor=0"),
+        ({"floor": 99}, "beyond loop 5"),
+        ({"check_cost": float("inf")}, "check_cost=inf"),
+        ({"tier": "online"}, "tier='online' is not known"),
+        ({"tier": "acting", "floor": 2}, "floor=2 is for tier='trace'"),
+        ({"policies": [f"{needy}:Needy"]}, "is made without arguments"),
+        ({"heads": tmp_path / "file"}, "cannot hold heads"),
+    ):
+        with pytest.raises(LoopscopeError, match=message):
+            ls.control(runs, **wrong)  # type: ignore[arg-type]
     bare = ls.measure(
         "toy-ouro", "arithmetic:test", transitions=[4], limit=2, output=tmp_path / "bare", progress_style="none"
     )
@@ -79,7 +116,7 @@ def test_costs_that_cannot_be_counted_are_an_error_and_no_other_number(
     def unreadable(*_: Any) -> Any:
         raise LoopscopeError("the log is damaged")
 
-    monkeypatch.setattr("loopscope.control.rerun.request_of", unreadable)
+    monkeypatch.setattr("loopscope.control.runs.request_of", unreadable)
     with pytest.raises(LoopscopeError, match=r"cannot be counted: the log is damaged; or give outside_cost"):
         ls.control(runs)
     with pytest.raises(LoopscopeError, match="cannot be counted"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import torch
 from control_synthetic import Made
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 import loopscope as ls
+from loopscope.control.act import Questions, costs_of
 from loopscope.control.heads import (
     ExitHead,
     Gathered,
@@ -25,7 +28,6 @@ from loopscope.control.heads import (
 )
 from loopscope.control.offline import follow, score
 from loopscope.control.policy import STATE_SIGNALS, Seen
-from loopscope.control.rerun import costs_of
 from loopscope.control.rules import exit_rule
 from loopscope.control.signals import LiveSignals
 from loopscope.control.trace import Trace
@@ -93,15 +95,38 @@ def test_heads_decide_on_states_as_over_a_trace(learnt: tuple[Gathered, ScaleHea
 def test_heads_come_back_from_disk(learnt: tuple[Gathered, ScaleHead, ExitHead], tmp_path: Path) -> None:
     gathered, scale, leave = learnt
     for head in (scale, leave):
-        again = load_head(save_head(head, tmp_path / head.signals[0]))
-        assert again.card == head.card
+        again = load_head(save_head(head, tmp_path / f"{head.signals[0]}.safetensors"))
+        assert again.card is not None
+        assert again.card.labels == head.card.labels  # type: ignore[union-attr]
         column = head.signals[0]
         np.testing.assert_array_equal(
             annotate(gathered, again).columns[column], annotate(gathered, head).columns[column]
         )
-    assert "A and Q of the step 2→3" in (tmp_path / "scale_head.md").read_text()
-    with pytest.raises(LoopscopeError, match="cannot be read as safetensors"):
-        load_head(tmp_path / "scale_head.md")
+
+
+def test_files_that_are_not_heads_are_one_line(learnt: tuple[Gathered, ScaleHead, ExitHead], tmp_path: Path) -> None:
+    path = save_head(learnt[1], tmp_path / "head.safetensors")
+    with safe_open(path, framework="pt") as file:
+        about, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    card = json.loads(about["loopscope_head"])
+    wrong_cards: list[Any] = [None, "no", {}, card | {"kind": "other"}, card | {"questions": "x"}, card | {"more": 1}]
+    wrong_tensors = [
+        {}, {"other": tensors["loop3.offset"]}, {**tensors, "loop3.bias_K": torch.zeros(2)},
+        {**tensors, "loop3.weight_KF": torch.zeros(3)}, {name.replace("3", "x"): one for name, one in tensors.items()},
+        {name.replace("3", "0"): one for name, one in tensors.items()},
+    ]  # fmt: skip
+    cases = [(wrong, tensors) for wrong in wrong_cards] + [(card, wrong) for wrong in wrong_tensors]
+    for number, (metadata, held) in enumerate(cases):
+        file_path = tmp_path / f"{number}.safetensors"
+        described = None if metadata is None else {"loopscope_head": json.dumps(metadata)}
+        save_file(held, file_path, described)
+        with pytest.raises(LoopscopeError, match="is not a head that loopscope wrote") as caught:
+            load_head(file_path)
+        assert "\n" not in str(caught.value)
+    (tmp_path / "text.safetensors").write_text("no")
+    for name in ("text.safetensors", "missing.safetensors"):
+        with pytest.raises(LoopscopeError, match="is not a head"):
+            load_head(tmp_path / name)
 
 
 def test_features_do_not_depend_on_the_size_of_states() -> None:
@@ -119,7 +144,7 @@ def test_gathered_states_are_those_of_the_trace_and_the_gate_decides_as_stored(t
     stored = Trace.of(run.trace.collect())
     model = ls.load_model("toy-ouro", dtype="float32")
     examples = list(ls.load_task("arithmetic:test", limit=3).encode(ls.load_tokenizer("toy-ouro")))
-    gathered = gather(model, examples, stored)
+    gathered = gather(model, Questions.of(examples), stored)
     for depth in range(1, 6):
         live = LiveSignals(depth, states_at(gathered, depth), lambda _: None)
         for name in STATE_SIGNALS:
@@ -143,4 +168,3 @@ def test_costs_of_a_model_by_hand() -> None:
 def test_a_head_without_a_step_says_so() -> None:
     with pytest.raises(LoopscopeError, match="reads the step"):
         features([torch.randn(2, 3)])
-    assert dataclasses.is_dataclass(ExitHead)

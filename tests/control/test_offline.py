@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -11,6 +11,8 @@ import pytest
 import torch
 from control_synthetic import Made
 
+import loopscope as ls
+from loopscope.control import Decision, FixedDepth, FixedScale, Policy, ScaledReadout, Seen, Taps
 from loopscope.control.comparison import (
     coefficients,
     compare,
@@ -20,10 +22,9 @@ from loopscope.control.comparison import (
     split_by_question,
     step_ceilings,
 )
-from loopscope.control.offline import Costs, Exits, fit, follow, same_histogram, score
-from loopscope.control.policy import Decision, Seen
-from loopscope.control.rules import RULES, exit_rule, fixed_depth, fixed_scale, substeps
-from loopscope.control.trace import SCALES, Trace
+from loopscope.control.offline import Costs, fit, follow, random_permutation, score
+from loopscope.control.rules import RULES, exit_rule
+from loopscope.control.trace import SCALES, Line, LineValues, Trace
 from loopscope.errors import LoopscopeError
 
 MADE = Made(questions=40)
@@ -48,7 +49,7 @@ def test_the_best_depth_bounds_every_exit_rule() -> None:
 @pytest.mark.parametrize("scale", SCALES)
 def test_five_scales_bound_every_scale_and_the_endpoint(scale: float) -> None:
     found = ceilings(TRACE)
-    fixed = score(follow(fixed_scale(scale, 4, stop=True), TRACE), TRACE).utility_Q
+    fixed = score(follow(FixedScale(scale, 4, stop=True), TRACE), TRACE).utility_Q
     for per in ("token", "question"):
         assert (fixed <= found[("five scales", per)] + 1e-12).all()
         assert (found[("endpoint", per)] <= found[("five scales", per)] + 1e-12).all()
@@ -67,14 +68,14 @@ def test_a_scale_between_the_recorded_ones_is_interpolated() -> None:
 
 
 def test_a_random_scale_of_every_token_stays_below_five_scales() -> None:
-    class Guess:
-        name, earliest, signals = "guess", 4, ()
+    class Guess(Policy):
+        name, earliest = "guess", 4
 
         def start(self, rows: int) -> np.ndarray:
             return np.random.default_rng(0).choice(SCALES, rows)
 
         def decide(self, seen: Seen, memory: np.ndarray) -> Decision:
-            return Decision(seen.depth == 4, memory)
+            return Decision(True, memory) if seen.depth == 4 else Decision()
 
     found = score(follow(Guess(), TRACE), TRACE).utility_Q
     assert (found <= ceilings(TRACE)[("five scales", "token")] + 1e-12).all()
@@ -97,7 +98,7 @@ def test_utility_and_accuracy_of_options_by_hand() -> None:
     scores = log_prob.reshape(12, 3, 7).mean(2)
     right = np.arange(12) % 3
     expected = scores[np.arange(12), right] - np.log(np.exp(scores).sum(1))
-    result = score(follow(fixed_depth(3), CHOICE), CHOICE)
+    result = score(follow(FixedDepth(3), CHOICE), CHOICE)
     np.testing.assert_allclose(result.utility_Q, expected, rtol=1e-6)
     np.testing.assert_array_equal(result.accuracy_Q, scores.argmax(1) == right)
     assert ("best depth", "token") not in ceilings(CHOICE)
@@ -106,10 +107,10 @@ def test_utility_and_accuracy_of_options_by_hand() -> None:
 def test_costs_by_hand() -> None:
     """A check of Huginn's size: 0.69 of a loop, 1.18 loops outside."""
     costs = Costs(outside=1.18, check=0.69)
-    fixed = score(follow(fixed_depth(4), TRACE), TRACE, costs)
+    fixed = score(follow(FixedDepth(4), TRACE), TRACE, costs)
     assert fixed.cost_Q == pytest.approx(np.full(40, 1.18 + 4))
     assert fixed.loops_Q == pytest.approx(np.full(40, 4))
-    assert score(follow(fixed_scale(0.0, 4, stop=True), TRACE), TRACE, costs).cost_Q == pytest.approx(1.18 + 4)
+    assert score(follow(FixedScale(0.0, 4, stop=True), TRACE), TRACE, costs).cost_Q == pytest.approx(1.18 + 4)
     free = follow(exit_rule("latent difference", 0.4), TRACE)
     assert not free.checks_R.any()
     # KL at loop t reads t − 1 and t, each once; with a floor of 2 the first question comes after loop 2.
@@ -124,11 +125,11 @@ def test_costs_by_hand() -> None:
 
 def test_random_exits_have_the_histogram_and_the_expected_utility() -> None:
     exits = follow(exit_rule("KL", 0.2), TRACE)
-    expected = same_histogram(exits, TRACE)
+    expected = random_permutation(exits, TRACE)
     generator, draws = np.random.default_rng(0), []
     for _ in range(400):
-        order = generator.permutation(len(TRACE))
-        draws.append(score(Exits(exits.depth_R[order], exits.scale_R, exits.checks_R), TRACE).utility_Q.mean())
+        depth_R = exits.depth_R[generator.permutation(len(TRACE))]
+        draws.append(TRACE.utility(TRACE.columns["log_prob"][np.arange(len(TRACE)), depth_R - 1].astype(float)).mean())
     assert expected.utility_Q.mean() == pytest.approx(np.mean(draws), abs=4 * np.std(draws) / 20)
     assert expected.loops_Q.mean() == pytest.approx(exits.depth_R.mean())
 
@@ -170,55 +171,99 @@ def test_fitting_never_looks_at_the_test_questions() -> None:
 
 def test_some_of_the_questions_are_those_questions() -> None:
     kept = TRACE.some([3, 17])
-    both = score(follow(fixed_depth(2), TRACE), TRACE).utility_Q[[3, 17]]
-    np.testing.assert_array_equal(score(follow(fixed_depth(2), kept), kept).utility_Q, both)
+    both = score(follow(FixedDepth(2), TRACE), TRACE).utility_Q[[3, 17]]
+    np.testing.assert_array_equal(score(follow(FixedDepth(2), kept), kept).utility_Q, both)
     options = CHOICE.some([1, 5, 7])
     np.testing.assert_array_equal(
-        score(follow(fixed_depth(2), options), options).utility_Q,
-        score(follow(fixed_depth(2), CHOICE), CHOICE).utility_Q[[1, 5, 7]],
+        score(follow(FixedDepth(2), options), options).utility_Q,
+        score(follow(FixedDepth(2), CHOICE), CHOICE).utility_Q[[1, 5, 7]],
     )
 
 
 def test_what_a_trace_cannot_answer_is_said() -> None:
-    with pytest.raises(LoopscopeError, match="acts on states"):
-        follow(substeps(), TRACE)
+    with pytest.raises(LoopscopeError, match="reads states"):
+        follow(Taps(), TRACE)
+    with pytest.raises(LoopscopeError, match="moves states"):
+        follow(FixedScale(0.5, 2), TRACE)
     with pytest.raises(LoopscopeError, match="no gains inside the step 0→1"):
-        score(follow(fixed_scale(0.5, 1, stop=True), TRACE), TRACE)
+        score(follow(FixedScale(0.5, 1, stop=True), TRACE), TRACE)
     with pytest.raises(LoopscopeError, match="hold no trace"):
         Trace.of(MADE.frame().clear())
     with pytest.raises(LoopscopeError, match="does not have every loop"):
         Trace.of(MADE.frame()[1:])
 
 
-@pytest.mark.slow
-def test_twenty_policies_over_the_size_of_gsm8k_take_seconds() -> None:
-    """1,319 questions, 8 loops, some 130 tokens each: fitted, tested, ceilings and all."""
-    generator = np.random.default_rng(0)
-    tokens = generator.integers(60, 200, 1319)
-    question_R = np.repeat(np.arange(1319), tokens)
-    rows = len(question_R)
-    names = ("state_norm", "step_norm", "state_cosine", "acceleration", "step_cosine", "gate", "top_prob", "margin")
-    names += ("entropy", "kl_from_previous", "kl_to_previous", "kl_min_p", "mean_v", "var_v", "v_reference")
-    columns = {
-        name: generator.random((rows, 8), dtype=np.float32) for name in (*names, "gain_25", "gain_50", "gain_75")
+def lines_of(made: Made, depth: int, omegas: np.ndarray) -> dict[Line, LineValues]:
+    z1, z0 = made.logits(depth), made.logits(depth - 1)
+    found = {}
+    for direction, u in (("chord", z1 - z0), ("temperature", z1)):
+        columns = [(z1 + omega * u).log_softmax(-1).gather(1, made.targets[:, None])[:, 0] for omega in omegas]
+        line = Line(direction, None if direction == "temperature" else depth - 1, depth)  # type: ignore[arg-type]
+        found[line] = LineValues(omegas, torch.stack(columns, 1).numpy())
+    return found
+
+
+def test_a_scaled_readout_is_fitted_and_read_between_the_points_of_its_line() -> None:
+    trace = dataclasses.replace(TRACE, lines=lines_of(MADE, 4, np.linspace(-1, 1, 41)))
+    train, test = split_by_question(trace)
+    found = {entry.name: entry for entry in compare(train, test, costs=Costs(0.1, 0.1)).tested}
+    fitted = found["scaled 3>4"].policy
+    assert isinstance(fitted, ScaledReadout)
+    worth = [train.utility(column).mean() for column in trace.lines[Line("chord", 3, 4)].log_prob_RJ.T[:, train_rows()]]
+    assert fitted.omega == pytest.approx(np.linspace(-1, 1, 41)[np.argmax(worth)])
+    assert found["scaled 3>4"].result.cost_Q == pytest.approx(0.1 + 4 + 0.1)
+    assert found["temperature at 4"].result.cost_Q == pytest.approx(0.1 + 4)
+    between = follow(ScaledReadout(4, 3, 0.3141), trace)
+    z1, z0 = MADE.logits(4), MADE.logits(3)
+    exact = (z1 + 0.3141 * (z1 - z0)).log_softmax(-1).gather(1, MADE.targets[:, None])[:, 0]
+    np.testing.assert_allclose(between.log_prob_R, exact, atol=1e-6)
+    with pytest.raises(LoopscopeError, match="omega must be from -1 to 1"):
+        follow(ScaledReadout(4, 3, 1.2), trace)
+    with pytest.raises(LoopscopeError, match=r"does not hold logits beyond loop 3 \(chord from 2\)"):
+        follow(ScaledReadout(3, 2, 0.5), trace)
+
+
+def train_rows() -> np.ndarray:
+    return np.flatnonzero(TRACE.question_R % 2 == 0)
+
+
+def test_the_line_between_fixed_depths_by_hand() -> None:
+    train, test = split_by_question(TRACE)
+    found = compare(train, test, costs=Costs(0.5, 0.25))
+    means = [score(follow(FixedDepth(depth), train), train).utility_Q.mean() for depth in range(1, 7)]
+    for entry in found.tested:
+        if entry.kind != "rule":
+            continue
+        place = entry.result.cost_Q.mean() - 0.5
+        low = min(int(place), 5)
+        ends = [int(np.argmax(means[:depth])) + 1 for depth in (low, low + 1)]
+        at = [test.utility(test.log_prob(end)) for end in ends]
+        share = min(place, 6) - low
+        np.testing.assert_allclose(entry.others["line"], (1 - share) * at[0] + share * at[1], atol=1e-12)
+
+
+def test_two_policies_from_a_stored_trace_by_plain_polars(tmp_path: Path) -> None:
+    """Ouro's gate at 0.6 and the KL rule at 0.05 with its cost, without any code of `control`."""
+    run = ls.measure(
+        "toy-ouro", "arithmetic:test", transitions=[4], depths="1-5", trace=True, limit=4, output=tmp_path / "run",
+        progress_style="none",
+    )  # fmt: skip
+    table = run.trace.collect().sort("row", "token", "depth")
+    token = ["row", "token"]
+    continues = (1 - pl.col("gate")).cum_prod().over(token)
+    tests = {
+        "Ouro gate": (1 - continues) >= 0.6,
+        "KL": (pl.col("depth") >= 2) & (pl.col("kl_from_previous") < 0.05).fill_null(False),
     }
-    columns["log_prob"] = np.log(columns["top_prob"] + 1e-6)
-    columns["top_id"] = generator.integers(0, 3, (rows, 8))
-    frame = pl.DataFrame(
-        {
-            "row": np.repeat(question_R, 8).astype(np.int32),
-            "example_id": np.repeat(question_R, 8).astype(str),
-            "option": np.zeros(rows * 8, dtype=np.int32),
-            "token": np.repeat(np.concatenate([np.arange(n) for n in tokens]), 8),
-            "token_id": np.repeat(generator.integers(0, 3, rows), 8),
-            "depth": np.tile(np.arange(1, 9), rows),
-            **{name: column.ravel() for name, column in columns.items()},
-        }
-    )
-    start = time.process_time()
-    train, test = split_by_question(Trace.of(frame))
-    found = compare(train, test, costs=Costs(0.08, 0.08), update=5)
-    seconds = time.process_time() - start
-    assert len([entry for entry in found.tested if entry.kind != "ceiling"]) >= 20
-    assert seconds < 20, f"{seconds:.1f} s of processor time"
-    print(f"{len(found.tested)} policies and ceilings over {rows:,} positions: {seconds:.1f} s")
+    trace = Trace.of(run.trace.collect())
+    for name, stops in tests.items():
+        exits = table.filter(stops | (pl.col("depth") == 5)).group_by(token, maintain_order=True).first()
+        checks = pl.col("depth") - 1 if name == "KL" else pl.lit(0)
+        by_question = exits.group_by("row", maintain_order=True).agg(
+            pl.col("log_prob").cast(pl.Float64).mean(), cost=(0.3 + pl.col("depth") + 0.2 * checks).mean()
+        )
+        threshold = 0.6 if name == "Ouro gate" else 0.05
+        found = score(follow(exit_rule(name, threshold), trace), trace, Costs(0.3, 0.2))
+        np.testing.assert_allclose(found.utility_Q, by_question["log_prob"], atol=1e-9)
+        np.testing.assert_allclose(found.cost_Q, by_question["cost"], atol=1e-9)
+        assert len(exits["depth"].unique()) > 1

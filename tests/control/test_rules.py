@@ -10,10 +10,11 @@ import pytest
 import torch
 from control_synthetic import Made
 
-from loopscope.control import Decision, Policy
+from loopscope.control import Decision, FixedDepth, FixedScale, Policy
 from loopscope.control.offline import follow
-from loopscope.control.rules import RULES, anchored_steps, exit_rule, fixed_depth, fixed_scale, substeps
+from loopscope.control.rules import RULES, exit_rule
 from loopscope.control.trace import Trace
+from loopscope.errors import LoopscopeError
 
 MADE = Made()
 TRACE = Trace.of(MADE.frame())
@@ -35,7 +36,7 @@ def kl(a: np.ndarray, b: np.ndarray) -> float:
     return float(sum(x * math.log(x / y) for x, y in zip(a, b, strict=True)))
 
 
-def floored(a: np.ndarray) -> np.ndarray:
+def with_floor(a: np.ndarray) -> np.ndarray:
     kept = np.array([x if x >= 0.1 * max(a) else 1 / len(a) for x in a])
     return kept / kept.sum()
 
@@ -65,12 +66,15 @@ def stable(n: int) -> Callable[[int, int], bool]:
 
 
 CASES: dict[str, tuple[Policy, Callable[[int, int], bool]]] = {
-    "fixed": (fixed_depth(3), lambda t, i: t == 3),
+    "fixed": (FixedDepth(3), lambda t, i: t == 3),
     "gate": (exit_rule("Ouro gate", 0.6), lambda t, i: gate_cdf(t, i) >= 0.6),
     "gate with a budget": (exit_rule("Ouro gate", 0.7, budget=4), lambda t, i: gate_cdf(t, i) >= 0.7 or t == 4),
     "late gate": (exit_rule("Ouro gate, one late", 0.6), lambda t, i: t > 1 and gate_cdf(t - 1, i) >= 0.6),
     "KL": (exit_rule("KL", 0.2), lambda t, i: t > 1 and kl(p(t - 1, i), p(t, i)) < 0.2),
-    "min-p KL": (exit_rule("min-p KL", 0.2), lambda t, i: t > 1 and kl(floored(p(t - 1, i)), floored(p(t, i))) < 0.2),
+    "min-p KL": (
+        exit_rule("min-p KL", 0.2),
+        lambda t, i: t > 1 and kl(with_floor(p(t - 1, i)), with_floor(p(t, i))) < 0.2,
+    ),
     "entropy difference": (
         exit_rule("entropy difference", 0.1),
         lambda t, i: t > 1 and abs(s(p(t, i)) - s(p(t - 1, i))) < 0.1,
@@ -129,12 +133,9 @@ def test_a_floor_holds_every_rule() -> None:
         assert follow(policy, TRACE, floor=4).depth_R.min() >= 4
 
 
-def test_a_policy_of_ones_own_in_ten_lines() -> None:
-    class Settled:
-        name, earliest, signals = "settled", 2, ("entropy", "step_norm")
-
-        def start(self, rows: int) -> dict[str, object]:
-            return {}
+def test_a_users_policy() -> None:
+    class Settled(Policy):
+        name, earliest = "settled", 2
 
         def decide(self, seen, memory):  # type: ignore[no-untyped-def]
             return Decision(stop=seen.signal("entropy") * seen.signal("step_norm") < 0.5)
@@ -144,26 +145,31 @@ def test_a_policy_of_ones_own_in_ten_lines() -> None:
     ]
     found = follow(Settled(), TRACE)
     assert found.depth_R.tolist() == expected
-    assert (found.checks_R + 1).tolist() == expected  # it asks after every loop; the last one is the answer's
+    assert (found.checks_R + 1).tolist() == expected  # it reads after every loop; the last one is the answer's
+
+
+def test_a_users_policy_that_fails_is_one_line_with_its_place() -> None:
+    class Wrong(Policy):
+        name = "wrong"
+
+        def decide(self, seen, memory):  # type: ignore[no-untyped-def]
+            return seen.depth / 0
+
+    class Silent(Policy):
+        name = "silent"
+
+        def decide(self, seen, memory):  # type: ignore[no-untyped-def]
+            return None
+
+    with pytest.raises(
+        LoopscopeError, match=r"failed after loop 1: ZeroDivisionError.*test_rules\.py, line \d+.*/ 0\)"
+    ):
+        follow(Wrong(), TRACE)
+    with pytest.raises(LoopscopeError, match="returned None: return a Decision"):
+        follow(Silent(), TRACE)
 
 
 def test_a_fixed_scale_reads_a_point_of_the_step() -> None:
-    exits = follow(fixed_scale(0.25, first=3, stop=True), TRACE)
+    exits = follow(FixedScale(0.25, first=3, stop=True), TRACE)
     assert exits.depth_R.tolist() == [3] * len(TRACE)
     assert exits.scale_R.tolist() == [0.25] * len(TRACE)
-
-
-def test_substeps_of_a_linear_block_follow_the_closed_form() -> None:
-    """F(H) = M·H: K substeps are (I + (M − I)/K)^K."""
-    M, H0 = torch.randn(4, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
-    calls = []
-
-    def block(state: torch.Tensor) -> torch.Tensor:
-        calls.append(1)
-        return state @ M.T
-
-    ends = H0 @ torch.linalg.matrix_power(torch.eye(4, dtype=torch.float64) + (M - torch.eye(4)) / 3, 3).T
-    torch.testing.assert_close(substeps(3).step(block, H0), ends)
-    assert len(calls) == 3
-    torch.testing.assert_close(anchored_steps(3, 0.25).step(block, H0), 0.25 * H0 @ M.T + 0.75 * ends)
-    assert len(calls) == 6

@@ -25,8 +25,8 @@ def control(
         str | None, flag("--heads", "Folder of learned heads; trained on the train split where it has none.")
     ] = None,
     tier: Annotated[
-        str, flag("--tier", "offline (the trace), rerun (policies act, teacher-forced) or generate (answers).")
-    ] = "offline",
+        str, flag("--tier", "trace, acting (policies act on the model, teacher-forced) or answers (they generate).")
+    ] = "trace",
     model: Annotated[str | None, flag("--model", "The model, where the runs' is code or has moved.")] = None,
     tasks: Annotated[str, flag("--tasks", "The runs' tasks in files, as `measure` was given them.")] = "",
     template: Annotated[str | None, flag("--template", "The runs' template file.")] = None,
@@ -35,7 +35,7 @@ def control(
 ) -> None:
     """When to stop and how far to step: rules fitted on train questions, tested on others."""
     from loopscope.cli.studies import FORMATS
-    from loopscope.control_runs import control as compare
+    from loopscope.control.runs import control as compare
     from loopscope.errors import LoopscopeError
 
     if format not in FORMATS:

@@ -1,21 +1,32 @@
-"""When to stop and how far to step: policies, what they see, what they cost, and how they compare at equal cost."""
+"""When to stop, how far to step, where to read: policies, what they see, what they cost, their comparison."""
 
 import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from loopscope.control.policy import Decision, Policy, Seen, Stepper
+from loopscope.control.policy import Decision, Policy, Seen
 from loopscope.control.rules import ThresholdRule
+from loopscope.control.scales import FixedDepth, FixedScale, MarginScaled, ScaledReadout, Taps
 
-__all__ = ["Decision", "Policy", "Seen", "Stepper", "ThresholdRule"]
+__all__ = [
+    "Decision",
+    "FixedDepth",
+    "FixedScale",
+    "MarginScaled",
+    "Policy",
+    "ScaledReadout",
+    "Seen",
+    "Taps",
+    "ThresholdRule",
+]
 
 
 class _Callable(ModuleType):
     """`loopscope.control(runs)` compares policies, also once this package, whose name it shares, was imported."""
 
     def __call__(self, *runs: Any, **settings: Any) -> Any:
-        return import_module("loopscope.control_runs").control(*runs, **settings)
+        return import_module("loopscope.control.runs").control(*runs, **settings)
 
 
 sys.modules[__name__].__class__ = _Callable

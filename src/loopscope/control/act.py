@@ -1,28 +1,33 @@
-"""A policy acting on states: one batch through the loops, every position with the scale and the stop that it is given.
+"""Policies acting on a model: one batch through the loops, and whole tasks with their references (teacher-forced).
 
-After loop t the policy sees H_t = F(H_{t−1}) beside the states before, and decides. The state goes on as
-H_{t−1} + scale · (H_t − H_{t−1}), and what is seen and computed later follows from that. A position that stops keeps
-its state, which is the one that is read, and has no keys and values past its last loop: deeper queries read those of
-its last loop, whichever they are in. Copying them into all deeper slots is the same, and that is how it is done here.
+After loop t the policy sees H_t = F(H_{t−1}) and the states before, and decides. The state goes on as
+H_{t−1} + scale · (H_t − H_{t−1}), and what is seen and computed later follows from that.
 
-Counted for every position: `loops`, where it stopped; `calls` of the block that it needed; `checks`, the times its
-logits were read to decide, those that are read in the end not counted.
+**The cache rule.** A position that stops has no keys and values past its last loop: deeper queries read those of its
+last loop, whichever loop they are in. Copying them into all deeper slots is the same, and that is how it is done here.
+Omega changes only what is read.
 
-Shapes: B rows, S positions, D hidden width, V vocabulary, R positions that are no padding, K key-value heads, P head
-width.
+Counted for every position: `loops`, where it stopped; `checks`, the times its logits were read to decide, those that
+are read in the end not counted.
+
+Shapes: B rows, S positions, D hidden width, V vocabulary, R positions, K key-value heads, P head width.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from loopscope.control.policy import Policy, Stepper
+from loopscope.control.offline import Costs, Exits
+from loopscope.control.policy import Direction, Policy, decision_of
 from loopscope.control.signals import LiveSignals
+from loopscope.control.trace import Line, LineValues, Positions
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.exit_gate import exit_gate_of
@@ -30,31 +35,65 @@ from loopscope.models.generate import CachedModel, can_cache
 from loopscope.models.layers.attention import KeysValues, KeyValueCache, Surroundings
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, read
+from loopscope.tasks.encoding import Example
 
 ReadAt = Callable[[Tensor, Tensor], Tensor]
 """Logits [R, V] of a state at positions [R, 2] of (row, position)."""
-
+BATCH = 16
+"""Sequences of a batch."""
+CHUNK = 2048
+"""Positions whose logits are held at a time."""
 _STRIDE = 1 << 20
-"""Slots of one call of the block; a family numbers those outside the loop from 0 or below it."""
+"""Slots of one loop; a family numbers those outside the loop from 0 or below it."""
 
 
-def act_on(model: LoopedModel, batch: Batch, policy: Policy, loops: int) -> Acted:
-    """A policy on whole sequences at once, padded on the right, up to `loops` loops.
+class LoopCache(KeyValueCache):
+    """Keys and values by loop, and which of its layers; a family's slots outside the loop stay as they are."""
 
-    Every position attends to those before it as they were in the same loop, or in their last one.
-    """
-    keeping = keeping_keys(model)
-    ids, initial = batch.input_ids, batch.initial_state
-    draw = getattr(model, "draw_initial_state", None)
-    if initial is None and draw is not None:
-        sources = list(batch.source_rows) if batch.source_rows is not None else [0] * ids.shape[0]
-        initial = draw(sources, batch.attention_mask.sum(1).tolist(), ids.shape[1])
-    cache = LoopCache(ids.shape[1])
-    cache.used = ids.shape[1]
-    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    context = keeping.embed_cached(dataclasses.replace(batch, position_ids=positions, initial_state=initial), cache)
-    # The whole sequence is here, so the ordinary readout serves: it needs no cache of its own.
-    return Acted(model, context, policy, loops, cache, lambda state, where: read(model, state, where, None, context))
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._loop = self._last = self._deepest = self._layer = 0
+        self._kept_BS: Tensor | None = None
+
+    def enter(self, loop: int, kept_BS: Tensor) -> None:
+        """The block is about to be called; positions that are `kept` write what they wrote in the loop before."""
+        self._loop = self._last = loop
+        self._layer, self._kept_BS = 0, kept_BS if bool(kept_BS.any()) else None
+
+    def leave(self) -> None:
+        """What follows is outside the loop."""
+        self._loop, self._deepest = 0, max(self._deepest, self._loop)
+
+    def write(self, slot: int, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
+        """Stores new keys and values, those of kept positions excepted; returns the slot up to `used`."""
+        if not self._loop:
+            return super().write(slot, keys_BSKP, values_BSKP, positions_BS)
+        target, source = (loop * _STRIDE + self._layer + 1 for loop in (self._loop, self._loop - 1))
+        self._layer += 1
+        if target not in self._slots and self._loop > 1:
+            # No token has come so far: every token's last entries are those of the loop before.
+            self._slots[target] = KeysValues(*(entry.clone() for entry in self._slots[source]))
+        if self._kept_BS is not None:
+            kept, rows = self._kept_BS[..., None, None], _rows(positions_BS)
+            keys_BSKP, values_BSKP = (
+                torch.where(kept, held[rows, :, positions_BS], new)
+                for held, new in zip(self._slots[source], (keys_BSKP, values_BSKP), strict=True)
+            )
+        return super().write(target, keys_BSKP, values_BSKP, positions_BS)
+
+    def stop(self, positions_BS: Tensor) -> None:
+        """No position goes deeper: deeper slots get these positions' last entries."""
+        rows = _rows(positions_BS)
+        for loop in range(self._last + 1, self._deepest + 1):
+            layer = 1
+            while (slot := loop * _STRIDE + layer) in self._slots:
+                for old, new in zip(self._slots[self._last * _STRIDE + layer], self._slots[slot], strict=True):
+                    new[rows, :, positions_BS] = old[rows, :, positions_BS]
+                layer += 1
+
+
+def _rows(positions_BS: Tensor) -> Tensor:
+    return torch.arange(positions_BS.shape[0], device=positions_BS.device)[:, None]
 
 
 def keeping_keys(model: LoopedModel) -> CachedModel:
@@ -64,68 +103,16 @@ def keeping_keys(model: LoopedModel) -> CachedModel:
     return model
 
 
-class LoopCache(KeyValueCache):
-    """Keys and values by call of the looped block: the j-th call of loop t, and which of its layers.
-
-    A loop calls the block once, or once for every substep. What a family writes outside the loop (prelude and coda)
-    keeps the family's own slots.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self._calls: list[tuple[int, int]] = []
-        self._call: tuple[int, int] | None = None
-        self._last = (0, 0)
-        self._layer = 0
-        self._kept_BS: Tensor | None = None
-
-    def enter(self, loop: int, substep: int, kept_BS: Tensor) -> None:
-        """The block is about to be called; positions that are `kept` write what they wrote in the call before."""
-        self._call = self._last = (loop, substep)
-        self._layer, self._kept_BS = 0, kept_BS if bool(kept_BS.any()) else None
-
-    def leave(self) -> None:
-        """What follows is outside the loop."""
-        self._calls = sorted({*self._calls, self._last})
-        self._call = None
-
-    def write(self, slot: int, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
-        """Stores new keys and values, those of kept positions excepted; returns the slot up to `used`."""
-        if self._call is None:
-            return super().write(slot, keys_BSKP, values_BSKP, positions_BS)
-        layer, self._layer = self._layer, self._layer + 1
-        own = _slot(self._call, layer)
-        before = max((known for known in self._calls if known < self._call), default=None)
-        source = own if before is None else _slot(before, layer)
-        if own not in self._slots and before is not None:
-            # Nobody has come so far: every token's last entries are those of the call before.
-            self._slots[own] = KeysValues(*(entry.clone() for entry in self._slots[source]))
-        if self._kept_BS is not None:
-            kept, rows = self._kept_BS[..., None, None], _rows(positions_BS)
-            keys_BSKP, values_BSKP = (
-                torch.where(kept, held[rows, :, positions_BS], new)
-                for held, new in zip(self._slots[source], (keys_BSKP, values_BSKP), strict=True)
-            )
-        return super().write(own, keys_BSKP, values_BSKP, positions_BS)
-
-    def stop(self, positions_BS: Tensor) -> None:
-        """Nobody goes deeper: deeper slots that there are get these positions' last entries."""
-        rows = _rows(positions_BS)
-        for call in self._calls[self._calls.index(self._last) + 1 :]:
-            layer = 0
-            while (slot := _slot(call, layer)) in self._slots:
-                for old, new in zip(self._slots[_slot(self._last, layer)], self._slots[slot], strict=True):
-                    new[rows, :, positions_BS] = old[rows, :, positions_BS]
-                layer += 1
-
-
-def _slot(call: tuple[int, int], layer: int) -> int:
-    loop, substep = call
-    return ((loop * _STRIDE + substep) + 1) * _STRIDE + layer
-
-
-def _rows(positions_BS: Tensor) -> Tensor:
-    return torch.arange(positions_BS.shape[0], device=positions_BS.device)[:, None]
+def beyond(z_RV: Tensor, reference_RV: Tensor | None, omega_R: Tensor, direction: Direction) -> Tensor:
+    """The logits z + omega · u (`Policy.direction`); logits are centred before they are compared as vectors."""
+    u_RV = z_RV
+    if reference_RV is not None and direction != "temperature":
+        u_RV = z_RV - reference_RV
+        if direction == "orthogonal":
+            centred_RV, u_RV = (x - x.mean(-1, keepdim=True) for x in (z_RV, u_RV))
+            along_R = (u_RV * centred_RV).sum(-1) / centred_RV.square().sum(-1).clamp_min(1e-12)
+            u_RV = u_RV - along_R[:, None] * centred_RV
+    return z_RV + omega_R[:, None] * u_RV
 
 
 class Acted:
@@ -135,8 +122,8 @@ class Acted:
         context: what the batch was embedded to.
         state_BSD: what is read.
         loops_BS: the loop after which each position stopped.
-        calls_BS: calls of the looped block that it needed.
         checks_BS: times that its logits were read to decide.
+        omega_BS: how far beyond that loop its logits are read.
     """
 
     def __init__(
@@ -156,44 +143,49 @@ class Acted:
             visible = keys <= around.cache_positions[:, None, :, None]
             context = dataclasses.replace(context, extra=dataclasses.replace(around, visible=visible))
         self.context, self._policy, self._cache, self._read_at = context, policy, cache, read_at
-        self._loops = loops
         mask_BS = context.batch.attention_mask
-        self._where_R2 = mask_BS.nonzero()
+        self._where_R2, self._loops = mask_BS.nonzero(), loops
         self._walk, self.state_BSD = Walk(model, context), context.state
         self._before_BSD: Tensor | None = None
+        self._reference_BSD = self.state_BSD if policy.reference == 0 else None
         self._stopped_BS = torch.zeros_like(mask_BS)
         self.loops_BS = torch.zeros(mask_BS.shape, dtype=torch.int64, device=mask_BS.device)
-        self.calls_BS, self.checks_BS = self.loops_BS.clone(), self.loops_BS.clone()
+        self.checks_BS, self.omega_BS = self.loops_BS.clone(), self.loops_BS.float()
         self._logits: dict[int, Tensor] = {}
         memory = policy.start(len(self._where_R2))
         for depth in range(1, loops + 1):
             self._decide(depth, self._step(depth), memory)
+            if policy.reference == depth:
+                self._reference_BSD = self.state_BSD
+                self.checks_BS += (depth not in self._logits) & ~self._stopped_BS
             if bool(self._stopped_BS[mask_BS].all()):
                 break
         cache.stop(around.cache_positions)
 
+    def logits(self, where_N2: Tensor) -> Tensor:
+        """What is read at positions, [N, V]."""
+        row_N, place_N = where_N2.to(self.omega_BS.device).unbind(1)
+        omega_N = self.omega_BS[row_N, place_N]
+        if not bool(omega_N.any()):
+            return self._read_at(self.state_BSD, where_N2)
+        reference = self._reference_BSD
+        # The final state is read last: a readout that attends keeps the keys that it wrote last.
+        reference_NV = None if reference is None else self._read_at(reference, where_N2)
+        return beyond(self._read_at(self.state_BSD, where_N2), reference_NV, omega_N, self._policy.direction)
+
     def _step(self, depth: int) -> Tensor:
-        """H_t proposed for every position, by the policy's own step where it takes one."""
+        """H_t proposed for every position."""
         before, kept = self.state_BSD, self._stopped_BS[..., None]
-        calls = 0
-
-        def block(state_BSD: Tensor) -> Tensor:
-            nonlocal calls
-            self._walk = self._walk.changed(torch.where(kept, before, state_BSD))
-            self._walk.depth = depth - 1
-            self._cache.enter(depth, calls, self._stopped_BS)
-            made = self._walk.advance()
-            self._cache.leave()
-            self.calls_BS += ~self._stopped_BS
-            calls += 1
-            return made
-
-        made = self._policy.step(block, before) if isinstance(self._policy, Stepper) else block(before)
+        self._walk = self._walk.changed(before)
+        self._walk.depth = depth - 1
+        self._cache.enter(depth, self._stopped_BS)
+        made = self._walk.advance()
+        self._cache.leave()
         self.loops_BS += ~self._stopped_BS
         return torch.where(kept, before, made)
 
     def _decide(self, depth: int, made: Tensor, memory: Any) -> None:
-        """The policy's answer, carried out."""
+        """The policy's decision, carried out."""
         before, going_BS = self.state_BSD, ~self._stopped_BS
         row_R, place_R = self._where_R2.unbind(1)
 
@@ -212,9 +204,9 @@ class Acted:
 
         gate = self._gate
         chance = None if gate is None else torch.sigmoid(gate.logits(made, None)[row_R, place_R]).float()
-        there = [state for state in (made, before, self._before_BSD) if state is not None]
-        states = [state[row_R, place_R].float() for state in there]
-        decision = self._policy.decide(LiveSignals(depth, states, logits, chance).seen(), memory)
+        known = [state for state in (made, before, self._before_BSD) if state is not None]
+        states = [state[row_R, place_R].float() for state in known]
+        decision = decision_of(self._policy, LiveSignals(depth, states, logits, chance).seen(), memory)
         scale_BS = torch.where(going_BS, spread(decision.scale, made.dtype, 1.0), torch.ones_like(made[..., 0]))
         scaled_BS, was_read = scale_BS != 1, depth in self._logits
         if bool(scaled_BS.any()):
@@ -227,4 +219,133 @@ class Acted:
             stops_BS = stops_BS | (going_BS & spread(decision.stop, torch.bool, False))
         if was_read:
             self.checks_BS -= (stops_BS & ~scaled_BS).long()  # these logits are the answer's
+        self.omega_BS = torch.where(stops_BS, spread(decision.omega, torch.float32, 0.0), self.omega_BS)
         self._stopped_BS = self._stopped_BS | stops_BS
+
+
+def act_on(model: LoopedModel, batch: Batch, policy: Policy, loops: int, dtype: torch.dtype | None = None) -> Acted:
+    """A policy on whole sequences at once, padded on the right, up to `loops` loops; `dtype` is that of readouts."""
+    keeping = keeping_keys(model)
+    ids, initial = batch.input_ids, batch.initial_state
+    draw = getattr(model, "draw_initial_state", None)
+    if initial is None and draw is not None:
+        sources = list(batch.source_rows) if batch.source_rows is not None else [0] * ids.shape[0]
+        initial = draw(sources, batch.attention_mask.sum(1).tolist(), ids.shape[1])
+    cache = LoopCache(ids.shape[1])
+    cache.used = ids.shape[1]
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    context = keeping.embed_cached(dataclasses.replace(batch, position_ids=positions, initial_state=initial), cache)
+    # The whole sequence is here, so the ordinary readout serves: it needs no cache of its own.
+    return Acted(model, context, policy, loops, cache, lambda state, where: read(model, state, where, dtype, context))
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions(Positions):
+    """The reference positions of encoded questions, in the order of a trace of them."""
+
+    examples: tuple[Example, ...]
+
+    @classmethod
+    def of(cls, examples: Sequence[Example]) -> Questions:
+        """Those of examples of one task."""
+        sequences = [(number, sequence) for number, one in enumerate(examples) for sequence in one.sequences]
+        lengths = [len(sequence.positions) for _, sequence in sequences]
+        question_S = np.array([number for number, _ in sequences], dtype=np.int64)
+        right = [
+            one.answer in (None, option) for one in examples for option in range(len(one.sequences))
+        ]  # of solutions every sequence
+        return cls(
+            question_R=np.repeat(question_S, lengths),
+            sequence_R=np.repeat(np.arange(len(sequences)), lengths),
+            target_R=np.concatenate([np.asarray(sequence.targets, dtype=np.int64) for _, sequence in sequences]),
+            question_S=question_S,
+            right_S=np.array(right),
+            ids=tuple(one.id for one in examples),
+            is_options=examples[0].answer is not None,
+            examples=tuple(examples),
+        )
+
+    def batches(self, device: torch.device) -> Iterator[tuple[Batch, Tensor, Any]]:
+        """Sequences of about one length, where in them references are predicted, [N, 2], and which positions, [N]."""
+        sequences = [(one.source_row, sequence) for one in self.examples for sequence in one.sequences]
+        starts = np.cumsum([0, *(len(sequence.positions) for _, sequence in sequences)])
+        order = np.argsort([len(sequence.token_ids) for _, sequence in sequences], kind="stable")
+        for first in range(0, len(order), BATCH):
+            chosen = order[first : first + BATCH].tolist()
+            batch = Batch.from_rows(
+                [list(sequences[i][1].token_ids) for i in chosen], source_rows=[sequences[i][0] for i in chosen]
+            )
+            rows = np.repeat(np.arange(len(chosen)), [len(sequences[i][1].positions) for i in chosen])
+            places = np.concatenate([sequences[i][1].positions for i in chosen])
+            where_N2 = torch.from_numpy(np.stack([rows, places], axis=1).astype(np.int64)).to(device)
+            yield batch.to(device), where_N2, np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
+
+
+def readout_dtype(model: LoopedModel) -> torch.dtype | None:
+    """At least float32, as in a measurement."""
+    return torch.float32 if model.dtype.itemsize < 4 else None
+
+
+@torch.no_grad()
+def act(model: LoopedModel, questions: Questions, policy: Policy, loops: int) -> Exits:
+    """What a policy does with the references of a task, up to `loops` loops."""
+    columns = {name: np.zeros(len(questions)) for name in ("depth", "checks", "log_prob", "correct", "omega")}
+    for batch, where_N2, at_N in questions.batches(model.device):
+        acted = act_on(model, batch, policy, loops, readout_dtype(model))
+        targets_N = torch.from_numpy(questions.target_R[at_N]).to(model.device)
+        for part in range(0, len(at_N), CHUNK):
+            here, target_N = where_N2[part : part + CHUNK], targets_N[part : part + CHUNK]
+            z_NV = acted.logits(here).double()
+            found = {
+                "log_prob": z_NV.log_softmax(-1).gather(1, target_N[:, None])[:, 0],
+                "correct": z_NV.argmax(-1) == target_N,
+                "depth": acted.loops_BS[*here.T],
+                "checks": acted.checks_BS[*here.T],
+                "omega": acted.omega_BS[*here.T],
+            }
+            for name, values in found.items():
+                columns[name][at_N[part : part + CHUNK]] = values.cpu().numpy()
+    depth_R, checks_R = (columns[name].astype(np.int64) for name in ("depth", "checks"))
+    ones_R = np.ones(len(questions))
+    return Exits(depth_R, checks_R, columns["log_prob"], columns["correct"], ones_R, columns["omega"])
+
+
+@torch.no_grad()
+def measure_lines(
+    model: LoopedModel, questions: Questions, pairs: Sequence[tuple[int, int]], omega_J: Sequence[float]
+) -> dict[Line, LineValues]:
+    """The log probabilities of references along scaled readouts k > R and their controls, for every pair (k, R)."""
+    lines = [Line(direction, k, depth) for k, depth in pairs for direction in ("chord", "orthogonal")]
+    lines += [Line("temperature", None, depth) for depth in sorted({depth for _, depth in pairs})]
+    found = {line: np.zeros((len(questions), len(omega_J))) for line in lines}
+    deepest = max(depth for _, depth in pairs)
+    for batch, where_N2, at_N in questions.batches(model.device):
+        walk, logits = Walk.of(model, batch), {}
+        for depth in range(deepest + 1):
+            if depth in {end for pair in pairs for end in pair}:
+                logits[depth] = walk.to(depth).read(where_N2, readout_dtype(model))
+        target_N1 = torch.from_numpy(questions.target_R[at_N]).to(model.device)[:, None]
+        for line in lines:
+            reference_NV = None if line.reference is None else logits[line.reference]
+            for place, omega in enumerate(omega_J):
+                omega_N = torch.full((len(at_N),), float(omega), device=model.device, dtype=logits[line.depth].dtype)
+                z_NV = beyond(logits[line.depth], reference_NV, omega_N, line.direction).double()
+                found[line][at_N, place] = z_NV.log_softmax(-1).gather(1, target_N1)[:, 0].cpu().numpy()
+    return {line: LineValues(np.asarray(omega_J, dtype=np.float64), values) for line, values in found.items()}
+
+
+@torch.no_grad()
+def costs_of(model: LoopedModel) -> Costs:
+    """Counted over one token, in multiplications: what `embed` and `readout` take, over what `step` takes."""
+    batch = Batch.from_rows([[0]]).to(model.device)
+    embedded, walk = _counted(lambda: Walk.of(model, batch))
+    stepped, _ = _counted(walk.advance)
+    position = torch.zeros((1, 2), dtype=torch.int64, device=model.device)
+    read_out, _ = _counted(lambda: walk.read(position))
+    return Costs((embedded + read_out) / stepped, read_out / stepped) if stepped else Costs()
+
+
+def _counted(call: Callable[[], Any]) -> tuple[int, Any]:
+    with FlopCounterMode(display=False) as counter:
+        made = call()
+    return counter.get_total_flops(), made

@@ -1,9 +1,9 @@
-"""The comparison at equal cost: thresholds from the train questions, frozen, tested on the others.
+"""The comparison at equal cost: fitted on the train questions, frozen, tested on the others.
 
 For each model and task: every fixed depth; the best one, chosen on the train questions; every exit rule, fitted to the
-cost of that depth (the operating point) or to a target; beside each what exits at the same depths dealt out at random
-get; a fixed scale of one update, chosen on the train questions; and the ceilings with their nulls. Differences are
-paired by question.
+cost of that depth (the operating point) or to a target; next to each the random permutation of its exits, and the line
+between fixed depths at its cost; a fixed scale of one update; scaled readouts with their controls, where the logits
+beyond loops are known; and the ceilings with their nulls. Differences are paired by question.
 
 Ceilings are what whoever knows the reference could choose, and how much of that is the luck of choosing a maximum.
 
@@ -13,26 +13,28 @@ Ceilings are what whoever knows the reference could choose, and how much of that
     quadratic       α̂ = clip(−A/2Q) of it
 
 Each chooses for a token alone or once for a question. The best of several noisy numbers is above the best mean even if
-nothing about a token could ever be foreseen. So every ceiling stands beside its null: with u_ij the utility of row i
-under choice j, the residuals u_ij − ū_i − ū_j + ū (times √(J/(J−1)), the size they had before rows were centred) are
-shuffled among the rows for every j by itself, and the same oracle chooses again. What a ceiling has above its null is
-structure; a ceiling below its null shows none.
+nothing about a token can be predicted. So every ceiling has a null: with u_ij the utility of row i under choice j, the
+residuals u_ij − ū_i − ū_j + ū (times √(J/(J−1)), the size they had before rows were centred) are shuffled among the
+rows for every j by itself, and the same oracle chooses again. What a ceiling has above its null is structure; a ceiling
+below its null shows none.
 
 Shapes: R reference positions, Q questions, N rows of either kind, J choices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
-from loopscope.control.offline import Costs, Result, fit, follow, same_histogram, score
+from loopscope.control.offline import FREE, Costs, Result, fit, follow, random_permutation, score
 from loopscope.control.policy import Policy
-from loopscope.control.rules import RULES, ThresholdRule, fixed_depth, fixed_scale
-from loopscope.control.trace import SCALES, Floats, Ints, Trace, interpolation_weights
+from loopscope.control.rules import RULES, ThresholdRule
+from loopscope.control.scales import FixedDepth, FixedScale, MarginScaled, ScaledReadout
+from loopscope.control.trace import SCALES, Floats, Ints, Line, LineValues, Trace, interpolation_weights
+from loopscope.errors import LoopscopeError, setting
 from loopscope.path import predicted_scale
 
 Per = Literal["token", "question"]
@@ -145,10 +147,11 @@ class Tested:
     """One policy, frozen, on the test questions.
 
     Attributes:
-        policy: as it was tested.
-        kind: "depth" (a fixed one), "rule", "scale" or "ceiling".
+        policy: as it was tested; None for an oracle.
+        kind: "depth" (a fixed one), "rule", "scale", "readout" or "ceiling".
         result: its worth.
-        random: what the same histogram of exits gets at random; None for fixed depths and ceilings.
+        others: utilities that it is compared with, by question: "random", the permutation of its exits; "line", fixed
+            depths at its cost; "trace", its own over the trace, where it acts on the model.
         ceiling: what an oracle found.
     """
 
@@ -156,7 +159,7 @@ class Tested:
     kind: str
     policy: Policy | None
     result: Result
-    random: Result | None = None
+    others: dict[str, Floats] = field(default_factory=dict)
     ceiling: Ceiling | None = None
 
 
@@ -165,16 +168,18 @@ class Comparison:
     """All policies on one model and task.
 
     Attributes:
-        tested: fixed depths, rules, scales, ceilings.
+        tested: fixed depths, rules, scales, readouts, ceilings.
         best: the best fixed depth of the train questions.
         target: the cost to which rules were fitted.
-        costs: what loops and checks were counted as.
+        costs: of loops and checks.
+        line: the utility of fixed depths at the cost of a result, by question.
     """
 
     tested: tuple[Tested, ...]
     best: Tested
     target: float
     costs: Costs
+    line: Callable[[Result], Floats]
 
 
 def compare(
@@ -182,7 +187,7 @@ def compare(
     test: Trace,
     policies: Sequence[Policy] | None = None,
     *,
-    costs: Costs = Costs(),  # noqa: B008
+    costs: Costs = FREE,
     target: float | None = None,
     floor: int = 1,
     update: int | None = None,
@@ -191,27 +196,33 @@ def compare(
     """Every policy, fitted on one trace and tested on another.
 
     Args:
-        train: the questions that thresholds, the best depth and the best scale are chosen on.
+        train: the questions that thresholds, the best depth and scales are chosen on.
         test: the questions that everything is tested on.
         policies: exit rules and scales; those with a threshold are fitted. Every published rule by default.
-        costs: what loops and checks cost.
+        costs: of loops and checks.
         target: the cost to which rules are fitted; that of the best fixed depth by default.
         floor: no rule stops before this loop.
         update: the loop whose step the scales are about, where both traces have gains inside it (`update_of`).
         gate_budget: the loop at which an exit gate stops whatever is left.
     """
     last = min(train.loops, test.loops)
-    fixed = [fixed_depth(depth) for depth in range(1, last + 1)]
+    if floor > last:
+        raise LoopscopeError(f"{setting('floor', floor)} is beyond loop {last}, the last of the trace")
+    fixed = [FixedDepth(depth) for depth in range(1, last + 1)]
     depths = [Tested(each.name, "depth", each, score(follow(each, test), test, costs)) for each in fixed]
     on_train = [score(follow(each, train), train, costs) for each in fixed]
     best = int(np.argmax([result.utility_Q.mean() for result in on_train]))
     aim = float(on_train[best].cost_Q.mean()) if target is None else target
+    line = fixed_line(on_train, [entry.result for entry in depths], costs)
     tested = [*depths]
 
     def test_on(policy: Policy, kind: str, *limits: int) -> None:
         exits = follow(policy, test, *limits)
-        chance = same_histogram(exits, test, costs)
-        tested.append(Tested(policy.name, kind, policy, score(exits, test, costs), chance))
+        result = score(exits, test, costs)
+        others = {"line": line(result)}
+        if kind != "readout":
+            others["random"] = random_permutation(exits, test, costs).utility_Q
+        tested.append(Tested(policy.name, kind, policy, result, others))
 
     for rule in published(train, gate_budget) if policies is None else policies:
         fitted = fit(rule, train, aim, costs, floor, last) if isinstance(rule, ThresholdRule) else rule
@@ -220,13 +231,53 @@ def compare(
     step = update_of(train, test, update)
     if step is not None:
         worth = [train.utility(column).mean() for column in train.scaled(step).T]
-        test_on(fixed_scale(SCALES[int(np.argmax(worth))], step, stop=True), "scale")
+        test_on(FixedScale(SCALES[int(np.argmax(worth))], step, stop=True), "scale")
         ceilings += step_ceilings(test, step)
+    for readout in fitted_readouts(train):
+        test_on(readout, "readout")
     nothing = np.full(test.questions, np.nan)
     for found in ceilings:
         result = Result(found.utility_Q, nothing, found.loops_Q, costs(found.loops_Q))
         tested.append(Tested(f"oracle: {found.name} by {found.per}", "ceiling", None, result, ceiling=found))
-    return Comparison(tuple(tested), depths[best], aim, costs)
+    return Comparison(tuple(tested), depths[best], aim, costs, line)
+
+
+def fixed_line(train: Sequence[Result], test: Sequence[Result], costs: Costs) -> Callable[[Result], Floats]:
+    """The utility of mixing fixed depths at the cost of a result, by question.
+
+    Tokens take one of two neighbouring depths at random; beyond the best depth of the train questions, that one.
+    """
+    means = [result.utility_Q.mean() for result in train]
+    best_T = [int(np.argmax(means[: depth + 1])) for depth in range(len(means))]
+
+    def at(result: Result) -> Floats:
+        place = float(np.clip(result.cost_Q.mean() - costs.outside - 1, 0, len(test) - 1))
+        low, high = best_T[int(place)], best_T[min(int(place) + 1, len(test) - 1)]
+        share = place - int(place)
+        return (1 - share) * test[low].utility_Q + share * test[high].utility_Q
+
+    return at
+
+
+def fitted_readouts(train: Trace) -> Iterator[ScaledReadout]:
+    """At every depth with known lines the scaled readouts of the best utility on the train questions, and controls."""
+    by_kind: dict[tuple[int, str], dict[Line, LineValues]] = {}
+    for line, values in train.lines.items():
+        by_kind.setdefault((line.depth, line.direction), {})[line] = values
+    for (depth, direction), lines in sorted(by_kind.items()):
+        yield _best_readout(train, ScaledReadout(depth, direction=next(iter(lines)).direction), lines)
+        if direction == "chord":
+            yield _best_readout(train, MarginScaled(depth), lines)
+
+
+def _best_readout(train: Trace, kind: ScaledReadout, lines: Mapping[Line, LineValues]) -> ScaledReadout:
+    margin_R = train.signal("margin", kind.depth) if isinstance(kind, MarginScaled) else 0.0
+    found = []
+    for line, values in lines.items():
+        for omega in values.omega_J:
+            utility = train.utility(values.at(omega * (1 - margin_R))).mean()
+            found.append((utility, -abs(omega), replace(kind, reference=line.reference, omega=float(omega))))
+    return max(found, key=lambda entry: entry[:2])[2]
 
 
 def update_of(train: Trace, test: Trace, wanted: int | None) -> int | None:

@@ -8,12 +8,8 @@ A head is a network of one hidden layer for every loop that it decides at. It re
 standardised by the means and deviations of the train positions. Both kinds are policies. They compute their number from
 the states while a model runs; over a trace they read it from a column that `annotate` adds.
 
-`loopscope.control.train` has the labels and the training. Heads are kept as safetensors with a card in the metadata and
-beside the file.
-
-A stored trace has no states: D numbers for every position and loop are too many to keep beside a run. `gather` makes
-one pass of the model over the encoded examples of a trace, of one sequence each, and keeps the states in memory, in
-half precision: heads normalise them anyway.
+`loopscope.control.train` has the labels and the training. Heads are kept as safetensors with a card in the metadata. A
+stored trace has no states; `gather` makes one pass of the model over its examples and keeps them, in half precision.
 
 Shapes: R positions, T loops, D hidden width, F = 2D + 5 features.
 """
@@ -21,35 +17,30 @@ Shapes: R positions, T loops, D hidden width, F = 2D + 5 features.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from loopscope.control.policy import Array, Decision, Seen
+from loopscope.control.act import Questions
+from loopscope.control.policy import Array, Decision, Policy, Seen
 from loopscope.control.rules import ThresholdRule
 from loopscope.control.signals import of_states
 from loopscope.control.trace import Trace
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.rerun import Named, Sources
-from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
-from loopscope.store.run import StoredRun
-from loopscope.tasks.encoding import Example
+from loopscope.store.atomic import write_atomically
 
-FEATURES = "H_t and D_t over their RMS; log|H_t|, log|D_t|, cos(H_t, H_{t-1}), log|D_{t-1}|, cos(D_t, D_{t-1})"
 _TINY = 1e-12
-BATCH = 16
-"""Sequences of a batch of `gather`."""
 
 
 @dataclass(frozen=True)
@@ -70,41 +61,14 @@ class Gathered:
 
 
 @torch.no_grad()
-def gather(model: LoopedModel, examples: Sequence[Example], trace: Trace) -> Gathered:
-    """The states of a trace, whose questions the examples are, in its order."""
-    if not examples or any(example.answer is not None for example in examples):
-        raise LoopscopeError("heads learn from tasks with reference solutions: give examples of such a task")
-    sequences = [example.sequences[0] for example in examples]
-    order = np.argsort([len(sequence.token_ids) for sequence in sequences], kind="stable")
-    parts: list[NDArray[Any]] = [np.empty(0)] * len(sequences)
-    for start in range(0, len(order), BATCH):
-        chosen = order[start : start + BATCH].tolist()
-        batch = Batch.from_rows(
-            [list(sequences[i].token_ids) for i in chosen], source_rows=[examples[i].source_row for i in chosen]
-        )
-        counts = [len(sequences[i].positions) for i in chosen]
-        places = np.concatenate([sequences[i].positions for i in chosen])
-        at = torch.from_numpy(np.stack([np.repeat(np.arange(len(chosen)), counts), places])).to(model.device)
-        walk = Walk.of(model, batch.to(model.device))
-        states = [walk.state[*at].half(), *(walk.advance()[*at].half() for _ in range(trace.loops))]
-        split = np.split(torch.stack(states).cpu().numpy(), np.cumsum(counts)[:-1], axis=1)
-        for i, part in zip(chosen, split, strict=True):
-            parts[i] = part
-    return Gathered(trace, np.concatenate(parts, axis=1), model.name, model.boundary)
-
-
-def gathered_of(run: StoredRun, named: Named, task: str, split: str, trace: Trace) -> Gathered:
-    """The states of one task of a run, in the order of its trace.
-
-    Raises:
-        LoopscopeError: the model or the questions are not those of the run, or cannot be found.
-    """
-    sources = Sources.of(run, named)
-    sources.check()
-    planned = next(t for t in sources.prepared.tasks if (t.task.name, t.task.split) == (task, split))
-    encoder = sources.encoder(spans=False, share=False)
-    examples = [question.example for question in encoder.questions(planned.task, planned.rows, 0)]
-    return gather(sources.model, examples, trace)
+def gather(model: LoopedModel, questions: Questions, trace: Trace) -> Gathered:
+    """The states of a trace, whose questions these are, in its order."""
+    states = np.zeros((trace.loops + 1, len(questions), model.hidden_size), dtype=np.float16)
+    for batch, where_N2, at_N in questions.batches(model.device):
+        walk = Walk.of(model, batch)
+        for depth in range(trace.loops + 1):
+            states[depth, at_N] = walk.to(depth).state[*where_N2.T].half().cpu().numpy()
+    return Gathered(trace, states, model.name, model.boundary)
 
 
 def features(states: Sequence[Tensor]) -> Tensor:
@@ -140,13 +104,22 @@ class Network:
 
     def __call__(self, x_RF: Tensor) -> Tensor:
         """The output, [R]."""
-        hidden_RK = torch.nn.functional.linear((x_RF - self.mean_F) / self.deviation_F, self.weight_KF, self.bias_K)
-        found: Tensor = torch.nn.functional.gelu(hidden_RK) @ self.output_K + self.offset
+        if x_RF.shape[1] != len(self.mean_F):
+            raise LoopscopeError(f"this head reads {len(self.mean_F)} features, and the model has {x_RF.shape[1]}")
+        weights = {field.name: getattr(self, field.name).to(x_RF.device) for field in dataclasses.fields(self)}
+        x_RF = (x_RF - weights["mean_F"]) / weights["deviation_F"]
+        hidden_RK = torch.nn.functional.linear(x_RF, weights["weight_KF"], weights["bias_K"])
+        found: Tensor = torch.nn.functional.gelu(hidden_RK) @ weights["output_K"] + weights["offset"]
         return found
 
+    def fits(self) -> bool:
+        """Whether its shapes belong together."""
+        hidden, width = self.weight_KF.shape if self.weight_KF.dim() == 2 else (-1, -1)
+        vectors = ((self.mean_F, width), (self.deviation_F, width), (self.bias_K, hidden), (self.output_K, hidden))
+        return self.offset.shape == () and all(vector.shape == (size,) for vector, size in vectors)
 
-@dataclass(frozen=True)
-class Card:
+
+class Card(BaseModel):
     """Where a head comes from.
 
     Attributes:
@@ -157,20 +130,20 @@ class Card:
         questions: train questions.
         positions: their reference positions.
         notes: what training found.
+        threshold: of an exit head.
+        earliest: of an exit head.
     """
 
-    kind: str
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    kind: Literal["exit", "scale"]
     model: str
     boundary: str
     labels: str
     questions: int
     positions: int
     notes: str = ""
-
-    def text(self) -> str:
-        """A page that people read."""
-        rows = [f"- {name}: {value}" for name, value in dataclasses.asdict(self).items() if value != ""]
-        return "\n".join([f"# A learned {self.kind} head", "", *rows, f"- features: {FEATURES}", ""])
+    threshold: float = 0.0
+    earliest: int = 1
 
 
 @dataclass(frozen=True)
@@ -183,7 +156,6 @@ class ExitHead(ThresholdRule):
     """
 
     name: str = "exit head"
-    threshold: float = 0.0
     signals: tuple[str, ...] = ("exit_head",)
     earliest: int = 1
     networks: Mapping[int, Network] = dataclasses.field(default_factory=dict)
@@ -194,7 +166,7 @@ class ExitHead(ThresholdRule):
         if not seen.states:
             return seen.signal("exit_head")
         if seen.depth not in self.networks:
-            return torch.full((seen.states[0].shape[0],), torch.nan)
+            return torch.full((seen.states[0].shape[0],), torch.nan, device=seen.states[0].device)
         return self.output(seen.depth, seen.states)
 
     def output(self, depth: int, states: Sequence[Tensor]) -> Tensor:
@@ -203,7 +175,7 @@ class ExitHead(ThresholdRule):
 
 
 @dataclass(frozen=True)
-class ScaleHead:
+class ScaleHead(Policy):
     """Takes the step to one loop at a scale of its own for every position, and stops there.
 
     Attributes:
@@ -213,24 +185,21 @@ class ScaleHead:
 
     networks: Mapping[int, Network]
     card: Card | None = None
-    signals: ClassVar[tuple[str, ...]] = ("scale_head",)
+    signals: ClassVar[tuple[str, ...]] = ("scale_head",)  # type: ignore[misc]
 
     @property
-    def name(self) -> str:
-        """What tables call it."""
-        return f"scale head at {self.earliest - 1}→{self.earliest}"
-
-    @property
-    def earliest(self) -> int:
+    def depth(self) -> int:
         """The loop that it decides at."""
         return min(self.networks)
 
-    def start(self, rows: int) -> None:
-        """Nothing to remember."""
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The update that it scales."""
+        return f"scale head at {self.depth - 1}→{self.depth}"
 
-    def decide(self, seen: Seen, memory: None) -> Decision:
+    def decide(self, seen: Seen, memory: Any) -> Decision:
         """The scale, once the loop is reached."""
-        if seen.depth != self.earliest:
+        if seen.depth < self.depth:
             return Decision()
         return Decision(True, self.output(seen.depth, seen.states) if seen.states else seen.signal("scale_head"))
 
@@ -239,14 +208,18 @@ class ScaleHead:
         return self.networks[depth](features(states)).clamp(0, 1)
 
 
+Head = ExitHead | ScaleHead
+
+
 @torch.no_grad()
-def annotate(gathered: Gathered, *heads: ExitHead | ScaleHead) -> Trace:
+def annotate(gathered: Gathered, *heads: Head) -> Trace:
     """The trace with the numbers of heads as columns, so that they can be followed and fitted without a model."""
     columns = dict(gathered.trace.columns)
     for head in heads:
         column = np.full((len(gathered.trace), gathered.trace.loops), np.nan, dtype=np.float32)
         for depth in head.networks:
-            column[:, depth - 1] = head.output(depth, states_at(gathered, depth)).numpy()
+            if depth <= gathered.trace.loops:
+                column[:, depth - 1] = head.output(depth, states_at(gathered, depth)).numpy()
         columns[head.signals[0]] = column
     return dataclasses.replace(gathered.trace, columns=columns)
 
@@ -256,44 +229,41 @@ def states_at(gathered: Gathered, depth: int) -> list[Tensor]:
     return [torch.from_numpy(gathered.states[t]).float() for t in range(depth, max(depth - 3, -1), -1)]
 
 
-def save_head(head: ExitHead | ScaleHead, path: str | Path) -> Path:
-    """Write a head as safetensors, and its card as Markdown beside it."""
-    if head.card is None:
-        raise LoopscopeError("a head without a card is not kept: say where it comes from")
+def save_head(head: Head, path: Path) -> Path:
+    """Write a head as safetensors, whole or not at all."""
+    assert head.card is not None
     tensors = {
         f"loop{depth}.{field.name}": getattr(network, field.name).contiguous()
         for depth, network in head.networks.items()
         for field in dataclasses.fields(network)
     }
     settings = {"threshold": head.threshold, "earliest": head.earliest} if isinstance(head, ExitHead) else {}
-    written = Path(path).with_suffix(".safetensors")
-    written.parent.mkdir(parents=True, exist_ok=True)
-    about = {"card": dataclasses.asdict(head.card), "settings": settings, "features": FEATURES}
-    save_file(tensors, written, metadata={"loopscope_head": json.dumps(about)})
-    written.with_suffix(".md").write_text(head.card.text(), encoding="utf-8")
-    return written
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LoopscopeError(f"{path.parent} cannot hold heads: {error.strerror}; give a folder") from None
+    write_atomically(path, save(tensors, {"loopscope_head": head.card.model_copy(update=settings).model_dump_json()}))
+    return path
 
 
-def load_head(path: str | Path) -> ExitHead | ScaleHead:
+def load_head(path: str | Path) -> Head:
     """A head that `save_head` wrote.
 
     Raises:
         LoopscopeError: the file holds no head.
     """
+    networks: dict[int, Network] = {}
     try:
         with safe_open(path, framework="pt") as file:
-            described = (file.metadata() or {}).get("loopscope_head")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise LoopscopeError(f"{path} cannot be read as safetensors: {error}") from None
-    if described is None:
-        raise LoopscopeError(f"{path} holds no head of loopscope: give a file that save_head wrote")
-    about = json.loads(described)
-    card = Card(**about["card"])
-    networks = {
-        depth: Network(**{field.name: tensors[f"loop{depth}.{field.name}"] for field in dataclasses.fields(Network)})
-        for depth in sorted({int(name.partition(".")[0].removeprefix("loop")) for name in tensors})
-    }
-    if card.kind == "exit":
-        return ExitHead(networks=networks, card=card, **about["settings"])
-    return ScaleHead(networks, card)
+            card = Card.model_validate_json((file.metadata() or {}).get("loopscope_head", ""))
+            for loop in {name.partition(".")[0] for name in file.keys()}:  # noqa: SIM118
+                parts = (file.get_tensor(f"{loop}.{field.name}").float() for field in dataclasses.fields(Network))
+                networks[int(loop.removeprefix("loop"))] = Network(*parts)
+    except (OSError, SafetensorError, ValidationError, ValueError) as error:
+        raise LoopscopeError(f"{path} is not a head that loopscope wrote: {str(error).splitlines()[0]}") from None
+    if not networks or min(networks) < 1 or not all(network.fits() for network in networks.values()):
+        raise LoopscopeError(f"{path} is not a head that loopscope wrote: its tensors do not belong together")
+    networks = dict(sorted(networks.items()))
+    if card.kind == "scale":
+        return ScaleHead(networks, card)
+    return ExitHead(threshold=card.threshold, earliest=card.earliest, networks=networks, card=card)

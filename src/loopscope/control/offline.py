@@ -1,18 +1,17 @@
 """Policies over a recorded trace: where each position stops, and what that is worth; no model, NumPy alone.
 
 Nothing that a policy decides changes a recorded state: an exit selects the loop whose logits are read, a scale the
-point on the step to that loop. Rules whose effect lies in the states they leave behind need the model at hand.
+point on the step to that loop, an omega the point beyond it. Policies that move states need the model.
 
 A policy costs (F₀ + loops · F_r + checks · F_check) / F_r per token. F is the number of weights that one token passes
 through: F_r those of one loop, F_check those of a readout (what stands between the state and the logits), F₀ everything
-outside the loop, the readout of the answer included. A check is a readout of the logits that a policy asked for, at
-each depth once; those of the state that is read in the end are the answer's and no check. A scaled step has both its
-ends computed, so it costs its whole loop; a step that calls the block several times costs as many loops.
-`rerun.costs_of` counts a model at hand; those that the paper measures are known here.
+outside the loop, the readout of the answer included. A check is a readout of the logits that a policy read, at each
+depth once; those of the state that is read in the end are the answer's and no check; those of z_k under a scaled
+readout are one. A scaled step has both its ends computed, so it costs its whole loop.
 
-A threshold is fitted to a target cost on a train trace: the one that is taken is, of those that tell positions of that
-trace apart, the one whose mean cost is the nearest to the target from below; where even the cheapest is dearer, the
-cheapest. Costs are monotone in the threshold, so a bisection finds it. Test traces play no part.
+A threshold is fitted to a target cost on a train trace: of those that separate positions of that trace, the one whose
+mean cost is the nearest to the target from below; where even the cheapest is dearer, the cheapest. Costs are monotone
+in the threshold, so a bisection finds it. Test traces play no part.
 
 Shapes: R reference positions, Q questions.
 """
@@ -27,9 +26,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, Policy, Seen, Stepper
+from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, Policy, Seen, decision_of
 from loopscope.control.rules import ThresholdRule
-from loopscope.control.trace import Floats, Ints, Trace, interpolation_weights
+from loopscope.control.trace import Floats, Ints, Line, Positions, Trace, interpolation_weights
 from loopscope.errors import LoopscopeError
 
 
@@ -49,6 +48,7 @@ class Costs:
         return self.outside + loops + checks * self.check
 
 
+FREE = Costs()
 KNOWN = {
     "ouro-1.4b": Costs(0.082, 0.082),
     "ouro-2.6b": Costs(0.041, 0.041),
@@ -69,17 +69,23 @@ def known_costs(model: str) -> Costs | None:
 
 @dataclass(frozen=True)
 class Exits:
-    """What a policy did with every position of a trace.
+    """What a policy did with every position.
 
     Attributes:
         depth_R: the loop whose state is read, 1 … T.
-        scale_R: the scale of the step to it; 0 reads the loop before.
         checks_R: readouts that were made to decide.
+        log_prob_R: of the reference, as it was read.
+        correct_R: whether the likeliest token was the reference; NaN where a trace does not say.
+        scale_R: the scale of the step to the loop that is read; 0 reads the loop before.
+        omega_R: how far beyond it the logits are read.
     """
 
     depth_R: Ints
-    scale_R: Floats
     checks_R: Ints
+    log_prob_R: Floats
+    correct_R: Floats
+    scale_R: Floats
+    omega_R: Floats
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class Result:
 
 
 class Recorded:
-    """The signals of a trace after one loop; it counts which logits were asked for."""
+    """The signals of a trace after one loop; it counts which logits were read."""
 
     def __init__(self, trace: Trace, depth: int, read: set[int]) -> None:
         self._trace, self._depth, self._read = trace, depth, read
@@ -120,7 +126,7 @@ def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None
     """The exits of a policy.
 
     Args:
-        policy: it must read signals alone; one that reads states or takes its own steps needs the model.
+        policy: it must read signals alone and move no state.
         trace: what was recorded.
         floor: no policy stops before this loop.
         last: the loop at which everything stops; the last one recorded by default.
@@ -128,64 +134,64 @@ def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None
     Raises:
         LoopscopeError: the policy cannot be followed over a trace.
     """
-    if isinstance(policy, Stepper) or "states" in policy.signals:
-        raise LoopscopeError(f"{policy.name!r} acts on states, which a trace does not hold: run it with the model")
+    if "states" in policy.signals:
+        raise LoopscopeError(f"{policy.name!r} reads states, which a trace does not hold: run it with the model")
     rows, last = len(trace), trace.loops if last is None else min(last, trace.loops)
-    depth_R = np.full(rows, last, dtype=np.int64)
-    scale_R = np.ones(rows)
-    checks_R = np.zeros(rows, dtype=np.int64)
-    going_R = np.ones(rows, dtype=bool)
+    depth_R, checks_R = np.full(rows, last, dtype=np.int64), np.zeros(rows, dtype=np.int64)
+    scale_R, omega_R, going_R = np.ones(rows), np.zeros(rows), np.ones(rows, dtype=bool)
     memory, read = policy.start(rows), set[int]()
     for depth in range(1, last + 1):
         signal = Recorded(trace, depth, read)
-        decision = policy.decide(Seen(depth, (), signal), memory)
+        decision = decision_of(policy, Seen(depth, (), signal), memory)
         checks_R[going_R] += signal.new
         stop_R = going_R & np.asarray(decision.stop, dtype=bool) & (depth >= max(policy.earliest, floor))
         if depth == last:
             stop_R = going_R
-        if np.ndim(decision.scale) or decision.scale != 1.0:
-            scale_R = np.where(stop_R, np.asarray(decision.scale, dtype=np.float64), scale_R)
+        scale_R = np.where(stop_R, np.asarray(decision.scale, dtype=np.float64), scale_R)
+        omega_R = np.where(stop_R, np.asarray(decision.omega, dtype=np.float64), omega_R)
+        if not (stop_R | (np.asarray(decision.scale) == 1) | ~going_R).all():
+            raise LoopscopeError(f"{policy.name!r} moves states, which a trace does not follow: run it with the model")
         if depth in read:
             checks_R[stop_R & (scale_R == 1)] -= 1  # these logits are the answer's
+        if policy.reference is not None and policy.reference not in read:
+            checks_R[stop_R] += 1
         depth_R[stop_R] = depth
         going_R &= ~stop_R
         if not going_R.any():
             break
-    return Exits(depth_R, scale_R, checks_R)
+    correct_R = trace.correct[np.arange(rows), depth_R - (scale_R == 0) - 1].astype(np.float64)
+    correct_R[~np.isin(scale_R, (0.0, 1.0)) | (omega_R != 0)] = np.nan
+    return Exits(depth_R, checks_R, _log_prob(policy, trace, depth_R, scale_R, omega_R), correct_R, scale_R, omega_R)
 
 
-def score(exits: Exits, trace: Trace, costs: Costs = Costs()) -> Result:  # noqa: B008
-    """What exits are worth."""
-    log_prob_R = chosen_log_prob(exits, trace)
-    inside = ~np.isin(exits.scale_R, (0.0, 1.0))
-    read_R = exits.depth_R - (exits.scale_R == 0)
-    correct_R = trace.correct[np.arange(len(trace)), read_R - 1].astype(np.float64)
-    if not trace.is_options:
-        correct_R[inside] = np.nan
-    return Result(
-        trace.utility(log_prob_R),
-        trace.accuracy(log_prob_R, correct_R),
-        trace.mean(exits.depth_R),
-        trace.mean(costs(exits.depth_R, exits.checks_R)),
-    )
-
-
-def chosen_log_prob(exits: Exits, trace: Trace) -> Floats:
+def _log_prob(policy: Policy, trace: Trace, depth_R: Ints, scale_R: Floats, omega_R: Floats) -> Floats:
     """The log probability of the reference where every position stopped, [R]."""
-    rows = np.arange(len(trace))
-    found = trace.columns["log_prob"][rows, exits.depth_R - 1].astype(np.float64)
-    for depth in np.unique(exits.depth_R[exits.scale_R != 1.0]).tolist():
-        here = (exits.depth_R == depth) & (exits.scale_R != 1.0)
-        if (exits.scale_R[here] == 0).all() and depth > 1:
+    found = trace.columns["log_prob"][np.arange(len(trace)), depth_R - 1].astype(np.float64)
+    for depth in np.unique(depth_R[scale_R != 1.0]).tolist():
+        here = (depth_R == depth) & (scale_R != 1.0)
+        if (scale_R[here] == 0).all() and depth > 1:
             found[here] = trace.log_prob(depth - 1)[here]
         else:
-            weights_RJ = np.stack(interpolation_weights(exits.scale_R[here]), axis=1)
+            weights_RJ = np.stack(interpolation_weights(scale_R[here]), axis=1)
             found[here] = (weights_RJ * trace.scaled(depth)[here]).sum(axis=1)
+    for depth in np.unique(depth_R[omega_R != 0]).tolist():
+        values = trace.along(Line(policy.direction, policy.reference, depth))
+        found = np.where((depth_R == depth) & (omega_R != 0), values.at(omega_R), found)
     return found
 
 
-def same_histogram(exits: Exits, trace: Trace, costs: Costs = Costs()) -> Result:  # noqa: B008
-    """What is expected of exits at the same depths and scales, dealt to positions at random.
+def score(exits: Exits, positions: Positions, costs: Costs = FREE) -> Result:
+    """What exits are worth."""
+    return Result(
+        positions.utility(exits.log_prob_R),
+        positions.accuracy(exits.log_prob_R, exits.correct_R),
+        positions.mean(exits.depth_R),
+        positions.mean(costs(exits.depth_R, exits.checks_R)),
+    )
+
+
+def random_permutation(exits: Exits, trace: Trace, costs: Costs = FREE) -> Result:
+    """What is expected of exits at the same depths and scales, assigned to positions at random.
 
     The expectation is exact for solutions; with options it is that of the scores, which the utility is then taken of.
     """
@@ -204,13 +210,10 @@ def same_histogram(exits: Exits, trace: Trace, costs: Costs = Costs()) -> Result
         weights_J = np.stack(interpolation_weights(scales)).sum(axis=1) / len(trace)
         log_prob_R += trace.scaled(depth) @ weights_J
         correct_R += np.nan
-    ones = np.ones(trace.questions)
-    return Result(
-        trace.utility(log_prob_R),
-        trace.accuracy(log_prob_R, correct_R),
-        ones * exits.depth_R.mean(),
-        ones * costs(exits.depth_R, exits.checks_R).mean(),
-    )
+    mixed = dataclasses.replace(exits, log_prob_R=log_prob_R, correct_R=correct_R)
+    ones, found = np.ones(trace.questions), score(mixed, trace, costs)
+    mean_cost = costs(exits.depth_R, exits.checks_R).mean()
+    return dataclasses.replace(found, loops_Q=ones * exits.depth_R.mean(), cost_Q=ones * mean_cost)
 
 
 CANDIDATES = 1024
@@ -219,11 +222,11 @@ CANDIDATES = 1024
 R = TypeVar("R", bound=ThresholdRule)
 
 
-def fit(rule: R, trace: Trace, target: float, costs: Costs = Costs(), floor: int = 1, last: int | None = None) -> R:  # noqa: B008
+def fit(rule: R, trace: Trace, target: float, costs: Costs = FREE, floor: int = 1, last: int | None = None) -> R:
     """The rule with the threshold that meets a target cost on a trace.
 
     Args:
-        rule: its own threshold is not looked at.
+        rule: its own threshold is not used.
         trace: the train trace.
         target: mean cost, in loops.
         costs: what loops and checks cost.

@@ -1,16 +1,9 @@
-"""Exit rules that published code or formulas pin down, as one table, and steps of another length.
+"""Exit rules of published code, one small function each, in one table.
 
-A rule compares one number with its threshold at every loop and stops at the first loop where the comparison holds, else
-at the last one. Thresholds in the table are the published ones; they belong to the boundary at which the states were
-taken. Rules are per position: what published code averages over positions is one position in decoding.
-
-    fixed depth     stop at loop k
-    fixed scale     H ← H + α·(F(H) − H), at one update or at every update from some loop on
-    substeps        K times H ← H + (F(H) − H)/K
-    anchored        H ← β·F(H₀) + (1 − β)·(where K substeps from H₀ end)
-
-A fixed scale needs both ends of the update, so it costs the whole loop. Substeps and anchored steps call the block once
-for every substep, the anchored step shares its first call.
+A rule compares one number with its threshold at every loop and stops at the first loop where the comparison holds,
+otherwise at the last one. Thresholds in the table are the published ones; they belong to the boundary at which the
+states were taken. Rules are per position: where published code averages over positions, decoding has one position.
+Formulas are those of Ouro, Huginn, LoopUS and CALM (docs/control.md).
 """
 
 from __future__ import annotations
@@ -19,26 +12,23 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import ge, gt, lt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from loopscope.control.policy import Array, Decision, Seen
+from loopscope.control.policy import Array, Decision, Policy, Seen
 from loopscope.errors import LoopscopeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NAN, EVERY_LOOP = float("nan"), float("inf")
 
 
 @dataclass(frozen=True)
-class ThresholdRule:
-    """An exit rule that compares one number with a threshold, to which `offline.fit` finds the one of a target cost.
+class ThresholdRule(Policy):
+    """An exit rule that compares one number with a threshold; `offline.fit` finds the threshold of a target cost.
 
     Attributes:
         name: what tables call it.
         threshold: what the number is compared with.
         signals: what it reads.
-        number: the number, [R], from what is seen and a memory of its own; the first signal where left out.
+        number: the number, [R], from what is seen and a memory; the first signal where left out.
         earliest: no stop before this loop.
         test: the comparison: `operator.lt`, `gt` or `ge`.
         lookback: how many loops before the earliest one it must see, for what it remembers.
@@ -46,19 +36,15 @@ class ThresholdRule:
         budget: the loop at which everything stops; None for the last loop there is.
     """
 
-    name: str
-    threshold: float
-    signals: tuple[str, ...]
+    name: str = ""
+    threshold: float = 0.0
+    signals: tuple[str, ...] = ()
     number: Callable[[Seen, dict[str, Any]], Array] | None = None
     earliest: int = 2
     test: Callable[[Any, Any], Any] = lt
     lookback: float = 0
     late: bool = False
     budget: int | None = None
-
-    def start(self, rows: int) -> dict[str, Any]:
-        """An empty memory."""
-        return {}
 
     def value(self, seen: Seen, memory: dict[str, Any]) -> Array:
         """The number that is compared, [R]."""
@@ -83,7 +69,6 @@ def _gate_sum(seen: Seen, memory: dict[str, Any]) -> Array:
 
 
 def _entropy_change(seen: Seen, memory: dict[str, Any]) -> Array:
-    """The absolute difference; NaN after the first entropy."""
     before, memory["entropy"] = memory.get("entropy", NAN), seen.signal("entropy")
     return abs(memory["entropy"] - before)
 
@@ -97,7 +82,7 @@ def _unchanged(seen: Seen, memory: dict[str, Any]) -> Array:
 
 
 def _larger_acceleration(seen: Seen, memory: dict[str, Any]) -> Array:
-    """The larger of the last two, NaN where there are not two."""
+    """The larger of the last two; NaN where there are not two."""
     now = seen.signal("acceleration")
     before, memory["acceleration"] = memory.get("acceleration", NAN), now
     return now * (now >= before) + before * (now < before) + 0.0 * before
@@ -128,7 +113,7 @@ RULES = {
         ThresholdRule("entropy", 0.5, ("entropy",), earliest=1),
     )
 }
-"""Every exit rule by name; formulas are those of Ouro, Huginn, LoopUS and CALM (docs/control.md)."""
+"""Every exit rule by name."""
 
 
 def exit_rule(name: str, threshold: float | None = None, **changes: Any) -> ThresholdRule:
@@ -138,61 +123,3 @@ def exit_rule(name: str, threshold: float | None = None, **changes: Any) -> Thre
     if threshold is not None:
         changes["threshold"] = threshold
     return dataclasses.replace(RULES[name], **changes)
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A policy whose decision depends on nothing but the loop."""
-
-    name: str
-    earliest: int
-    decided: Callable[[int], Decision]
-    signals: tuple[str, ...] = ()
-
-    def start(self, rows: int) -> None:
-        """Nothing to remember."""
-
-    def decide(self, seen: Seen, memory: None) -> Decision:
-        """What was decided beforehand."""
-        return self.decided(seen.depth)
-
-
-def fixed_depth(depth: int) -> Plain:
-    """Stop at a loop."""
-    return Plain(f"fixed {depth}", depth, lambda t: Decision(t >= depth))
-
-
-def fixed_scale(scale: float, first: int = 1, *, only: bool = False, stop: bool = False) -> Plain:
-    """The step to loop `first`, and every later one unless `only`, is taken at scale α; `stop` reads there."""
-    where = "at" if only or stop else "from"
-    return Plain(
-        f"scale {scale:g} {where} {first - 1}→{first}",
-        first,
-        lambda t: Decision(stop and t >= first, scale if t == first or (t > first and not only) else 1.0),
-    )
-
-
-@dataclass(frozen=True)
-class Stepping(Plain):
-    """β·F(H₀) + (1 − β)·(where K substeps of size 1/K end) in every loop."""
-
-    count: int = 2
-    beta: float = 0.0
-
-    def step(self, block: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
-        """The anchor and the end of the substeps, mixed."""
-        anchor = block(state)
-        state = state + (anchor - state) / self.count
-        for _ in range(self.count - 1):
-            state = state + (block(state) - state) / self.count
-        return self.beta * anchor + (1 - self.beta) * state if self.beta else state
-
-
-def substeps(count: int = 2) -> Stepping:
-    """K substeps of size 1/K in every loop (damped Euler)."""
-    return Stepping(f"{count} substeps", 1, lambda t: Decision(), count=count)
-
-
-def anchored_steps(count: int = 2, beta: float = 0.5) -> Stepping:
-    """The same, mixed with the full step by β."""
-    return Stepping(f"{count} substeps, anchored {beta:g}", 1, lambda t: Decision(), count=count, beta=beta)

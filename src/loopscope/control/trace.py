@@ -1,23 +1,23 @@
-"""A recorded trace in memory: every column as an array of positions and loops, and what positions make of a question.
+"""What policies are compared on: the reference positions of a task, and a recorded trace of them.
 
-Positions of one task stand in the order of the table; loops are 1 … T. The utility of a question is the mean log
+Positions stand in the order of question, option and token; loops are 1 … T. The utility of a question is the mean log
 probability of its reference tokens; of a question with options, s_right − log Σ_k exp s_k of their mean scores s_k.
 
-Shapes: R reference positions, T loops, S sequences (options of all questions), Q questions.
+Shapes: R reference positions, T loops, S sequences (options of all questions), Q questions, J scales.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscope.control.policy import SIGNALS
+from loopscope.control.policy import SIGNALS, Direction
 from loopscope.errors import LoopscopeError, setting
 
 if TYPE_CHECKING:
@@ -31,23 +31,57 @@ SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _GAINS = ("gain_25", "gain_50", "gain_75")
 _MEASURED = ("log_prob", "v_reference", *_GAINS)
 _KEY = ("row", "option", "token")
+_NODES = 8
+"""Neighbouring points of a grid through which a polynomial is laid."""
 
 
-def interpolation_weights(scale: Any) -> list[Any]:
-    """The weights of the five recorded points for φ at any scale: the polynomial of degree four through them.
+def interpolation_weights(scale: Any, nodes: Sequence[float] = SCALES) -> list[Any]:
+    """The weights of the recorded points for φ at any scale: the polynomial through all of them.
 
     >>> interpolation_weights(0.25)
     [0.0, 1.0, 0.0, 0.0, 0.0]
     """
-    return [prod((scale - other) / (node - other) for other in SCALES if other != node) + 0.0 for node in SCALES]
+    return [prod((scale - other) / (node - other) for other in nodes if other != node) + 0.0 for node in nodes]
 
 
-@dataclass(frozen=True)
-class Trace:
-    """The trace of one task.
+class Line(NamedTuple):
+    """The straight line of logits z_t + omega · u that a scaled readout moves on; see `Policy.direction`."""
+
+    direction: Direction
+    reference: int | None
+    depth: int
+
+
+class LineValues(NamedTuple):
+    """The log probability of the reference along a line.
 
     Attributes:
-        columns: [R, T] each; NaN where there is nothing.
+        omega_J: an even grid.
+        log_prob_RJ: at each of them.
+    """
+
+    omega_J: Floats
+    log_prob_RJ: Floats
+
+    def at(self, omega: Any) -> Floats:
+        """At one omega for all or one for each position, by the polynomial through the eight nearest points."""
+        omega_R = np.broadcast_to(np.asarray(omega, dtype=np.float64), len(self.log_prob_RJ))
+        step, count = self.omega_J[1] - self.omega_J[0], min(_NODES, len(self.omega_J))
+        place_R = (omega_R - self.omega_J[0]) / step
+        if not ((place_R > -1e-6) & (place_R < len(self.omega_J) - 1 + 1e-6)).all():
+            raise LoopscopeError(f"omega must be from {self.omega_J[0]:g} to {self.omega_J[-1]:g}, as was measured")
+        first_R = (np.floor(place_R).astype(np.int64) - count // 2 + 1).clip(0, len(self.omega_J) - count)
+        weights_RN = np.stack(interpolation_weights(place_R - first_R, range(count)), axis=1)
+        near_RN = np.take_along_axis(self.log_prob_RJ, first_R[:, None] + np.arange(count), axis=1)
+        found: Floats = (weights_RN * near_RN).sum(axis=1)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions:
+    """The reference positions of a task's questions.
+
+    Attributes:
         question_R: which question each position belongs to, 0 … Q − 1.
         sequence_R: which sequence, 0 … S − 1.
         target_R: the reference tokens.
@@ -57,7 +91,6 @@ class Trace:
         is_options: whether questions have options.
     """
 
-    columns: Mapping[str, NDArray[Any]]
     question_R: Ints
     sequence_R: Ints
     target_R: Ints
@@ -65,6 +98,51 @@ class Trace:
     right_S: NDArray[np.bool_]
     ids: tuple[str, ...]
     is_options: bool = False
+
+    def __len__(self) -> int:
+        return len(self.question_R)
+
+    @property
+    def questions(self) -> int:
+        """Q."""
+        return len(self.ids)
+
+    def mean(self, values_R: NDArray[Any]) -> Floats:
+        """The mean over the tokens of every sequence, then over the sequences of every question, [Q]."""
+        return np.bincount(self.question_S, self._scores(values_R)) / np.bincount(self.question_S)
+
+    def utility(self, log_prob_R: Floats) -> Floats:
+        """The utility of every question, from the log probabilities of its tokens, [Q]."""
+        scores_S = self._scores(log_prob_R)
+        if not self.is_options:
+            return scores_S  # one sequence to a question, in order
+        total_Q = np.bincount(self.question_S, np.exp(scores_S))
+        return scores_S[self.right_S] - np.log(total_Q)
+
+    def accuracy(self, log_prob_R: Floats, correct_R: NDArray[Any]) -> Floats:
+        """Whether the right option has the best score, the first of equals; for solutions the share of right tokens."""
+        if not self.is_options:
+            return self.mean(correct_R)
+        scores_S = self._scores(log_prob_R)
+        order = np.lexsort((np.arange(len(scores_S)), -scores_S, self.question_S))
+        best = order[np.unique(self.question_S[order], return_index=True)[1]]
+        return self.right_S[best].astype(np.float64)
+
+    def _scores(self, values_R: NDArray[Any]) -> Floats:
+        return np.bincount(self.sequence_R, values_R) / np.bincount(self.sequence_R)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Positions):
+    """The trace of one task.
+
+    Attributes:
+        columns: [R, T] each; NaN where there is nothing.
+        lines: what is known beyond the loops' own logits.
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    lines: Mapping[Line, LineValues] = field(default_factory=dict)
 
     @classmethod
     def of(cls, frame: pl.DataFrame, right_option: Mapping[int, int] | None = None) -> Trace:
@@ -92,28 +170,20 @@ class Trace:
         }
         right = None if right_option is None else np.array([right_option[int(row)] for row in pairs[:, 0]])
         return cls(
-            columns,
-            question_R.astype(np.int64),
-            sequence_R.astype(np.int64).reshape(-1),
-            first["token_id"].to_numpy().astype(np.int64),
-            np.unique(pairs[:, 0], return_inverse=True)[1].astype(np.int64),
-            np.ones(len(pairs), dtype=bool) if right is None else pairs[:, 1] == right,
-            tuple(first["example_id"].gather(at.tolist()).to_list()),
-            right is not None,
+            columns=columns,
+            question_R=question_R.astype(np.int64),
+            sequence_R=sequence_R.astype(np.int64).reshape(-1),
+            target_R=first["token_id"].to_numpy().astype(np.int64),
+            question_S=np.unique(pairs[:, 0], return_inverse=True)[1].astype(np.int64),
+            right_S=np.ones(len(pairs), dtype=bool) if right is None else pairs[:, 1] == right,
+            ids=tuple(first["example_id"].gather(at.tolist()).to_list()),
+            is_options=right is not None,
         )
-
-    def __len__(self) -> int:
-        return len(self.question_R)
 
     @property
     def loops(self) -> int:
         """T."""
         return int(self.columns["log_prob"].shape[1])
-
-    @property
-    def questions(self) -> int:
-        """Q."""
-        return len(self.ids)
 
     def some(self, questions: Sequence[int]) -> Trace:
         """The trace of some of the questions, in rising order."""
@@ -124,6 +194,7 @@ class Trace:
         return replace(
             self,
             columns={name: column[rows] for name, column in self.columns.items()},
+            lines={line: LineValues(values.omega_J, values.log_prob_RJ[rows]) for line, values in self.lines.items()},
             question_R=number[self.question_R[rows]],
             sequence_R=(np.cumsum(sequences) - 1)[self.sequence_R[rows]],
             target_R=self.target_R[rows],
@@ -163,32 +234,21 @@ class Trace:
         inside = [start + self.columns[name][:, depth - 1] for name in _GAINS]
         return np.stack([start, *inside, self.log_prob(depth)], axis=1)
 
+    def along(self, line: Line) -> LineValues:
+        """What is known of a line of logits.
+
+        Raises:
+            LoopscopeError: it was not measured.
+        """
+        if line not in self.lines:
+            raise LoopscopeError(
+                f"this trace does not hold logits beyond loop {line.depth} ({line.direction} from {line.reference}): "
+                f"use {setting('tier', 'acting')}"
+            )
+        return self.lines[line]
+
     @cached_property
     def correct(self) -> NDArray[np.bool_]:
         """Whether the likeliest token is the reference, [R, T]."""
         found: NDArray[np.bool_] = self.columns["top_id"] == self.target_R[:, None]
         return found
-
-    def mean(self, values_R: NDArray[Any]) -> Floats:
-        """The mean over the tokens of every sequence, then over the sequences of every question, [Q]."""
-        return np.bincount(self.question_S, self._scores(values_R)) / np.bincount(self.question_S)
-
-    def utility(self, log_prob_R: Floats) -> Floats:
-        """The utility of every question, from the log probabilities of its tokens, [Q]."""
-        scores_S = self._scores(log_prob_R)
-        if not self.is_options:
-            return scores_S  # one sequence to a question, in order
-        total_Q = np.bincount(self.question_S, np.exp(scores_S))
-        return scores_S[self.right_S] - np.log(total_Q)
-
-    def accuracy(self, log_prob_R: Floats, correct_R: NDArray[Any]) -> Floats:
-        """Whether the right option has the best score, the first of equals; for solutions the share of right tokens."""
-        if not self.is_options:
-            return self.mean(correct_R)
-        scores_S = self._scores(log_prob_R)
-        order = np.lexsort((np.arange(len(scores_S)), -scores_S, self.question_S))
-        best = order[np.unique(self.question_S[order], return_index=True)[1]]
-        return self.right_S[best].astype(np.float64)
-
-    def _scores(self, values_R: NDArray[Any]) -> Floats:
-        return np.bincount(self.sequence_R, values_R) / np.bincount(self.sequence_R)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +62,8 @@ def train_scale_head(gathered: Gathered, depth: int, training: Training = Traini
 
     offset = float((A_R.mean() / (-2 * Q_R.mean())).clamp(0, 1))
     network, note = _train(gathered, depth, loss, offset, training)
-    card = _card(gathered, "scale", f"A and Q of the step {depth - 1}→{depth} of every token, from five scales", note)
+    labels = f"A and Q of the step {depth - 1}→{depth} of every token, from five scales"
+    card = _card(gathered, "scale", labels, note)
     return ScaleHead({depth: network}, card)
 
 
@@ -140,6 +142,9 @@ def _train(
     return Network(mean_F, deviation_F, *chosen), note
 
 
-def _card(gathered: Gathered, kind: str, labels: str, notes: str) -> Card:
+def _card(gathered: Gathered, kind: Literal["exit", "scale"], labels: str, notes: str) -> Card:
     trace = gathered.trace
-    return Card(kind, gathered.model, gathered.boundary, labels, trace.questions, len(trace), notes)
+    return Card(
+        kind=kind, model=gathered.model, boundary=gathered.boundary, labels=labels, questions=trace.questions,
+        positions=len(trace), notes=notes,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ The next token is the likeliest, or drawn with temperature, top-k and top-p. Eve
 it. Families that draw their initial state draw it for every position once, prompt and continuation alike, before the
 first token: a generated token gets the state that its position would have had in a prompt.
 
-Here every token takes the same number of loops; `loopscope.control.generating` lets a policy decide.
+Here every token takes the same number of loops; `loopscope.control.generate` lets a policy decide.
 
 Shapes: B rows, V vocabulary.
 """

@@ -22,16 +22,20 @@ class ControlRow(Row):
     """One policy on one model and task; the key is its name."""
 
     kind: str
-    """`depth`, `rule`, `scale` or `ceiling`."""
+    """`depth`, `rule`, `scale`, `readout` or `ceiling`."""
     utility: Estimate
     accuracy: Estimate
     loops: float
     cost: float
     threshold: float | None
     over_best: Estimate
-    """Utility minus that of the best fixed depth, which was chosen on the train questions."""
+    """Utility, of generated answers accuracy, minus that of the best fixed depth of the train questions."""
+    over_line: Estimate
+    """Utility minus that of the line between fixed depths at this cost."""
     over_random: Estimate
-    """Utility minus what exits at the same depths get at random."""
+    """Utility minus that of the random permutation of its exits."""
+    over_trace: Estimate
+    """Of a policy that acts on the model: utility minus what it is worth over the trace."""
     null: float | None
     """Of a ceiling: what the same oracle gains over the best single choice on shuffled residuals."""
     room: float | None
@@ -49,7 +53,9 @@ PANELS = (
             column("loops", "Loops", fixed(2)),
             column("cost", "Cost", fixed(2)),
             column("over_best", "Over best depth, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
+            column("over_line", "Over equal cost, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
             column("over_random", "Over random, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
+            column("over_trace", "Over trace, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
             column("room", "Room\n1e-3", fixed(1, 1e3)),
             column("null", "Null\n1e-3", fixed(1, 1e3)),
         )
@@ -73,6 +79,7 @@ class Given:
 
 
 Prepare = Callable[[TracePair], Given]
+Acting = Callable[[TracePair, Comparison], Comparison]
 
 
 def control(
@@ -82,6 +89,7 @@ def control(
     prepare: Prepare = Given,
     target: float | None = None,
     floor: int = 1,
+    acting: Acting | None = None,
 ) -> TableResult[ControlRow]:
     """Every policy on every model and task with a trace.
 
@@ -91,11 +99,12 @@ def control(
         prepare: what is added to the published rules on a model and task, and what its loops and checks cost.
         target: mean cost to which rules are fitted; that of the best fixed depth by default.
         floor: no rule stops before this loop.
+        acting: carries the policies of a comparison out on the model.
     """
     rows: list[ControlRow] = []
     notes: list[str] = []
     for pair, found, note in compared(records, prepare, target, floor):
-        rows += _rows(pair, found, bootstrap or Bootstrap())
+        rows += _rows(pair, found if acting is None else acting(pair, found), bootstrap or Bootstrap())
         notes += note
     if not rows:
         notes.append(records.nothing(f"no run holds a trace of two questions: measure with {setting('trace', True)}"))
@@ -105,8 +114,9 @@ def control(
         title="Exit rules, scales and ceilings at equal cost",
         caption=(
             "Thresholds, the best depth and the best scale are chosen on train questions and tested on others. Rules "
-            "are fitted to the cost of the best fixed depth. Differences are paired by question, in 0.001 nats. "
-            "Random: exits at the same depths, dealt out at random. Oracles know the reference; Room is what one gains "
+            "are fitted to the cost of the best fixed depth. Differences are paired by question, in 0.001 nats "
+            "(of generated answers in 0.001 of the accuracy). Equal cost: the line between fixed depths. "
+            "Random: exits at the same depths, assigned at random. Oracles know the reference; Room is what one gains "
             "over the best single choice, Null the same with residuals shuffled among questions or tokens."
         ),
         rows=tuple(rows),
@@ -146,13 +156,16 @@ def compared(
 def _rows(pair: TracePair, found: Comparison, bootstrap: Bootstrap) -> Iterator[ControlRow]:
     statistics: dict[tuple[str, str], Mean] = {}
     for entry in found.tested:
-        result, chance = entry.result, entry.random
-        statistics[entry.name, "utility"] = Mean(result.utility_Q)
-        statistics[entry.name, "best"] = Mean(result.utility_Q - found.best.result.utility_Q)
+        result, best = entry.result, found.best.result
+        generated = np.isnan(result.utility_Q).any()
+        over = result.accuracy_Q - best.accuracy_Q if generated else result.utility_Q - best.utility_Q
+        statistics[entry.name, "best"] = Mean(over)
+        if not generated:
+            statistics[entry.name, "utility"] = Mean(result.utility_Q)
+            for name, other_Q in entry.others.items():
+                statistics[entry.name, name] = Mean(result.utility_Q - other_Q)
         if not np.isnan(result.accuracy_Q).any():
             statistics[entry.name, "accuracy"] = Mean(result.accuracy_Q)
-        if chance is not None:
-            statistics[entry.name, "random"] = Mean(result.utility_Q - chance.utility_Q)
     estimates = bootstrap.estimate(statistics)
     nothing = Estimate(None, pair.test.questions)
     for entry in found.tested:
@@ -161,13 +174,15 @@ def _rows(pair: TracePair, found: Comparison, bootstrap: Bootstrap) -> Iterator[
             pair.condition,
             entry.name,
             kind=entry.kind,
-            utility=estimates[entry.name, "utility"],
+            utility=estimates.get((entry.name, "utility"), nothing),
             accuracy=estimates.get((entry.name, "accuracy"), nothing),
             loops=float(entry.result.loops_Q.mean()),
             cost=float(entry.result.cost_Q.mean()),
             threshold=getattr(entry.policy, "threshold", None),
             over_best=estimates[entry.name, "best"],
+            over_line=estimates.get((entry.name, "line"), nothing),
             over_random=estimates.get((entry.name, "random"), nothing),
+            over_trace=estimates.get((entry.name, "trace"), nothing),
             null=None if ceiling is None else ceiling.null,
             room=None if ceiling is None else float((ceiling.utility_Q - ceiling.base_Q).mean()),
         )

@@ -1,9 +1,8 @@
-"""Generation under a policy: every token takes the loops and the scales that the policy gives it.
+"""Generation under a policy: every token takes the loops, the scales and the readout that the policy gives it.
 
-A new token runs loop by loop, reads the keys and values that earlier tokens left (`act`), and stops where the policy
-says so. Rows of a batch do not touch each other: a row's entries beyond its own stop are its own, whatever the rows
-beside it do, so that a batch gives the tokens of its rows one at a time. What was saved is therefore counted, in loops,
-calls and checks, and not seen in the time that a batch takes.
+A new token runs loop by loop, reads the keys and values that earlier tokens left (the cache rule of `act`), and stops
+where the policy decides. Rows of a batch do not touch each other: a batch gives the tokens of its rows one at a time.
+What was saved is therefore counted, in loops and checks, and does not show in the time that a batch takes.
 
 `impl="reference"` keeps nothing and runs the policy on the whole text again for every token. Both choose the same
 tokens, except where a check reads logits through layers that attend (Huginn's coda): there a new token's check reads
@@ -18,10 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import polars as pl
 import torch
 from torch import Tensor
 
-from loopscope.control.act import Acted, LoopCache, act_on, keeping_keys
+from loopscope.control.act import BATCH, Acted, LoopCache, act_on, keeping_keys
+from loopscope.control.answers import STOPS, accuracy, scored
+from loopscope.control.offline import FREE, Costs
 from loopscope.control.policy import Policy
 from loopscope.errors import LoopscopeError
 from loopscope.models.generate import (
@@ -37,7 +39,7 @@ from loopscope.models.in_memory import ModelSpec
 from loopscope.models.load import ModelCard, load_model
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer
-from loopscope.models.walk import read
+from loopscope.tasks.encoding import LoadedTask
 
 _GREEDY = Sampler()
 Impl = Literal["auto", "cached", "reference"]
@@ -50,14 +52,12 @@ class Generated(Generation):
     Attributes:
         texts: the new tokens as text, up to the stop text; None where there is no tokenizer.
         loops: for every new token the loops of the position that it was read from.
-        calls: for every new token that position's calls of the looped block.
-        checks: and how often its logits were read to decide.
+        checks: and how often that position's logits were read to decide.
         prompt_loops: the mean loops of the prompt's positions.
     """
 
     texts: list[str] | None = None
     loops: list[list[int]] = field(default_factory=list)
-    calls: list[list[int]] = field(default_factory=list)
     checks: list[list[int]] = field(default_factory=list)
     prompt_loops: list[float] = field(default_factory=list)
 
@@ -77,14 +77,14 @@ def generate(
     source_rows: Sequence[int] | None = None,
     impl: Impl = "auto",
 ) -> Generated:
-    """Continue prompts at a depth of choice, or with a policy that decides for every token.
+    """Continue prompts at a chosen depth, or with a policy that decides for every token.
 
     Args:
         model: a specification, or a model.
         prompts: texts, or token ids, one list per row, of any lengths.
         max_new_tokens: the limit for every row.
         depth: loops per token, and the most that a policy may take; the trained depth when left out.
-        policy: when to stop and how far to step; left out, every token takes `depth` full steps.
+        policy: when to stop, how far to step, where to read; left out, every token takes `depth` full steps.
         stop: texts at which a row ends, such as the word that begins the next few-shot example.
         tokenizer: for texts; the model's own when left out.
         eos_ids: end-of-sequence ids; the configuration's when left out.
@@ -104,7 +104,7 @@ def generate(
     rows = [_ids(words, one) for one in given]
     ends = None if words is None or not stops else _ends(words, stops)
     plan = GenerationPlan.of(loaded, rows, max_new_tokens, depth, eos_ids, source_rows)
-    noted, before = [[[plan.depth, plan.depth, 0]] * len(rows)] * max_new_tokens, [float(plan.depth)] * len(rows)
+    noted, before = [[[plan.depth, 0]] * len(rows)] * max_new_tokens, [float(plan.depth)] * len(rows)
     if policy is None:
         next_logits = plain_logits(loaded, plan, impl)
     else:
@@ -112,30 +112,76 @@ def generate(
 
         def note(acted: Acted, last_B2: Tensor) -> None:
             row, place = last_B2.to(acted.loops_BS.device).unbind(1)
-            noted.append(torch.stack([acted.loops_BS, acted.calls_BS, acted.checks_BS], -1)[row, place].tolist())
+            noted.append(torch.stack([acted.loops_BS, acted.checks_BS], -1)[row, place].tolist())
             if len(noted) == 1:
                 both = zip(acted.loops_BS, rows, strict=True)
                 before.extend(float(loops[: len(ids)].double().mean()) for loops, ids in both)
 
         next_logits = _next_logits(loaded, plan, policy, impl, note)
     found = continue_rows(plan, next_logits, sampler, ends)
-    loops, calls, checks = (
+    loops, checks = (
         [[counts[row][kind] for counts in noted[: len(new)]] for row, new in enumerate(found.tokens)]
-        for kind in range(3)
+        for kind in range(2)
     )
     texts = None if words is None else [_until(words.decode(new), stops) for new in found.tokens]
-    return Generated(found.tokens, found.finished, texts, loops, calls, checks, before)
+    return Generated(found.tokens, found.finished, texts, loops, checks, before)
 
 
 def tokenizer_of(model: LoopedModel, given: Any = None) -> Tokenizer:
-    """The tokenizer that was given, by name or as an object, or the one of the model's checkpoint."""
+    """The tokenizer that was given, by name or as an object, the model's own, or the one of its checkpoint."""
+    given = getattr(model, "tokenizer", None) if given is None else given
     if given is not None:
-        return given if isinstance(given, Tokenizer) else load_tokenizer(given)
+        return load_tokenizer(given)
     card = getattr(model, "card", None)
     if not isinstance(card, ModelCard) or card.checkpoint is None:
         raise LoopscopeError(f"{model.name} comes without a tokenizer: give tokenizer=, or token ids")
     spec, revision = card.checkpoint
     return load_tokenizer(spec, revision=revision)
+
+
+def answer(
+    model: LoopedModel,
+    task: LoadedTask,
+    policies: Sequence[Policy],
+    *,
+    loops: int,
+    max_new_tokens: int,
+    costs: Costs = FREE,
+    tokenizer: Any = None,
+    batch_size: int = BATCH,
+) -> pl.DataFrame:
+    """Every policy generates an answer to every question of a task, which is scored (`answers`).
+
+    Returns:
+        One row per policy and question: accuracy, mean loops, checks and cost of the new tokens, the prompt's mean
+        loops, the number of tokens, whether it finished, the raw text, each score.
+    """
+    if task.kind != "solution":
+        raise LoopscopeError(f"{task.name} asks to choose an option: there is no answer to generate")
+    scored(task.name, [], [])
+    words = tokenizer_of(model, tokenizer)
+    questions = list(zip(task.rows, task.encode(words), strict=True))
+    questions.sort(key=lambda pair: len(pair[1].sequences[0].token_ids))
+    found = []
+    for first in range(0, len(questions), batch_size):
+        rows, examples = zip(*questions[first : first + batch_size], strict=True)
+        sequences = [example.sequences[0] for example in examples]
+        for policy in policies:
+            made = generate(
+                model, [sequence.token_ids[: sequence.positions[0] + 1] for sequence in sequences],
+                max_new_tokens=max_new_tokens, depth=loops, policy=policy, stop=STOPS[task.name], tokenizer=words,
+                source_rows=[example.source_row for example in examples],
+            )  # fmt: skip
+            assert made.texts is not None
+            scores = scored(task.name, made.texts, [row.texts[0] for row in rows])
+            for place, (row, score) in enumerate(zip(rows, scores, strict=True)):
+                counts = {"loops": made.loops[place], "checks": made.checks[place]}
+                means = {name: sum(values) / max(len(values), 1) for name, values in counts.items()}
+                entry = {"policy": policy.name, "row": row.source_row, "example_id": row.id}
+                entry |= {"accuracy": float(accuracy(score)), **means, "cost": float(costs(*means.values()))}
+                entry |= {"prompt_loops": made.prompt_loops[place], "tokens": len(made.tokens[place])}
+                found.append(entry | {"finished": made.finished[place], "text": made.texts[place], **score})
+    return pl.DataFrame(found, infer_schema_length=None).sort("policy", "row", maintain_order=True)
 
 
 def _next_logits(
@@ -146,7 +192,7 @@ def _next_logits(
     def by_reference(rows: list[list[int]]) -> Tensor:
         acted, last = act_on(model, plan.whole(rows), policy, plan.depth), last_positions(rows)
         note(acted, last)
-        return read(model, acted.state_BSD, last, None, acted.context)
+        return acted.logits(last)
 
     def by_cache(rows: list[list[int]]) -> Tensor:
         batch, last = plan.new_positions(rows, cache)
@@ -157,7 +203,7 @@ def _next_logits(
 
         acted = Acted(model, context, policy, plan.depth, cache, logits)
         note(acted, last)
-        return keeping.readout_cached(acted.state_BSD, context, last)
+        return acted.logits(last)
 
     return by_reference if impl == "reference" else by_cache
 

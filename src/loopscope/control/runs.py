@@ -1,0 +1,285 @@
+"""`ls.control`: policies compared on runs, over their traces or acting on their model."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from loopscope.control.comparison import Comparison, Tested, update_of
+from loopscope.control.offline import Costs, Result, known_costs, score
+from loopscope.control.policy import Policy
+from loopscope.control.scales import FixedScale, Taps
+from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, whole
+from loopscope.measuring.given_values import task_list
+from loopscope.measuring.rerun import Named, Sources, request_of
+from loopscope.models.in_memory import borrowed
+from loopscope.models.user_models import load_code, names_code
+from loopscope.stats import Bootstrap
+from loopscope.studies.records import Records
+from loopscope.studies.registry import Source, open_records, studies_extra
+from loopscope.studies.result import TableResult
+from loopscope.studies.tables.control import ControlRow, Given
+from loopscope.studies.tables.control import control as control_table
+
+if TYPE_CHECKING:
+    from loopscope.control.act import Questions
+    from loopscope.measuring.measure_call import Tasks
+    from loopscope.models.in_memory import ModelSpec
+    from loopscope.store import StoredRun
+    from loopscope.studies.conditions import Condition
+    from loopscope.studies.figures.style import FigureResult
+    from loopscope.studies.traces import TracePair
+
+Tier = Literal["trace", "acting", "answers"]
+TIERS = ("trace", "acting", "answers")
+DEEPEST = 1_000_000
+"""The largest floor that may be given."""
+MORE_TOKENS = 32
+"""A generated answer may be this much longer than the longest reference."""
+OMEGAS = np.linspace(-1, 1, 41)
+"""Where lines of logits are measured."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """The comparison of policies on some runs: `print` shows the table."""
+
+    table: TableResult[ControlRow]
+    records: Records
+
+    def figure(self) -> FigureResult:
+        """Utility over cost, with the ceilings."""
+        with studies_extra():
+            from loopscope.studies.figures.control import draw
+        return draw(self.table, self.records)
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table.to_html()
+
+
+def control(
+    runs: Source | Sequence[Source],
+    *,
+    policies: Sequence[Policy | str | os.PathLike[str]] = (),
+    heads: str | os.PathLike[str] | None = None,
+    target_cost: float | None = None,
+    floor: int = 1,
+    check_cost: float | None = None,
+    outside_cost: float | None = None,
+    bootstrap: Bootstrap | None = None,
+    tier: Tier = "trace",
+    model: ModelSpec | None = None,
+    tasks: Tasks = (),
+    template: str | os.PathLike[str] | None = None,
+) -> Control:
+    """Compare exit rules, scales and scaled readouts at equal cost on runs that were measured with `trace=True`.
+
+    Thresholds, the best depth and scales are chosen on the questions of a train split and tested on those of the other
+    runs of the same model and task. Where there is one split alone, its questions are divided.
+
+    Args:
+        runs: run directories or opened runs: the train split's and others.
+        policies: besides the published rules: policies of your own, "mine.py:NAME", or files of heads.
+        heads: a folder of learned heads: those in it are used; an exit head or a scale head that is missing is trained
+            on the train split and kept there, which takes a pass of the model.
+        target_cost: mean cost in loops to which rules are fitted; that of the best fixed depth by default.
+        floor: no rule stops before this loop.
+        check_cost: weights of a readout over those of a loop; counted in the model by default.
+        outside_cost: weights outside the loop over those of a loop; likewise.
+        bootstrap: resamples, seed and level.
+        tier: "trace" follows policies over the trace, without the model; "acting" fits scaled readouts, too, and has
+            every policy act on the model, teacher-forced; "answers" has them write answers, which are scored.
+        model: the runs' model, where it is code, is in memory or has moved.
+        tasks: the runs' tasks in files, which are followed only where they are named.
+        template: the runs' template file, likewise.
+
+    Raises:
+        LoopscopeError: there is no trace, or a policy cannot be followed over one.
+    """
+    floor = whole("floor", floor, 1, DEEPEST)
+    choice("tier", tier, TIERS)
+    if tier != "trace" and floor > 1:
+        raise LoopscopeError(f"{setting('floor', floor)} is for {setting('tier', 'trace')}: leave one of them out")
+    for name, value in (("target_cost", target_cost), ("check_cost", check_cost), ("outside_cost", outside_cost)):
+        wrong = isinstance(value, bool) or not isinstance(value, int | float | None)
+        if wrong or not 0 <= (value or 0) < math.inf:
+            raise LoopscopeError(f"{setting(name, value)}: give a number of loops, 0 or more")
+    if isinstance(policies, str) or not isinstance(policies, Sequence):
+        raise LoopscopeError(f"{setting('policies', policies)}: give a list of policies")
+    own = tuple(_policy(given) for given in policies)
+    records = open_records(runs)
+    with_model = _WithModel(Named(model, task_list(tasks) if tasks else (), optional_text("template", template)))
+
+    def prepare(pair: TracePair) -> Given:
+        costs = with_model.costs(pair.sources[1][0], outside_cost, check_cost)
+        learned = [policy for policy in own if _is_head(policy)]
+        plain = tuple(policy for policy in own if not _is_head(policy))
+        if heads is not None or learned:
+            pair, learned = with_model.learned(pair, learned, heads)
+        if tier != "trace":
+            pair = with_model.lines(pair)
+        return Given(pair, costs, (*plain, *learned))
+
+    acting = None if tier == "trace" else partial(with_model.acted, tier=tier)
+    table = control_table(records, bootstrap, prepare=prepare, target=target_cost, floor=floor, acting=acting)
+    if not table.rows:
+        raise LoopscopeError(f"control: {table.notes[-1]}")
+    return Control(table, records)
+
+
+def _policy(given: Any) -> Policy:
+    if isinstance(given, str | os.PathLike):
+        spec = os.fspath(given)
+        if spec.endswith(".safetensors"):
+            from loopscope.control.heads import load_head
+
+            return load_head(spec)
+        if not names_code(spec):
+            raise LoopscopeError(f"there is no policy {spec!r}: give mine.py:NAME or a head's .safetensors")
+        given = load_code(spec)
+    if isinstance(given, type):
+        try:
+            given = given()
+        except TypeError as error:
+            raise LoopscopeError(f"the policy {given.__name__} is made without arguments: {error}") from None
+    if not isinstance(given, Policy):
+        raise LoopscopeError(f"{shown(given)} is not a policy: derive its class from loopscope.control.Policy")
+    return given
+
+
+def _is_head(policy: Policy) -> bool:
+    return bool({"exit_head", "scale_head"} & set(policy.signals))
+
+
+class _WithModel:
+    """What takes the model of a run and its questions, which are loaded when they are first needed."""
+
+    def __init__(self, named: Named) -> None:
+        self._named = named
+        self._sources: dict[Path, Sources] = {}
+
+    def costs(self, run: StoredRun, outside: float | None, check: float | None) -> Costs:
+        """The costs that the user gives; the others are known of published models, and counted in any other.
+
+        Raises:
+            LoopscopeError: they can be neither.
+        """
+        if outside is not None and check is not None:
+            return Costs(outside, check)
+        counted = known_costs(run.manifest.model.name)
+        if counted is None:
+            from loopscope.control.act import costs_of
+
+            try:
+                with borrowed(self._named.model):
+                    counted = costs_of(request_of(run, self._named).model.load())
+            except LoopscopeError as error:
+                given = f"{setting('outside_cost', 0.1)} and {setting('check_cost', 0.1)}"
+                raise LoopscopeError(f"the costs of {run.path} cannot be counted: {error}; or give {given}") from None
+        return Costs(counted.outside if outside is None else outside, counted.check if check is None else check)
+
+    def sources(self, run: StoredRun) -> Sources:
+        """The model and the questions of a run, which must be those that it recorded."""
+        if run.path not in self._sources:
+            self._sources[run.path] = Sources.of(run, self._named)
+            self._sources[run.path].check()
+        return self._sources[run.path]
+
+    def task(self, run: StoredRun, condition: Condition, ids: Sequence[str]) -> Any:
+        """The task of a condition, with the questions of these identifiers."""
+        tasks = self.sources(run).prepared.tasks
+        planned = next(t for t in tasks if (t.task.name, t.task.split) == (condition.task, condition.split))
+        rows = tuple(row for row in planned.rows if row.id in set(ids))
+        return dataclasses.replace(planned.task, rows=rows)
+
+    def questions(self, run: StoredRun, condition: Condition, ids: Sequence[str]) -> Questions:
+        """The same, encoded."""
+        from loopscope.control.act import Questions
+
+        return Questions.of(list(self.task(run, condition, ids).encode(self.sources(run).tokenizer)))
+
+    def both(self, pair: TracePair) -> Iterator[tuple[Any, Questions, Any]]:
+        """The model, the questions and the trace of the train and the test split."""
+        for (run, condition), trace in zip(pair.sources, (pair.train, pair.test), strict=True):
+            yield self.sources(run).model, self.questions(run, condition, trace.ids), trace
+
+    def lines(self, pair: TracePair) -> TracePair:
+        """The traces with the log probabilities along scaled readouts of every update."""
+        from loopscope.control.act import measure_lines
+
+        updates = [(depth - 1, depth) for depth in range(2, min(pair.train.loops, pair.test.loops) + 1)]
+        found = [
+            dataclasses.replace(trace, lines=measure_lines(model, questions, updates, OMEGAS.tolist()))
+            for model, questions, trace in self.both(pair)
+            if updates
+        ] or [pair.train, pair.test]
+        return dataclasses.replace(pair, train=found[0], test=found[1])
+
+    def learned(
+        self, pair: TracePair, given: list[Any], folder: str | os.PathLike[str] | None
+    ) -> tuple[TracePair, list[Any]]:
+        """The traces with the numbers of heads in columns, and the heads, trained where they are missing."""
+        from loopscope.control.heads import annotate, gather, load_head, save_head
+        from loopscope.control.train import train_exit_head, train_scale_head
+
+        if pair.note is not None:
+            raise LoopscopeError("heads are trained on a train split: measure one with trace=True and give both runs")
+        train, test = (gather(*parts) for parts in self.both(pair))
+        depth = update_of(pair.train, pair.test, (pair.trained_depth or 0) + 1)
+        for kind in () if folder is None else ("exit", "scale") if depth is not None else ("exit",):
+            stem = f"{pair.condition.model.rsplit('/', 1)[-1]}-{pair.condition.task}"
+            path = Path(folder or "") / f"{stem}-{kind}.safetensors"
+            if not path.exists():
+                save_head(train_exit_head(train) if kind == "exit" else train_scale_head(train, depth or 0), path)
+            given = [*given, load_head(path)]
+        return dataclasses.replace(pair, train=annotate(train, *given), test=annotate(test, *given)), given
+
+    def acted(self, pair: TracePair, found: Comparison, tier: Tier) -> Comparison:
+        """The policies of a comparison, and those that only a model can follow, carried out on the test questions."""
+        from loopscope.control.act import act
+        from loopscope.control.generate import answer
+
+        run, condition = pair.sources[1]
+        sources, loops = self.sources(run), min(pair.train.loops, pair.test.loops)
+        step = (pair.trained_depth or 1) + 1
+        more = [FixedScale(0.5, step), FixedScale(0.75, max(step - 1, 1)), Taps()]
+        entries = [(entry.policy, entry) for entry in found.tested if entry.policy is not None]
+        policies = [*(policy for policy, _ in entries), *more]
+        results = []
+        if tier == "acting":
+            questions = self.questions(run, condition, pair.test.ids)
+            results = [
+                score(act(sources.model, questions, policy, loops), questions, found.costs) for policy in policies
+            ]
+        else:
+            task = self.task(run, condition, pair.test.ids)
+            longest = max(len(example.sequences[0].positions) for example in task.encode(sources.tokenizer))
+            frame = answer(
+                sources.model, task, policies, loops=loops, max_new_tokens=longest + MORE_TOKENS, costs=found.costs,
+                tokenizer=sources.tokenizer,
+            )  # fmt: skip
+            for policy in policies:
+                rows = frame.filter(policy=policy.name).sort("row")
+                numbers = (rows[name].to_numpy() for name in ("accuracy", "loops", "cost"))
+                results.append(Result(np.full(len(rows), np.nan), *numbers))
+        tested = [
+            Tested(policy.name, "scale", policy, result) for policy, result in zip(policies, results, strict=True)
+        ]
+        for place, (_, entry) in enumerate(entries):
+            traced = {"trace": entry.result.utility_Q}
+            tested[place] = dataclasses.replace(tested[place], kind=entry.kind, others=traced)
+        for entry in tested if tier == "acting" else ():
+            entry.others["line"] = found.line(entry.result)
+        best = next(entry for entry in tested if entry.name == found.best.name)
+        return dataclasses.replace(found, tested=tuple(tested), best=best)
