@@ -6,7 +6,6 @@ computed from those by dense sampling and plain bisection, never with the code u
 
 import os
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import perm
@@ -14,8 +13,6 @@ from math import perm
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-
-from loopscope.errors import LoopscopeError
 
 # Mutation runs repeat these tests thousands of times: fewer, always the same examples.
 MUTATION_RUN = os.environ.get("LOOPSCOPE_TEST_PROFILE") == "mutation"
@@ -263,19 +260,6 @@ def concave_paths() -> PathFamily:
 def rounding() -> float:
     """What float64 evaluation of bounds and truths of size one may be off by."""
     return 1e-12
-
-
-@pytest.fixture
-def refuses():
-    """`with refuses(line):` holds a call to one LoopscopeError with exactly that line."""
-
-    @contextmanager
-    def check(line: str):
-        with pytest.raises(LoopscopeError) as caught:
-            yield
-        assert str(caught.value) == line
-
-    return check
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

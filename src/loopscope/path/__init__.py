@@ -9,6 +9,7 @@ sign (A > 0, Q < 0) that an update does not have, its result is NaN or the trivi
 arguments that no path can have raise `LoopscopeError`. Bounds hold in exact arithmetic, evaluated in float64.
 """
 
+from loopscope.path.arrays import Interval
 from loopscope.path.boundary import concave_boundary, root_sandwich, sampled_crossing
 from loopscope.path.bounds import (
     beneficial_lower_bound,
@@ -38,16 +39,20 @@ from loopscope.path.grids import (
     uniform_grid,
 )
 from loopscope.path.optimum import (
-    Interval,
     Location,
     concave_optimum,
     refine_bracket,
     scale_error_interval,
     search_optimum,
 )
-from loopscope.path.outcomes import CONTRACTION, EFFECT_MARGIN, Outcome, classify, exceeds_margin, oracles
-from loopscope.path.quadratic import (
+from loopscope.path.outcomes import (
+    CONTRACTION,
+    EFFECT_MARGIN,
+    Outcome,
+    classify,
     endpoint_prediction,
+    exceeds_margin,
+    oracles,
     predict,
     predicted_scale,
     quadratic_root,

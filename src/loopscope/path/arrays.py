@@ -1,11 +1,11 @@
-"""Arguments become float64 arrays here, or are refused in one line.
+"""Arguments as float64 arrays; unsuitable ones are refused in one line.
 
 Shapes used throughout `path`: the leading axes of an argument run over updates (none at all for a single
 update, whose results are then plain scalars); the last axis of a sampled argument runs over m nodes or
 grid points; cellwise constants have m - 1 entries on theirs.
 """
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,13 +21,21 @@ Floats: TypeAlias = Any
 Ints: TypeAlias = Any
 Bools: TypeAlias = Any
 
+
+class Interval(NamedTuple):
+    """lower ≤ quantity ≤ upper, per update."""
+
+    lower: Floats
+    upper: Floats
+
+
 # An argument of one of these names means the same in every function, and has the same range.
 SCALES = frozenset({"alpha", "predicted", "scale"})
 MAGNITUDES = frozenset({"L_D", "M", "curvature_bound", "deviation", "lipschitz"})
 
 
 def as_floats(name: str, value: ArrayLike) -> FloatArray:
-    """`value` as a float64 array of finite numbers."""
+    """`value` as a float64 array of finite numbers, in the range of arguments of that name."""
     try:
         raw = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -37,12 +45,6 @@ def as_floats(name: str, value: ArrayLike) -> FloatArray:
         raise LoopscopeError(f"{name} has dtype {raw.dtype}: give real numbers")
     array = raw.astype(np.float64, copy=False)
     require(np.isfinite(array), f"{name} is NaN or infinite", "leave such updates out")
-    return array
-
-
-def in_range(name: str, value: ArrayLike) -> FloatArray:
-    """`value` as a float64 array in the range of arguments of that name."""
-    array = as_floats(name, value)
     if name in SCALES:
         require((array >= 0) & (array <= 1), f"{name} lies outside [0, 1]", "scales are fractions of the update")
     if name in MAGNITUDES:
@@ -52,7 +54,7 @@ def in_range(name: str, value: ArrayLike) -> FloatArray:
 
 def per_update(**arguments: ArrayLike) -> tuple[FloatArray, ...]:
     """The arguments as float64 arrays with one entry per update; a scalar goes with every update."""
-    arrays = {name: in_range(name, value) for name, value in arguments.items()}
+    arrays = {name: as_floats(name, value) for name, value in arguments.items()}
     same_updates(**{name: array.shape for name, array in arrays.items()})
     return tuple(arrays.values())
 
@@ -98,7 +100,7 @@ def sampled(name: str, samples: ArrayLike, nodes: FloatArray) -> FloatArray:
 
 def cellwise(name: str, constants: ArrayLike, nodes: FloatArray) -> FloatArray:
     """Constants, one per cell on the last axis; a scalar serves every cell."""
-    array, cells = in_range(name, constants), nodes.size - 1
+    array, cells = as_floats(name, constants), nodes.size - 1
     if array.ndim and array.shape[-1] != cells:
         raise LoopscopeError(
             f"{name} has shape {array.shape} for {cells} cells: give one constant per cell on the last axis"

@@ -4,8 +4,6 @@ Eq. (progress-boundary), Corollary (Shape of a Finite-Step Failure), Appendix A 
 Proposition (Root Prediction under Two-Sided Curvature Bounds).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

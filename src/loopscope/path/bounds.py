@@ -11,8 +11,6 @@ Statements on partition cells suppose |φ''(u) - φ''(v)| ≤ L_ℓ |u - v| thro
 they can refute it, and a refuted constant gives no bound.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import NamedTuple
@@ -25,6 +23,7 @@ from loopscope.path.arrays import (
     Bools,
     FloatArray,
     Floats,
+    Interval,
     cellwise,
     finite,
     partition,
@@ -171,16 +170,10 @@ def _limit(slope: FloatArray, L_D: FloatArray) -> FloatArray:
     return np.where(slope > 0, limit, np.nan)
 
 
-class DeviationBounds(NamedTuple):
-    """lower ≤ C(1) ≤ upper for C(a) = ∫₀^a |φ''(s) - φ''(0)| ds."""
-
-    lower: Floats
-    upper: Floats
-
-
-def curvature_deviation(nodes: ArrayLike, curvature: ArrayLike, lipschitz: ArrayLike) -> DeviationBounds:
+def curvature_deviation(nodes: ArrayLike, curvature: ArrayLike, lipschitz: ArrayLike) -> Interval:
     """Lower and upper partition sums of C(1) (Eqs. curvature-cell-terms and curvature-enclosure).
 
+    C(1) is ∫₀¹ |φ''(s) - φ''(0)| ds.
     With g = φ'' - φ''(0), h_ℓ the width of cell ℓ, T_ℓ = (h_ℓ/2)(|g(t_ℓ)| + |g(t_{ℓ+1})|) and
     P_ℓ = L_ℓ h_ℓ²/4:  Σ max{0, T_ℓ - P_ℓ} ≤ C(1) ≤ Σ (T_ℓ + P_ℓ).
 
@@ -191,7 +184,7 @@ def curvature_deviation(nodes: ArrayLike, curvature: ArrayLike, lipschitz: Array
             shape (N,) or (..., N), or one number for all. Sampled maxima of |φ'''| are not such bounds.
 
     >>> curvature_deviation([0.0, 0.5, 1.0], [-1.0, -1.5, -2.0], lipschitz=1.0)
-    DeviationBounds(lower=0.375, upper=0.625)
+    Interval(lower=0.375, upper=0.625)
     """
     nodes = partition("nodes", nodes)
     curvature = sampled("curvature", curvature, nodes)
@@ -211,7 +204,7 @@ def curvature_deviation(nodes: ArrayLike, curvature: ArrayLike, lipschitz: Array
             "lipschitz is smaller than the sampled change of curvature on cell "
             f"{np.nonzero(contradicted)[-1][0]}: give constants valid on the whole cell"
         )
-    return DeviationBounds(plain(lower), plain(finite("the deviation", upper)))
+    return Interval(plain(lower), plain(finite("the deviation", upper)))
 
 
 def residual_envelope(

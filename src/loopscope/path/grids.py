@@ -15,7 +15,6 @@ from loopscope.path.arrays import (
     Ints,
     as_floats,
     finite,
-    in_range,
     partition,
     plain,
     quiet,
@@ -127,7 +126,7 @@ def nearest_action(grid: ArrayLike, scale: ArrayLike) -> GridAction:
     spacing = np.diff(grid)
     # A tolerance beyond the cell itself would skip points of an extremely fine grid.
     boundary = grid[:-1] + 0.5 * spacing + np.minimum(TIE_TOLERANCE, spacing / 8)
-    index = np.searchsorted(boundary, in_range("scale", scale), side="left")
+    index = np.searchsorted(boundary, as_floats("scale", scale), side="left")
     return GridAction(plain(grid[index]), plain(index))
 
 

@@ -10,8 +10,6 @@ concavity no finite search proves a maximum; `search_optimum` returns what it lo
 locations per update, m - 1 cells between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loopscope.errors import LoopscopeError
-from loopscope.path.arrays import FloatArray, Floats, IntArray, as_floats, in_range, per_update, plain, quiet, require
+from loopscope.path.arrays import FloatArray, IntArray, Interval, as_floats, per_update, plain, quiet, require
 
 # f(alpha_K, rows_K) -> values_K: the function of update rows[k] at the scale alpha[k], for every k.
 PathFunction: TypeAlias = Callable[[FloatArray, IntArray], ArrayLike]
@@ -194,13 +192,6 @@ def concave_optimum(
     found, spent = shrink("derivative", derivative, whole, tolerance, lambda slope: slope > 0, bisect=bisect)
     location = np.where(left, Location.LEFT_ENDPOINT, np.where(right, Location.RIGHT_ENDPOINT, Location.INTERIOR))
     return ConcaveOptimum(crossing_estimate(found), *found[1:], location.astype(np.int8), spent + 2)
-
-
-class Interval(NamedTuple):
-    """lower ≤ quantity ≤ upper, per update."""
-
-    lower: Floats
-    upper: Floats
 
 
 def refine_bracket(
@@ -380,7 +371,7 @@ def search_optimum(
     """
     if locations < 3:
         raise LoopscopeError(f"locations is {locations}: give at least 3")
-    scales, given = in_range("predicted", predicted), None
+    scales, given = as_floats("predicted", predicted), None
     if scales.ndim != 1:
         raise LoopscopeError(f"predicted has shape {scales.shape}: give one scale per update on one axis")
     if curvature_bound is not None:
