@@ -1,11 +1,12 @@
 """The rows of `trace` from one sequence after the other, unpadded, in float64: states, logits, formulas."""
 
+from math import nan
 from typing import Any
 
 import polars as pl
 import torch
 
-from loopscope.control import signals
+from loopscope.control.policy import SIGNALS
 from loopscope.models import Batch
 from loopscope.models.walk import Walk, read
 from loopscope.tasks.encoding import Example
@@ -37,12 +38,8 @@ def _sequence(
         states.append(walk.state[0, places])
         z = read(model, walk.state, None, torch.float64, walk.context)[0, places]
         logits.append(z)
-        told = signals.LiveSignals(
-            depth,
-            states[::-1][:3],
-            logits.__getitem__,
-            None if gate is None else torch.sigmoid(gate.logits(walk.state, torch.float64)[0, places]),
-        )
+        chance = None if gate is None else torch.sigmoid(gate.logits(walk.state, torch.float64)[0, places])
+        told = by_formula(states, logits, chance)
         log_p = z.log_softmax(1)
         own = log_p.gather(1, targets[:, None])[:, 0]
         order = z.argsort(dim=1, descending=True, stable=True)
@@ -55,7 +52,7 @@ def _sequence(
                 "token": token,
                 "position": int(places[token]),
                 "token_id": int(targets[token]),
-                **{name: float(told(name)[token]) for name in (*signals.SIGNALS, "gate")},
+                **{name: float(told[name][token]) if name in told else nan for name in (*SIGNALS, "gate")},
                 "log_prob": float(own[token]),
                 "v_reference": float(v_y[token]),
                 "lens_ids": order[token, :lens].tolist(),
@@ -64,4 +61,42 @@ def _sequence(
             }
             for token in range(len(places))
         ]
+    return found
+
+
+def by_formula(
+    states: list[torch.Tensor], logits: list[torch.Tensor | None], gate: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """The signals of the last state; what needs an earlier one than there is, is not among them."""
+    h, before = states[-1], states[-2]
+    z, z_before = logits[-1], logits[-2]
+    assert z is not None
+    p, ordered = z.softmax(1), z.softmax(1).sort(1, descending=True).values
+    found = {
+        "state_norm": torch.linalg.vector_norm(h, dim=1),
+        "step_norm": torch.linalg.vector_norm(h - before, dim=1),
+        "state_cosine": torch.cosine_similarity(h, before),
+        "top_id": z.argmax(1),
+        "top_prob": ordered[:, 0],
+        "margin": ordered[:, 0] - ordered[:, 1],
+        "entropy": torch.distributions.Categorical(logits=z).entropy(),
+    }
+    if len(states) > 2:
+        last = before - states[-3]
+        found["acceleration"] = torch.linalg.vector_norm(h - before - last, dim=1)
+        found["step_cosine"] = torch.cosine_similarity(h - before, last)
+    if gate is not None:
+        found["gate"] = gate
+    if z_before is not None:
+        now, old = (torch.distributions.Categorical(logits=one) for one in (z, z_before))
+        floored = [torch.where(x < 0.1 * x.amax(1, keepdim=True), 1 / x.shape[1], x) for x in (z_before.softmax(1), p)]
+        v, weights = z - z_before, z_before.softmax(1)
+        mean = (weights * v).sum(1)
+        found |= {
+            "kl_from_previous": torch.distributions.kl_divergence(old, now),
+            "kl_to_previous": torch.distributions.kl_divergence(now, old),
+            "kl_min_p": torch.distributions.kl_divergence(*(torch.distributions.Categorical(x) for x in floored)),
+            "mean_v": mean,
+            "var_v": (weights * (v - mean[:, None]) ** 2).sum(1),
+        }
     return found

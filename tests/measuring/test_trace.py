@@ -14,7 +14,6 @@ import torch
 from loopscope.api import measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import kept_states, trace
-from loopscope.measuring.predictions import Prediction, likeliest
 from loopscope.models import Batch, load_model, load_tokenizer
 from loopscope.readout import affine_path_from_states
 from loopscope.store import StoredRun, verify
@@ -96,40 +95,6 @@ def test_a_trace_changes_no_other_table(measured: Callable[..., StoredRun], cont
     joined = with_it.depths.join(mean, on=["row", "depth"])
     np.testing.assert_allclose(joined["log_prob"], joined["utility"], atol=1e-6)
     assert set(joined["depth"]) == {2, 3, 4}
-
-
-@pytest.mark.parametrize("vocabulary", [1, 2, 63, 64, 700, 4099])
-@pytest.mark.parametrize("count", [1, 2, 5, 9])
-def test_the_likeliest_are_those_of_topk(vocabulary: int, count: int) -> None:
-    count = min(count, vocabulary)
-    z = torch.randn(20, vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(vocabulary))
-    found, expected = likeliest(z, count), z.topk(count)
-    assert torch.equal(found.ids_nK, expected.indices)
-    assert torch.equal(found.logits_nK, expected.values)
-
-
-def test_of_equal_logits_the_lower_id_is_first() -> None:
-    z = torch.zeros(2, 1000)
-    z[:, [700, 3, 90]] = 5.0
-    z[1, 95] = 6.0
-    assert likeliest(z, 4).ids_nK[:, :3].tolist() == [[3, 90, 700], [95, 3, 90]]
-
-
-def changed(z0: torch.Tensor, z1: torch.Tensor, targets: torch.Tensor, lens: int) -> dict[str, torch.Tensor]:
-    before = Prediction(z0, targets, lens)
-    return Prediction(z1, targets, lens, before).said.columns(lens, before.said)
-
-
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 100.0])
-def test_float32_predictions_are_close_to_float64(scale: float) -> None:
-    """As on a GPU: entries in float32, sums in float64."""
-    generator = torch.Generator().manual_seed(1)
-    before = torch.randn(50, 3000, generator=generator) * 6
-    now = before + scale * torch.randn(50, 3000, generator=generator) / 20
-    targets = torch.randint(3000, (50,), generator=generator)
-    narrow, wide = (changed(z0, z1, targets, 4) for z0, z1 in ((before, now), (before.double(), now.double())))
-    for name, values in wide.items():
-        np.testing.assert_allclose(narrow[name].double(), values.double(), rtol=3e-6, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from loopscope.models.generate import CachedModel, can_cache
 from loopscope.models.layers.attention import KeysValues, KeyValueCache, Surroundings
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, read
+from loopscope.readout.softmax import log_probability
 from loopscope.tasks.encoding import Example
 
 ReadAt = Callable[[Tensor, Tensor], Tensor]
@@ -297,7 +298,7 @@ def act(model: LoopedModel, questions: Questions, policy: Policy, loops: int) ->
             here, target_N = where_N2[part : part + CHUNK], targets_N[part : part + CHUNK]
             z_NV = acted.logits(here).double()
             found = {
-                "log_prob": z_NV.log_softmax(-1).gather(1, target_N[:, None])[:, 0],
+                "log_prob": log_probability(z_NV, target_N),
                 "correct": z_NV.argmax(-1) == target_N,
                 "depth": acted.loops_BS[*here.T],
                 "checks": acted.checks_BS[*here.T],
@@ -324,13 +325,13 @@ def measure_lines(
         for depth in range(deepest + 1):
             if depth in {end for pair in pairs for end in pair}:
                 logits[depth] = walk.to(depth).read(where_N2, readout_dtype(model))
-        target_N1 = torch.from_numpy(questions.target_R[at_N]).to(model.device)[:, None]
+        target_N = torch.from_numpy(questions.target_R[at_N]).to(model.device)
         for line in lines:
             reference_NV = None if line.reference is None else logits[line.reference]
             for place, omega in enumerate(omega_J):
                 omega_N = torch.full((len(at_N),), float(omega), device=model.device, dtype=logits[line.depth].dtype)
                 z_NV = beyond(logits[line.depth], reference_NV, omega_N, line.direction).double()
-                found[line][at_N, place] = z_NV.log_softmax(-1).gather(1, target_N1)[:, 0].cpu().numpy()
+                found[line][at_N, place] = log_probability(z_NV, target_N).cpu().numpy()
     return {line: LineValues(np.asarray(omega_J, dtype=np.float64), values) for line, values in found.items()}
 
 

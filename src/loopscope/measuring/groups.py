@@ -15,12 +15,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.kernels.choice import takes_kernel
 from loopscope.measuring.layout import Layout, groups_within
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import halves, read, readout_asks_context
 from loopscope.readout.affine.sources import full_precision_products
-from loopscope.readout.general.token_derivatives import logit_chunks, token_derivatives
+from loopscope.readout.general.token_derivatives import logit_chunks
+from loopscope.readout.softmax import log_probability
 
 LOGITS = 1 << 25
 """Logits that exist at a time: a quarter of a gigabyte in float64."""
@@ -63,10 +63,7 @@ class Chunk(NamedTuple):
     def log_probabilities(self, state: int) -> Tensor:
         """Of the targets at one of the states, float64 [n]."""
         z_nV = self.logits[state]
-        if takes_kernel(z_nV, None, (torch.float32, torch.float64)):
-            return token_derivatives(z_nV.unsqueeze(0), self.targets_n)[0]
-        z_nV = z_nV.double()
-        return z_nV.gather(1, self.targets_n.unsqueeze(1))[:, 0] - torch.logsumexp(z_nV, dim=1)
+        return log_probability(z_nV if z_nV.is_cuda else z_nV.double(), self.targets_n)
 
 
 class GroupedReadout:

@@ -26,7 +26,6 @@ from loopscope.kernels.choice import takes_kernel
 from loopscope.measuring.groups import GroupedReadout
 from loopscope.measuring.interpolated_grid import interpolated_grid
 from loopscope.measuring.layout import Layout
-from loopscope.measuring.output_change import softmax_change
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import OutputChange, Scales, Update, UpdatePaths, interpolated, predicting
 from loopscope.models.protocol import AffineHead, LoopedModel
@@ -40,6 +39,7 @@ from loopscope.readout.general.nested import Derivation
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.readout.options import OptionPath
 from loopscope.readout.path import UtilityPath
+from loopscope.readout.softmax import Softmax, SoftmaxChange
 from loopscope.store.schema import Level
 
 _GPU_BLOCK = 1 << 24
@@ -211,14 +211,14 @@ class GeneralReadout(GroupedReadout):
             for at, found in enumerate(log_p):
                 found.append(chunk.log_probabilities(at))
             if outputs:
-                z0_nV, z1_nV = chunk.logits
-                changes.append(softmax_change(z0_nV, z1_nV, chunk.targets_n))
+                change = SoftmaxChange(*(Softmax(z_nV.double()) for z_nV in chunk.logits))
+                changes.append((change.divergence_n, change.entropy_n))
         *first, after = (Reading.of(torch.cat(found), layout) for found in log_p)
         if not outputs:
             return Ends(before or first[0], after, None)
         divergence_N, entropy_N = (torch.cat(found) for found in zip(*changes, strict=True))
-        change = OutputChange(layout.sequence_mean(divergence_N), layout.sequence_mean(entropy_N))
-        return Ends(before or first[0], after, change)
+        outputs_R = OutputChange(layout.sequence_mean(divergence_N), layout.sequence_mean(entropy_N))
+        return Ends(before or first[0], after, outputs_R)
 
 
 def _derivation_of(model: LoopedModel) -> Derivation:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from loopscope.measuring.kept_states import Chunk, kept_states
 from loopscope.measuring.layout import Layout
-from loopscope.measuring.predictions import Prediction, Said
 from loopscope.measuring.reading import GeneralReadout
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens import token_identity
@@ -26,6 +25,7 @@ from loopscope.measuring.update import predicting
 from loopscope.models.exit_gate import exit_gate_of
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.path import UtilityPath
+from loopscope.readout.softmax import Softmax, SoftmaxChange, likeliest
 from loopscope.store.schema import GAIN_COLUMNS, GAIN_SCALES, TRACE_COLUMNS, ColumnType
 
 _WINDOW = 1 << 30
@@ -85,28 +85,26 @@ class Trace:
 
     def _read_window(self) -> None:
         """Read what was kept; the last depth stays for the first of the next window."""
-        said: dict[int, list[Said]] = {depth: [] for depth in self._window}
+        read: dict[int, list[dict[str, Tensor]]] = {depth: [] for depth in self._window}
         with full_precision_products():
             for chunk in self._kept_states.chunks():
-                for depth, found in self._read_chunk(chunk):
-                    said[depth].append(found)
-        before: Said | None = None
-        for depth, chunks in said.items():
-            now = Said.joined(chunks)
+                for depth, columns in self._read_chunk(chunk):
+                    read[depth].append(columns)
+        for depth, chunks in read.items():
             if depth not in self._read:
                 self._read.add(depth)
-                self._note(depth).update(now.columns(self._lens, before))
-            before = now
+                self._note(depth).update({name: torch.cat([columns[name] for columns in chunks]) for name in chunks[0]})
         last = max(self._window)
         self._window = {last: self._window[last]}
 
-    def _read_chunk(self, chunk: Chunk) -> Iterator[tuple[int, Said]]:
+    def _read_chunk(self, chunk: Chunk) -> Iterator[tuple[int, dict[str, Tensor]]]:
         targets_n = self._layout.targets_N[chunk.tokens]
-        before: Prediction | None = None
+        before: Softmax | None = None
         for depth, kept in self._window.items():
-            now = Prediction(_entries(chunk.logits(kept)), targets_n, self._lens, before)
-            yield depth, now.said
-            now.before, before = None, now
+            now = Softmax(_entries(chunk.logits(kept)))
+            if depth not in self._read:
+                yield depth, prediction_columns(now, before, targets_n, self._lens)
+            before = now
 
     def _columns(self, depth: int) -> Columns:
         count, found = len(self._layout.targets_N), self._found[depth]
@@ -119,6 +117,32 @@ class Trace:
         return columns
 
 
+def prediction_columns(now: Softmax, before: Softmax | None, targets_n: Tensor, lens: int) -> dict[str, Tensor]:
+    """What the logits of a depth, and of the depth before, give at some tokens, [n] or [n, K] each."""
+    found = {
+        "log_prob": now.log_probability(targets_n),
+        "top_id": now.top_id_n,
+        "top_prob": now.top_probability_n,
+        "margin": now.margin_n,
+        "entropy": now.entropy_n,
+    }
+    if lens:
+        candidates = likeliest(now.z_nV, min(lens, now.z_nV.shape[1]))
+        found["lens_ids"], found["lens_probs"] = candidates.ids_nK, now.probability(candidates.logits_nK)
+        found["rank"] = now.rank(targets_n)
+    if before is not None:
+        change = SoftmaxChange(before, now)
+        found |= {
+            "kl_from_previous": change.divergence_n,
+            "kl_to_previous": change.reverse_divergence_n,
+            "kl_min_p": change.min_p_divergence_n,
+            "mean_v": change.mean_n,
+            "var_v": change.variance_n,
+            "v_reference": now.logit(targets_n) - before.logit(targets_n),
+        }
+    return found
+
+
 _STORED = {ColumnType.FLOAT32: torch.float32, ColumnType.INT32: torch.int32}
 
 
@@ -128,7 +152,7 @@ def _wide(h_ND: Tensor) -> Tensor:
 
 
 def _entries(z_nV: Tensor) -> Tensor:
-    """Logits in the arithmetic of `predictions`."""
+    """Logits in the arithmetic of their softmax."""
     return z_nV.double() if z_nV.device.type == "cpu" or z_nV.dtype == torch.float64 else z_nV.float()
 
 

@@ -28,7 +28,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.kernels.choice import Implementation, takes_kernel
 from loopscope.measuring.layout import Layout, groups_within
 from loopscope.measuring.settings import Settings
 from loopscope.measuring.transfer import Columns, Later
@@ -39,8 +38,6 @@ from loopscope.store.schema import Level
 
 if TYPE_CHECKING:
     from loopscope.measuring.reading import GeneralReadout, Reading
-
-_NORM_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -225,12 +222,8 @@ def state_change(update: Update) -> StateChange:
     return StateChange(norm_d, norm_d / (norm_h + 1e-12), cosine)
 
 
-def squared_norms(h_RSD: Tensor, h_plus_RSD: Tensor, impl: Implementation | None = None) -> Tensor:
+def squared_norms(h_RSD: Tensor, h_plus_RSD: Tensor) -> Tensor:
     """‖H‖², ‖H⁺‖² and ‖D‖² of every position, float64 [3, R, S]; D and the squares are FP32, of float64 states FP64."""
-    if takes_kernel(h_RSD, impl, _NORM_DTYPES):
-        from loopscope.measuring.norm_kernels import squared_norms as kernel
-
-        return kernel(h_RSD, h_plus_RSD)
     found = []
     # A few rows at a time: what is made in between stays in the cache.
     for h, h_plus in zip(torch.split(h_RSD, 8), torch.split(h_plus_RSD, 8), strict=True):
