@@ -32,10 +32,11 @@ def _table_markdown(table: Table) -> str:
     head = [
         f"### `{table.name}`: one row per {table.per}",
         "",
-        f"Sorted by {', '.join(f'`{name}`' for name in table.key)} within a shard.",
+        f"Sorted by {', '.join(f'`{name}`' for name in table.key)} within a shard."
+        + (f" Since schema version {table.since}." if table.since > 1 else ""),
         "",
-        "| column | type | unit | level | null | meaning |",
-        "|---|---|---|---|---|---|",
+        "| column | type | unit | level | null | since | meaning |",
+        "|---|---|---|---|---|---|---|",
     ]
     return "\n".join(head + [_column_markdown(column) for column in table.columns])
 
@@ -44,7 +45,7 @@ def _column_markdown(column: Column) -> str:
     kind = column.type.value if column.length is None else f"{column.type.value}[{column.length}]"
     null = "yes" if column.nullable else ""
     meaning = column.meaning.replace("|", "\\|")
-    return f"| `{column.name}` | `{kind}` | {column.unit} | {column.level} | {null} | {meaning} |"
+    return f"| `{column.name}` | `{kind}` | {column.unit} | {column.level} | {null} | {column.since} | {meaning} |"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
-from loopscope.store import Manifest, hashing, open_or_create, verify
+from loopscope.store import SCHEMA_VERSION, Manifest, hashing, open_or_create, verify
 from loopscope.store.run import StoredRun
 from loopscope.studies import open_records
 from loopscope.studies.comparison import compare
@@ -158,11 +158,12 @@ def test_100_flipped_bits(copy: Path) -> None:
 
 def real_run(path: Path) -> Path:
     """Measured rows, said to be of one of the paper's models and tasks, so that there is something to compare."""
-    measured = Run(Path(__file__).parent / "older_runs" / "0.1.0")
+    measured = Run(Path(__file__).parent / "data" / "6c86db7")
     model = {**measured.manifest.model.model_dump(), "spec": "ByteDance/Ouro-1.4B", "name": "ByteDance/Ouro-1.4B"}
     tasks = [task.model_dump() for task in measured.manifest.tasks]
     tasks[0]["name"] = "math500"
-    manifest = Manifest(**{**measured.manifest.model_dump(), "model": {**model, "toy": False}, "tasks": tasks})
+    changes = {"model": {**model, "toy": False}, "tasks": tasks, "settings": {}, "schema_version": SCHEMA_VERSION}
+    manifest = Manifest(**{**measured.manifest.model_dump(), **changes})
     with open_or_create(path, manifest) as writer:
         for unit, old in zip(writer.units, measured.units, strict=True):
             names = [table.name for table in manifest.tables()]

@@ -122,6 +122,6 @@ def test_values_that_json_cannot_hold_are_damage(copy: Path) -> None:
         path.write_text(text.replace('"length_policy": "refuse"', f'"length_policy": {value}'))
         with pytest.raises(LoopscopeError, match=r"manifest.json is damaged"):
             StoredRun(copy)
-    path.write_text(text.replace('"schema_version": 1', '"schema_version": 1e999'))
+    path.write_text(text.replace('"schema_version": 2', '"schema_version": 1e999'))
     with pytest.raises(LoopscopeError, match=r"is damaged .it is no JSON with a schema version"):
         StoredRun(copy)

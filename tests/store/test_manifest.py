@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loopscope.errors import LoopscopeError
 from loopscope.store import Manifest
 from loopscope.store.manifest import ManifestDamageError, decode_manifest
 
@@ -50,12 +49,6 @@ def test_a_task_may_occur_once(make_manifest: Make, task_info: Callable[..., Any
     task = task_info("sums", "solution", 3)
     with pytest.raises(ValidationError, match="may occur once"):
         make_manifest(tasks=(task, task))
-
-
-def test_an_older_schema_names_its_version(make_manifest: Make) -> None:
-    data = make_manifest().encode().replace(b'"schema_version": 1', b'"schema_version": 0')
-    with pytest.raises(LoopscopeError, match=r"loopscope that wrote it \(0\.1\.0\) or measure again"):
-        decode_manifest(data, "run")
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b"\xff", b'{"schema_version": "x"}'])

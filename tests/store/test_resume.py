@@ -198,7 +198,7 @@ def refused(run: Path, wanted: Manifest) -> None:
 
 
 ALTERED = {"transitions": ("    4\n  ],", "    3\n  ],"), "unit size": ('"unit_size": 3', '"unit_size": 4')}
-ALTERED |= {"version": ('"schema_version": 1', '"schema_version": 3'), "rows": ('"rows": 7', '"rows": 7000000000')}
+ALTERED |= {"rows": ('"rows": 7', '"rows": 7000000000')}
 ALTERED |= {"command line": ("runs/first", "runs/forged"), "seed": ("20260904", "20260905")}
 
 
@@ -224,15 +224,3 @@ def test_a_run_that_measured_nothing_yet_may_be_removed(tmp_path: Path, make_man
         open_or_create(tmp_path / "run", make_manifest(device="cuda"))
     shutil.rmtree(tmp_path / "run")
     open_or_create(tmp_path / "run", make_manifest(device="cuda")).close()
-
-
-def test_another_schema_version_is_refused(copy: Path, make_manifest: Make) -> None:
-    path = copy / "manifest.json"
-    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
-    # Records of this version would show that the manifest was altered; those of another one are not readable here.
-    for record in (copy / "units").iterdir():
-        record.write_text(record.read_text().replace('"schema_version": 1', '"schema_version": 2'))
-    with pytest.raises(LoopscopeError, match=r"schema version 2 and this loopscope reads version 1: upgrade"):
-        open_or_create(copy, make_manifest())
-    with pytest.raises(LoopscopeError, match=r"schema version 2 and this loopscope reads version 1: upgrade"):
-        StoredRun(copy)

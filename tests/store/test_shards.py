@@ -15,8 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopscope.store import TABLES, Column, ColumnType, Manifest, Table, WorkUnit
-from loopscope.store.shards import Problem, arrow_schema, constants, encode, to_arrow, unit_problems
+from loopscope.store import SCHEMA_VERSION, TABLES, Column, ColumnType, Manifest, Table, WorkUnit
+from loopscope.store.shards import (
+    Problem,
+    SchemaError,
+    arrow_schema,
+    constants,
+    decode,
+    encode,
+    to_arrow,
+    unit_problems,
+)
 
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "string": st.text(st.characters(codec="utf-8"), max_size=12),
@@ -110,7 +119,7 @@ def test_a_key_without_value_is_refused() -> None:
 
 def test_a_shard_says_what_it_is(undisturbed: Path) -> None:
     metadata = pq.ParquetFile(undisturbed / "paths" / "000000.parquet").metadata.metadata
-    assert metadata == {b"loopscope.table": b"paths", b"loopscope.schema": b"1"}
+    assert metadata == {b"loopscope.table": b"paths", b"loopscope.schema": str(SCHEMA_VERSION).encode()}
 
 
 Make = Callable[..., Manifest]
@@ -227,15 +236,14 @@ def test_another_model_name_is_found(problems: Check) -> None:
     assert found == [Problem("coverage", "depths.model is not everywhere 'looped-model'")]
 
 
-def test_another_schema_is_found(make_manifest: Make, make_tables: Tables) -> None:
-    manifest = make_manifest(paths=False, tokens=False)
-    unit = manifest.units()[0]
-    rows = make_tables(manifest, unit)
-    fixed = constants(manifest, unit)
-    arrow = {table.name: to_arrow(table, rows[table.name], fixed) for table in manifest.tables()}
-    wrong = dict(arrow)
-    wrong["depths"] = arrow["depths"].drop_columns(["utility"])
-    assert unit_problems(manifest, unit, wrong)[0].message == "depths: columns differ from the schema: utility"
-    index = arrow["depths"].column_names.index("depth")
-    wrong["depths"] = arrow["depths"].set_column(index, "depth", arrow["depths"].column("depth").cast(pa.int64()))
-    assert unit_problems(manifest, unit, wrong)[0].message == "depths: other type than declared: depth"
+def test_another_schema_is_found(undisturbed: Path) -> None:
+    shard = pq.read_table(undisturbed / "depths" / "000000.parquet")
+    depths = TABLES["depths"]
+    assert decode(depths, encode(depths, shard), SCHEMA_VERSION).to_pylist() == shard.to_pylist()
+    with pytest.raises(SchemaError, match=r"^depths: columns differ from the schema: utility$"):
+        decode(depths, encode(depths, shard.drop_columns(["utility"])), SCHEMA_VERSION)
+    with pytest.raises(SchemaError, match=r"^depths: columns are missing: utility$"):
+        decode(depths, encode(depths, shard.drop_columns(["utility"])), 1)
+    wrong = shard.set_column(shard.column_names.index("depth"), "depth", shard.column("depth").cast(pa.int64()))
+    with pytest.raises(SchemaError, match=r"^depths: other type than declared: depth$"):
+        decode(depths, encode(depths, wrong), SCHEMA_VERSION)

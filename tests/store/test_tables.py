@@ -27,9 +27,9 @@ def test_every_column_is_documented_once(schema_document: ModuleType) -> None:
             assert "\n" not in column.meaning
 
 
-def test_documentation_tables_have_six_cells_a_row(schema_document: ModuleType) -> None:
+def test_documentation_tables_have_seven_cells_a_row(schema_document: ModuleType) -> None:
     rows = [line for line in schema_document.schema_markdown().splitlines() if line.startswith("|")]
-    assert {line.replace("\\|", "").count("|") for line in rows} == {7}
+    assert {line.replace("\\|", "").count("|") for line in rows} == {8}
 
 
 def test_a_document_without_markers_is_refused(schema_document: ModuleType) -> None:
@@ -72,4 +72,5 @@ def test_a_column_declared_twice_is_refused() -> None:
 def test_levels_are_ordered() -> None:
     assert [level.value for level in Level] == ["quick", "grid", "full"]
     column = Column("x", ColumnType.FLOAT64, "", "x", Level.GRID)
-    assert [column.required_at(level) for level in Level] == [False, True, True]
+    assert [column.required(level, 1) for level in Level] == [False, True, True]
+    assert not Column("x", ColumnType.FLOAT64, "", "x", since=2).required(Level.FULL, 1)

@@ -182,12 +182,13 @@ class Manifest(_Frozen):
         return self
 
     def tables(self) -> tuple[Table, ...]:
-        """The tables that this run writes."""
+        """The tables of this run that this version knows."""
         chosen = {"tokens": self.tokens, "paths": self.paths}
         chosen |= {name: bool(self.settings.get(wanted)) for name, wanted in ASKED_BY.items()}
         chosen["as_in_paper"] &= bool(self.transitions) and self.level is not Level.QUICK
         left_out = {name for name, wanted in chosen.items() if not wanted}
-        return tuple(table for name, table in TABLES.items() if name not in left_out)
+        known = (table for name, table in TABLES.items() if name not in left_out)
+        return tuple(table for table in known if table.since <= self.schema_version)
 
     @property
     def protocol(self) -> str:
@@ -240,7 +241,7 @@ class Manifest(_Frozen):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the encoded manifest, by which every commit record names its run."""
+        """SHA-256 of the manifest's file, by which every commit record names its run."""
         return sha256_bytes(self.encode())
 
 
@@ -248,15 +249,15 @@ class ManifestDamageError(Exception):
     """A manifest that this version should be able to read and cannot; the caller decides what that means."""
 
 
-class OtherVersionError(LoopscopeError):
-    """A manifest of another schema version."""
+class NewerVersionError(LoopscopeError):
+    """A manifest of a newer schema version."""
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Read a manifest.
+    """Read a manifest of this schema version or an older one, of which fields that are gone are left out.
 
     Raises:
-        OtherVersionError: it was written under another schema version.
+        NewerVersionError: it was written under a newer schema version.
         ManifestDamageError: it is not what loopscope writes.
     """
     try:
@@ -264,29 +265,25 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     except ValueError as error:
         raise ManifestDamageError(f"it is no JSON of a run: {error}") from error
     version = payload.get("schema_version") if isinstance(payload, dict) else None
-    if type(version) is not int:
+    if type(version) is not int or version < 1:
         raise ManifestDamageError("it is no JSON with a schema version")
-    if version != SCHEMA_VERSION:
-        remedy = (
-            "upgrade loopscope to read it"
-            if version > SCHEMA_VERSION
-            else f"read it with the loopscope that wrote it ({payload.get('loopscope_version', 'unknown')})"
-            " or measure again"
-        )
-        raise OtherVersionError(
-            f"{where} has schema version {version} and this loopscope reads version {SCHEMA_VERSION}: {remedy}"
+    if version > SCHEMA_VERSION:
+        raise NewerVersionError(
+            f"{where} has schema version {version} and this loopscope reads versions up to {SCHEMA_VERSION}:"
+            " upgrade loopscope to read it"
         )
     try:
-        manifest = Manifest.model_validate(payload)
+        manifest = Manifest.model_validate(payload, extra="forbid" if version == SCHEMA_VERSION else "ignore")
         # What cannot be written as JSON again (an infinity, half a surrogate pair) was never written by loopscope.
-        _ = manifest.digest
-        return manifest
+        manifest.encode()
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(name) for name in first["loc"]) or "the whole"
         raise ManifestDamageError(f"{field}: {first['msg']}") from error
     except (ValueError, RecursionError) as error:
         raise ManifestDamageError("it holds what JSON cannot hold") from error
+    vars(manifest)["digest"] = sha256_bytes(data)
+    return manifest
 
 
 LARGEST_STEP = 10**18

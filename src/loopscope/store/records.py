@@ -19,7 +19,7 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.regular_files import read_regular
 from loopscope.store.atomic import PARTIAL, partial_path
 from loopscope.store.hashing import SealedJson, Sha256, sha256_bytes, sha256_file, sha256_once, unsealed
-from loopscope.store.manifest import Manifest, ManifestDamageError, OtherVersionError, WorkUnit, decode_manifest
+from loopscope.store.manifest import Manifest, ManifestDamageError, WorkUnit, decode_manifest
 from loopscope.store.schema import SCHEMA_VERSION, TABLES, Table
 
 _IGNORED = frozenset({".DS_Store"})
@@ -145,9 +145,13 @@ class Completion(SealedJson):
     def of(cls, manifest: Manifest, records: list[UnitRecord]) -> Completion:
         """The seal of a run with these records."""
         return cls(
+            schema_version=manifest.schema_version,
             manifest_sha256=manifest.digest,
             units=len(records),
-            rows={table.name: sum(record.shard(table.name).rows for record in records) for table in manifest.tables()},
+            rows={
+                first.table: sum(record.shard(first.table).rows for record in records)
+                for first in (records[0].shards if records else ())
+            },
             records_sha256=sha256_bytes(b"".join(record.encode() for record in records)),
         )
 
@@ -215,7 +219,11 @@ def check_unit(
     record = load_record(layout, unit)
     if record.manifest_sha256 != manifest.digest:
         raise DamageError("the record belongs to another manifest")
-    if [shard.table for shard in record.shards] != list(manifest.shards):
+    named = [shard.table for shard in record.shards]
+    if manifest.schema_version < SCHEMA_VERSION:
+        # Tables that are gone since stay where they are.
+        named = [name for name in named if name in TABLES]
+    if named != list(manifest.shards):
         raise DamageError("the record names other tables than the run has")
     for shard in record.shards:
         check_shard(layout, unit, shard, depth=depth)
@@ -267,12 +275,6 @@ def read_manifest(layout: RunLayout) -> Manifest:
         raise LoopscopeError(f"cannot read {layout.manifest} ({error.strerror}): {_put_back()}") from error
     except ManifestDamageError as error:
         raise LoopscopeError(f"{layout.manifest} is damaged ({error}): {_put_back()}") from error
-    except OtherVersionError as error:
-        if any(record.schema_version == SCHEMA_VERSION for record in sound_records(layout)):
-            raise LoopscopeError(
-                f"{layout.manifest} was altered (its records have another schema version): {_put_back()}"
-            ) from error
-        raise
 
 
 def require_own_manifest(layout: RunLayout, manifest: Manifest) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -32,10 +32,6 @@ from loopscope.store.schema import TABLES, Table
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa  # type: ignore[import-untyped]
-
-
-_SHARDS_AT_A_TIME = 32
-"""Shards that a lazy frame parses together: enough for polars' threads, little enough for a table beyond memory."""
 
 
 class StoredRun:
@@ -95,6 +91,11 @@ class StoredRun:
         """How many rows of a table are stored, by the records of the units alone."""
         shards = (shard for record in self.unit_records.values() for shard in record.shards)
         return sum(shard.rows for shard in shards if shard.table == table)
+
+    @property
+    def present_units(self) -> tuple[WorkUnit, ...]:
+        """The units that count, in order."""
+        return tuple(unit for unit in self.units if unit.index in self.unit_records)
 
     def completion(self) -> Completion:
         """What the seal of the run says, or would say, of the units that count."""
@@ -162,54 +163,54 @@ class StoredRun:
         except DamageError as damage:
             raise self._damaged(str(damage)) from None
 
-    def read_shard(self, table: str, unit: WorkUnit) -> pa.Table:
-        """The rows of one unit in one table."""
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    def read_shard(self, table: str, unit: WorkUnit, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of one unit in one table, or some columns of them."""
+        import pyarrow as pa
 
-        self._require(table)
+        from loopscope.store.shards import SchemaError, decode
+
+        declared = self._require(table)
         self._require_sound()
-        return pq.ParquetFile(self._shard(table, unit)).read(use_threads=False)
+        try:
+            return decode(declared, self._shard(table, unit).read_bytes(), self.manifest.schema_version, columns)
+        except (OSError, SchemaError, pa.ArrowException) as error:
+            raise self._damaged(f"{table}/{unit.name}.parquet cannot be read ({error})") from error
 
     def scan(self, table: str) -> pl.LazyFrame:
         """A table as a lazy frame over its shards; they are checked now and whenever the frame is collected."""
         from polars.io.plugins import register_io_source
 
         empty = _empty(self._require(table))
-        if not self.shards(table):
-            return empty.lazy()
+        self.shards(table)
 
         def rows(
             columns: list[str] | None, predicate: pl.Expr | None, count: int | None, _: int | None
         ) -> Iterator[pl.DataFrame]:
-            paths = self.shards(table)
-            for start in range(0, len(paths), _SHARDS_AT_A_TIME):
-                lazy = _scan(paths[start : start + _SHARDS_AT_A_TIME])
-                if columns is not None:
-                    lazy = lazy.select(columns)
+            for unit in self.present_units:
+                needed = (
+                    None if columns is None else {*columns, *([] if predicate is None else predicate.meta.root_names())}
+                )
+                frame = _frame(self.read_shard(table, unit, None if needed is None else tuple(needed)))
                 if predicate is not None:
-                    lazy = lazy.filter(predicate)
+                    frame = frame.filter(predicate)
+                if columns is not None:
+                    frame = frame.select(columns)
                 if count is not None:
-                    lazy = lazy.head(count)
-                frame = lazy.collect()
-                yield frame
-                if count is not None:
+                    frame = frame.head(count)
                     count -= frame.height
-                    if not count:
-                        return
+                yield frame
+                if count == 0:
+                    return
 
         return register_io_source(rows, schema=empty.schema)
 
     def read(self, table: str) -> pl.DataFrame:
         """A whole table as a frame."""
-        import polars as pl
+        import pyarrow as pa
 
-        paths = self.shards(table)
-        if not paths:
-            return _empty(TABLES[table])
-        try:
-            return _scan(paths).collect()
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise self._damaged(f"the {table} cannot be read ({error})") from error
+        empty = _empty(self._require(table))
+        shards = [self.read_shard(table, unit) for unit in self.present_units]
+        return _frame(pa.concat_tables(shards)) if shards else empty
 
     def _require_sound(self) -> None:
         if self._broken:
@@ -234,6 +235,8 @@ class StoredRun:
 
 
 def _asking_for(table: str) -> str:
+    if TABLES[table].since > 1 and table not in ASKED_BY:
+        return "this loopscope"
     if table == "interpolation":
         return f"{setting('level', 'grid')}, through a nonlinear readout and without {setting('every_scale', True)}"
     wanted = {"longer_steps": 2, "as_in_paper": "paper"}.get(table, True)
@@ -249,19 +252,16 @@ def _read_seal(layout: RunLayout) -> bytes | None:
         raise LoopscopeError(f"cannot read {layout.complete} ({error.strerror}): mend that") from error
 
 
-def _scan(paths: list[Path]) -> pl.LazyFrame:
-    import polars as pl
-
-    # Without glob=False a bracket in the user's own folder name would be read as a pattern.
-    return pl.scan_parquet(paths, glob=False, hive_partitioning=False)
-
-
 def _empty(table: Table) -> pl.DataFrame:
-    import polars as pl
-
     from loopscope.store.shards import arrow_schema
 
-    frame = pl.from_arrow(arrow_schema(table).empty_table())
+    return _frame(arrow_schema(table).empty_table())
+
+
+def _frame(data: pa.Table) -> pl.DataFrame:
+    import polars as pl
+
+    frame = pl.from_arrow(data)
     assert isinstance(frame, pl.DataFrame)
     return frame
 

@@ -14,8 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-SCHEMA_VERSION = 1
-"""Raised by one whenever a column is added, dropped, renamed or given another meaning."""
+SCHEMA_VERSION = 2
+"""Raised by one whenever a column or a table is added, dropped, renamed or given another meaning.
+
+A run of an older version is read as it is: columns that are newer than it are null, tables that are newer are missing,
+and what this version no longer declares is left out. A run of a newer version is refused.
+"""
 
 
 class Level(StrEnum):
@@ -93,15 +97,17 @@ class Column:
     """Whether a cell may be null even at a level that fills the column."""
     length: int | None = None
     """The number of elements of every list, where it is fixed."""
+    since: int = 1
+    """The schema version that added the column; runs of earlier ones have nulls."""
 
     @property
     def optional(self) -> bool:
         """Whether the Parquet field is optional, which does not depend on the level of one run."""
-        return self.nullable or self.level is not Level.QUICK
+        return self.nullable or self.level is not Level.QUICK or self.since > 1
 
-    def required_at(self, level: Level) -> bool:
-        """Whether a run at `level` must fill every cell."""
-        return level.includes(self.level) and not self.nullable
+    def required(self, level: Level, version: int) -> bool:
+        """Whether a run at `level` and of schema version `version` must fill every cell."""
+        return level.includes(self.level) and not self.nullable and self.since <= version
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,8 @@ class Table:
     key: tuple[str, ...]
     """The columns that name a row, in sorting order; the first is always `row`."""
     columns: tuple[Column, ...]
+    since: int = 1
+    """The schema version that added the table; runs of earlier ones do not have it."""
 
     def __post_init__(self) -> None:
         names = self.names
@@ -347,8 +355,9 @@ allowed | float64 | nats |  | what the smaller of the two may be: 8 roundings of
 """
 """Every table: its name, what a row stands for, its key; then its columns: name, type, unit, flags, meaning.
 
-The flags are the level where it is not `quick`, `null`, and `ends` for two columns, the lower and the upper end of an
-enclosure. A line of names takes columns as they were declared above.
+The flags are the level where it is not `quick`, `null`, `since=N` where version N added the column, and `ends` for two
+columns, the lower and the upper end of an enclosure. A line of names takes columns as they were declared above. A table
+that version N added has `: N` after its key.
 """
 
 _ENDS = {"low": "no more than the true value", "high": "no less than the true value"}
@@ -365,17 +374,24 @@ def _read(schema: str) -> Iterator[Table]:
                 declared = {column.name: column for column in found} | declared
             else:
                 columns += (declared[name] for name in line.split(", "))
-        name, per, key = head.split(": ")
-        yield Table(name, per, tuple(key.split()), tuple(columns))
+        name, per, key, *since = head.split(": ")
+        yield Table(name, per, tuple(key.split()), tuple(columns), *map(int, since))
 
 
-def _columns(name: str, kind: str, unit: str, flags: str, meaning: str) -> Iterator[Column]:
+def _columns(name: str, kind: str, unit: str, given: str, meaning: str) -> Iterator[Column]:
     element, _, length = kind.removesuffix("]").partition("[")
-    level = next((level for level in Level if level in flags.split()), Level.QUICK)
+    flags = given.split()
     column = Column(
-        *(name, ColumnType(element), unit, meaning, level), "null" in flags, length=int(length) if length else None
+        name,
+        ColumnType(element),
+        unit,
+        meaning,
+        level=next((level for level in Level if level in flags), Level.QUICK),
+        nullable="null" in flags,
+        length=int(length) if length else None,
+        since=next((int(flag.removeprefix("since=")) for flag in flags if flag.startswith("since=")), 1),
     )
-    if flags != "ends":
+    if "ends" not in flags:
         yield column
     else:
         for end, side in _ENDS.items():

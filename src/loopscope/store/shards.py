@@ -17,7 +17,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from loopscope.store.manifest import Manifest, WorkUnit
-from loopscope.store.schema import LENS_COLUMNS, SCHEMA_VERSION, TABLES, Column, ColumnType, Level, Table
+from loopscope.store.schema import LENS_COLUMNS, SCHEMA_VERSION, TABLES, Column, ColumnType, Table
 
 TableData = Mapping[str, Any] | Sequence[Mapping[str, Any]] | Any
 """What a caller hands over: columns by name (lists, NumPy arrays; masked or None = null; a matrix for a list column of
@@ -122,6 +122,47 @@ def _key_order(table: Table, data: pa.Table) -> np.ndarray[Any, np.dtype[np.intp
     return np.lexsort(keys[::-1])
 
 
+def decode(table: Table, contents: bytes, version: int, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a shard that was written under a schema version, in the columns of this one.
+
+    Columns that are newer than the shard are null; columns that are gone since are left out.
+
+    Args:
+        table: the declaration.
+        contents: the file, whose bytes must have matched their hash.
+        version: the schema version of the run.
+        columns: those to read; left out, all of them.
+
+    Raises:
+        SchemaError: a column is missing that should be there, or has another type.
+        pyarrow.ArrowException: the file is no Parquet file.
+    """
+    file = pq.ParquetFile(pa.BufferReader(contents))
+    found = file.schema_arrow
+    wanted = [column for column in table.columns if columns is None or column.name in columns]
+    held = [column for column in wanted if column.since <= version]
+    if version == SCHEMA_VERSION and found.names != list(table.names):
+        differing = sorted(set(found.names) ^ set(table.names)) or ["their order"]
+        raise SchemaError(f"{table.name}: columns differ from the schema: {', '.join(differing)}")
+    absent = [column.name for column in held if column.name not in found.names]
+    if absent:
+        raise SchemaError(f"{table.name}: columns are missing: {', '.join(absent)}")
+    wrong = [column.name for column in held if found.field(column.name).type != arrow_type(column.type)]
+    if wrong:
+        raise SchemaError(f"{table.name}: other type than declared: {', '.join(wrong)}")
+    data = file.read([column.name for column in held], use_threads=False)
+    newer = set(wanted) - set(held)
+    rows = file.metadata.num_rows
+    arrays = [
+        pa.nulls(rows, arrow_type(column.type)) if column in newer else data.column(column.name) for column in wanted
+    ]
+    return pa.Table.from_arrays(arrays, names=[column.name for column in wanted])
+
+
+class SchemaError(Exception):
+    """A shard whose columns are not those of its table."""
+
+
 class Problem(NamedTuple):
     """One thing that is wrong with a table of a unit."""
 
@@ -134,13 +175,10 @@ def unit_problems(manifest: Manifest, unit: WorkUnit, tables: Mapping[str, pa.Ta
     problems = []
     for table in manifest.tables():
         data = tables[table.name]
-        found = _schema_problems(table, data)
-        if not found:
-            for column in table.columns:
-                found += _column_problems(table, column, data, manifest.level)
-            found += _constant_problems(table, data, manifest, unit)
-            found += _key_problems(table, data, manifest, unit)
-        problems += found
+        for column in table.columns:
+            problems += _column_problems(table, column, data, manifest)
+        problems += _constant_problems(table, data, manifest, unit)
+        problems += _key_problems(table, data, manifest, unit)
     if not problems:
         for table in manifest.tables():
             problems += _example_problems(table, tables["examples"], tables[table.name])
@@ -152,21 +190,10 @@ def unit_problems(manifest: Manifest, unit: WorkUnit, tables: Mapping[str, pa.Ta
     return problems
 
 
-def _schema_problems(table: Table, data: pa.Table) -> list[Problem]:
-    declared = arrow_schema(table)
-    if data.schema.equals(declared):
-        return []
-    if data.column_names != list(table.names):
-        differing = sorted(set(data.column_names) ^ set(table.names)) or ["their order"]
-        return [Problem("schema", f"{table.name}: columns differ from the schema: {', '.join(differing)}")]
-    wrong = [name for name in table.names if not data.schema.field(name).equals(declared.field(name))]
-    return [Problem("schema", f"{table.name}: other type than declared: {', '.join(wrong)}")]
-
-
-def _column_problems(table: Table, column: Column, data: pa.Table, level: Level) -> list[Problem]:
-    name = f"{table.name}.{column.name}"
+def _column_problems(table: Table, column: Column, data: pa.Table, manifest: Manifest) -> list[Problem]:
+    name, level = f"{table.name}.{column.name}", manifest.level
     values = data.column(column.name)
-    if values.null_count and column.required_at(level):
+    if values.null_count and column.required(level, manifest.schema_version):
         return [Problem("null", f"{name}: {values.null_count} of {len(values)} cells are missing")]
     if not level.includes(column.level):
         filled = len(values) - values.null_count

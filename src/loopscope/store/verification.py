@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError
 from loopscope.path import classify
@@ -16,7 +15,8 @@ from loopscope.store.hashing import ids_sha256
 from loopscope.store.manifest import Manifest, WorkUnit
 from loopscope.store.records import REPAIR, DamageError, UnitRecord, check_unit
 from loopscope.store.run import VOCABULARY, StoredRun, read_events
-from loopscope.store.shards import unit_problems
+from loopscope.store.schema import TABLES
+from loopscope.store.shards import SchemaError, decode, unit_problems
 
 _ROUNDING = 1e-6
 """How far a stored gain may be from the difference of the stored utilities, relative to them."""
@@ -132,15 +132,14 @@ def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None
             continue
         try:
             tables = {table: _read(run, unit, table) for table in rows}
-        except (OSError, pa.ArrowException) as error:
-            findings.append(Finding("schema", where, f"a shard is no Parquet file ({error})"))
+        except (OSError, SchemaError, pa.ArrowException) as error:
+            findings.append(Finding("schema", where, f"a shard cannot be read: {error}"))
             continue
         checked += 1
         findings += _contents(run.manifest, unit, record, tables)
         for table, data in tables.items():
             rows[table] += len(data)
-        if "example_id" in tables["examples"].column_names:
-            ids.setdefault((unit.task, unit.split), []).extend(tables["examples"].column("example_id").to_pylist())
+        ids.setdefault((unit.task, unit.split), []).extend(tables["examples"].column("example_id").to_pylist())
     if checked == len(run.units):
         findings += _identity(run.manifest, ids)
         findings += _seal(run)
@@ -153,7 +152,7 @@ def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None
 
 
 def _read(run: StoredRun, unit: WorkUnit, table: str) -> pa.Table:
-    return pq.ParquetFile(run.layout.shard(table, unit)).read(use_threads=False)
+    return decode(TABLES[table], run.layout.shard(table, unit).read_bytes(), run.manifest.schema_version)
 
 
 def _contents(manifest: Manifest, unit: WorkUnit, record: UnitRecord, tables: dict[str, pa.Table]) -> list[Finding]:
