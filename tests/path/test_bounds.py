@@ -120,17 +120,17 @@ def test_the_formulas_are_those_of_the_paper():
 def test_the_envelope_is_that_of_the_equation():
     """e = 0, 1/4, -1/2 at 0, 1/2, 1 with q' = 1 - a; the constants add L h²/8 = 1/32 and 1/16."""
     nodes, slopes = [0.0, 0.5, 1.0], [1.0, 0.75, -0.5]
-    assert residual_envelope(nodes, slopes, -0.5, [1.0, 2.0]) == 0.5 + 1 / 16
-    assert residual_envelope(nodes, slopes, -0.5, [9.0, 0.0]) == 0.25 + 9 / 32
-    assert residual_envelope(nodes, slopes, -0.5, 0.0) == 0.5
+    assert residual_envelope(nodes, slopes, -0.5, [1.0, 2.0]) == pytest.approx(0.5 + 1 / 16, rel=1e-10)
+    assert residual_envelope(nodes, slopes, -0.5, [9.0, 0.0]) == pytest.approx(0.25 + 9 / 32, rel=1e-10)
+    assert residual_envelope(nodes, slopes, -0.5, 0.0) == pytest.approx(0.5, rel=1e-10)
 
 
 def test_the_upper_deviation_caps_the_envelope():
     nodes, slopes = [0.0, 0.5, 1.0], [1.0, 0.75, -0.5]
     assert residual_envelope(nodes, slopes, -0.5, 1.0, deviation=0.25) == 0.25
-    assert residual_envelope(nodes, slopes, -0.5, 0.0, deviation=0.75) == 0.5
+    assert residual_envelope(nodes, slopes, -0.5, 0.0, deviation=0.75) == pytest.approx(0.5, rel=1e-10)
     found = residual_envelope(nodes, slopes, [-0.5, -0.5], 0.0, deviation=[0.25, 0.75])
-    assert found.tolist() == [0.25, 0.5]
+    assert found.tolist() == pytest.approx([0.25, 0.5], rel=1e-10)
 
 
 def test_the_envelope_covers_the_residual_of_every_path(paths, rounding):
@@ -146,6 +146,28 @@ def test_the_envelope_covers_the_residual_of_every_path(paths, rounding):
         assert (residual.max(axis=1) <= plain + rounding * size).all()
         assert (residual.max(axis=1) <= capped + rounding * size).all()
         assert np.array_equal(capped, np.minimum(plain, deviation))
+
+
+@pytest.mark.parametrize("step", [1e-3, 1e-5, 1e-6])
+def test_the_envelope_covers_the_residual_of_small_displacements(step):
+    """e = φ' − A − 2Qα is of the order of step³, the small difference of rounded slopes; the truth is mpmath's."""
+    g = torch.Generator().manual_seed(7)
+    z0, v = (torch.randn(12, 50, generator=g, dtype=torch.float64) for _ in range(2))
+    cells, targets = 32, list(range(12))
+    path = affine_path(z0, step * v, targets, examples=targets)
+    envelope = path.envelope(cells)
+    _, slopes, curvature, *_ = (derivative.numpy() for derivative in envelope.derivatives.stack)
+    found = residual_envelope(envelope.nodes.numpy(), slopes, 0.5 * curvature[:, 0], envelope.third.numpy())
+    with mpmath.workdps(50):
+        for row in targets:
+            z, d = ([mpmath.mpf(x) for x in tensor[row].tolist()] for tensor in (z0, step * v))
+
+            def moments(alpha, z=z, d=d):
+                w = [mpmath.exp(a + alpha * b) for a, b in zip(z, d, strict=True)]
+                return [mpmath.fsum(a * b**k for a, b in zip(w, d, strict=True)) / mpmath.fsum(w) for k in (1, 2)]
+
+            (mean, second), (mean_at_one, _) = moments(0), moments(1)
+            assert abs(mean - mean_at_one + second - mean**2) <= found[row]
 
 
 def test_the_signed_bounds_cover_scale_error_and_regret(paths, rounding):

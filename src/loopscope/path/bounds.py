@@ -217,7 +217,8 @@ def residual_envelope(
     """S̄, a bound of |e(a)| = |φ'(a) - q'(a)| on [0, 1] that keeps cancelling curvature deviations.
 
     With e(t) = φ'(t) - A - 2Qt and |φ'''| ≤ L_ℓ throughout cell ℓ,
-    S̄ = min{ C̄, max_ℓ [ max{|e(t_ℓ)|, |e(t_{ℓ+1})|} + L_ℓ h_ℓ²/8 ] }.
+    S̄ = min{ C̄, max_ℓ [ max{|e(t_ℓ)|, |e(t_{ℓ+1})|} + L_ℓ h_ℓ²/8 ] },
+    the maximum widened by `ALLOWANCE` of the largest |φ'|: e is the small difference of rounded slopes.
     S̄ takes the place of C(1) in `scale_bound`, `regret_bound` and `endpoint_bound`.
 
     Args:
@@ -227,7 +228,7 @@ def residual_envelope(
         lipschitz: L_ℓ ≥ 0 bounding |φ'''| on each cell, shape (N,) or (..., N), or one number for all.
         deviation: C̄ from `curvature_deviation(...).upper`; without it the minimum is not taken.
 
-    >>> residual_envelope([0.0, 0.5, 1.0], [1.0, 0.5, 0.25], quadratic=-0.5, lipschitz=2.0)
+    >>> round(residual_envelope([0.0, 0.5, 1.0], [1.0, 0.5, 0.25], quadratic=-0.5, lipschitz=2.0), 9)
     0.3125
     """
     nodes = partition("nodes", nodes)
@@ -238,7 +239,8 @@ def residual_envelope(
     with quiet():
         residual = np.abs(slopes - slopes[..., :1] - 2 * quadratic[..., None] * nodes)
         ends = np.maximum(residual[..., :-1], residual[..., 1:])
-        envelope = finite("the residual", (ends + 0.125 * constants * np.diff(nodes) ** 2).max(axis=-1))
+        widest = (ends + 0.125 * constants * np.diff(nodes) ** 2).max(axis=-1)
+        envelope = finite("the residual", widest + ALLOWANCE * np.abs(slopes).max(axis=-1))
     if deviation is None:
         return plain(envelope)
     (upper,) = per_update(deviation=deviation)

@@ -52,6 +52,22 @@ def test_arb_lies_inside_every_enclosure(paths: ModuleType):
     assert list(violations(paths, range(FEW))) == []
 
 
+def test_entries_whose_squares_underflow_have_an_error(paths: ModuleType):
+    """Displacements of 1e-170 move logits by 1e-187; a norm of zero would certify that nothing moved."""
+    weight_VD = torch.zeros(3, 3, dtype=torch.float64)
+    weight_VD[0] = torch.tensor([1.0, 1e-17, -1.0])
+    before_1D = torch.zeros(1, 3, dtype=torch.float64)
+    for target in range(3):
+        for head, after in ((weight_VD, 1e-170), (1e-170 * weight_VD, 1.0)):
+            given = paths.Case("underflow", before_1D, torch.full_like(before_1D, after), head, None, target)
+            enclosed = enclosures(given)
+            true = {"slope": lambda truth: truth.derivatives()[0], "gain": lambda truth: truth.gain(1.0)}
+            for name, exact in true.items():
+                interval = getattr(enclosed, name)
+                ends = {name: (float(interval.low), float(interval.high))}
+                assert paths.violations(given, lambda truth, n=name, f=exact: {n: f(truth)}, ends) == []
+
+
 @pytest.mark.slow
 def test_arb_lies_inside_every_enclosure_of_all_the_cases(paths: ModuleType):
     assert list(violations(paths, range(FEW, ALL))) == []

@@ -13,8 +13,9 @@ off by at most
 
     E_z = γ_n (‖H‖ ω + β) + δ,    E_v = γ_n ‖D‖ ω + δ,    n = c + ⌈D/c⌉ + 4,    ω = max ‖W_a‖,    β = max |b_a|,
 
-where δ = D 2⁻¹⁰⁷⁴ covers products of FP64 numbers that underflow, and is absent where H (or D) is zero. The norms are
-computed and enlarged by more than their own rounding. Then |ŝ − s| ≤ E_s = 2E_z + u max|ŝ| and
+where δ = D 2⁻¹⁰⁷³ covers products of FP64 numbers that underflow, and is absent where H (or D) is zero. The norms are
+computed of rows divided by their largest entry, since squares of FP64 numbers underflow, and enlarged by more than
+their own rounding. Then |ŝ − s| ≤ E_s = 2E_z + u max|ŝ| and
 |t̂ − t| ≤ E_t = 2E_v + u max|t̂|, and ŝ_y = t̂_y = 0 exactly.
 
 **Weights.** At a float64 scale α the exponent is ŷ_a = ŝ_a + αt̂_a with two roundings, less its largest value M (any
@@ -40,7 +41,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loopscope.readout.certified.intervals import SMALLEST, ULPS, UNIT, Interval, gamma
+from loopscope.readout.certified.intervals import SMALLEST, ULPS, UNIT, Interval, gamma, up
 
 _COLUMNS = 256
 """Columns of the states that are multiplied at a time."""
@@ -72,7 +73,7 @@ class Head:
         """From the head as it is stored."""
         weight_VD, bias_V = weight_VD.detach().double(), None if bias_V is None else bias_V.detach().double()
         size = 0.0 if bias_V is None else float(bias_V.abs().max())
-        return cls(weight_VD, bias_V, float(torch.linalg.vector_norm(weight_VD, dim=1).max()) * ENLARGED, size)
+        return cls(weight_VD, bias_V, float(norms(weight_VD).max()), size)
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,8 @@ def relative_logits(h_tD: Tensor, h_plus_tD: Tensor, head: Head, targets_t: Tens
     if head.bias_V is not None:
         z_tV += head.bias_V
     z_error_t, v_error_t = (
-        (bound * (head.row_norm * norm_t + extra) + width * SMALLEST * (norm_t > 0)) * ENLARGED
-        for norm_t, extra in (
-            (torch.linalg.vector_norm(h_tD, dim=1), head.bias_size),
-            (torch.linalg.vector_norm(d_tD, dim=1), 0.0),
-        )
+        (bound * (head.row_norm * norm_t + extra) + 2 * width * SMALLEST * (norm_t > 0)) * ENLARGED
+        for norm_t, extra in ((norms(h_tD), head.bias_size), (norms(d_tD), 0.0))
     )
     y_t1 = targets_t.unsqueeze(1)
     for logits in (z_tV, v_tV):
@@ -135,6 +133,14 @@ def relative_logits(h_tD: Tensor, h_plus_tD: Tensor, head: Head, targets_t: Tens
     ]
     s_tBb, t_tBb, other_tBb = padded
     return RelativeLogits(s_tBb, t_tBb, other_tBb, errors[0], errors[1], sizes[0], sizes[1], spread_t)
+
+
+def norms(rows_nD: Tensor) -> Tensor:
+    """At least the norm of each row, and zero for a row of zeros."""
+    largest_n1 = rows_nD.abs().amax(1, keepdim=True)
+    scaled_nD = rows_nD / torch.where(largest_n1 > 0, largest_n1, 1.0)
+    found_n = largest_n1[:, 0] * torch.linalg.vector_norm(scaled_nD, dim=1) * ENLARGED
+    return torch.where(largest_n1[:, 0] > 0, up(found_n), 0.0)
 
 
 def product(a_tD: Tensor, weight_VD: Tensor) -> Tensor:
