@@ -90,7 +90,9 @@ def test_truncation_and_padding_of_the_file_are_switched_off(tmp_path):
 
 def test_special_ids_come_from_both_files(tmp_path):
     config = {"model_type": "ouro", "bos_token_id": 5, "eos_token_id": [1, 4], "pad_token_id": 2}
-    folder = write_tokenizer(tmp_path, config=config, tokenizer_config={"bos_token": {"content": "<s>"}})
+    folder = write_tokenizer(
+        tmp_path, config=config, tokenizer_config={"bos_token": {"__type": "AddedToken", "content": "<s>"}}
+    )
     tokenizer = Tokenizer.from_folder(folder)
     assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.pad_id) == (0, (1, 4), 2)
 
@@ -135,7 +137,7 @@ def test_missing_tokenizer(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": "1.0"}'])
 def test_damaged_tokenizer(tmp_path, text):
     (tmp_path / TOKENIZER).write_text(text)
-    with pytest.raises(LoopscopeError, match="cannot be read") as caught:
+    with pytest.raises(LoopscopeError, match="cannot be used") as caught:
         Tokenizer.from_folder(tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -1,10 +1,8 @@
-"""Tokenizers given as objects and as SentencePiece files: the library's own ids, special tokens, and a content hash."""
+"""Tokenizers given as objects and as files that transformers converts; chat templates."""
 
 import io
 import json
 import pickle
-import sys
-from pathlib import Path
 
 import pytest
 import sentencepiece
@@ -13,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 import loopscope as ls
-from loopscope.models.chat_template import _environment
+from loopscope.models import chat_template
 from loopscope.models.tokenizer import Tokenizer
 
 TEXTS = ["the loop goes on", "once more, the loop stops 😀", " a b ", "Ünïcode: 2 + 2 = 4"]
@@ -65,49 +63,33 @@ def test_transformers_fast_object(backend):
     assert found.chat_template.source == "{{ 1 }}"
 
 
-def test_transformers_tokenizer_in_python():
-    slow = ByT5Tokenizer()
-    found = ls.load_tokenizer(slow)
-    assert [found.encode(text) for text in TEXTS] == [slow.encode(text, add_special_tokens=False) for text in TEXTS]
-    assert found.decode(found.encode("2 + 2")) == "2 + 2"
-    assert found.offsets("ab") is None
-    assert found.suffix_ids == (slow.eos_token_id,)
-    assert (
-        found.sha256
-        == ls.load_tokenizer(ByT5Tokenizer()).sha256
-        != ls.load_tokenizer(ByT5Tokenizer(extra_ids=3)).sha256
-    )
-
-
-def test_sentencepiece_object_and_file_are_the_same(proto, tmp_path):
-    processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+def test_a_sentencepiece_file_is_converted_by_transformers(proto, tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(proto)
-    found = [ls.load_tokenizer(processor), ls.load_tokenizer(tmp_path / "tokenizer.model"), ls.load_tokenizer(tmp_path)]
-    for text in TEXTS:
-        assert {tuple(tokenizer.encode(text)) for tokenizer in found} == {tuple(processor.encode(text))}
-    assert len({tokenizer.sha256 for tokenizer in found}) == 1
-    assert found[0].vocabulary_size == processor.vocab_size()
-    assert (found[0].prefix_ids, found[0].bos_id, found[0].eos_ids) == ((), 1, (2,))
-    with_bos = ls.load_tokenizer(sentencepiece.SentencePieceProcessor(model_proto=proto, add_bos=True))
-    assert with_bos.prefix_ids == (1,)
-    assert with_bos.encode("the") == processor.encode("the")
+    with pytest.raises(ls.LoopscopeError, match="tokenizer_class"):
+        ls.load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer"}))
+    found = ls.load_tokenizer(tmp_path)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    assert [found.encode(text) for text in TEXTS] == [processor.encode(text) for text in TEXTS]
+    assert found.sha256 == ls.load_tokenizer(tmp_path).sha256
 
 
-def test_sentencepiece_places_are_characters(proto):
-    found = ls.load_tokenizer(sentencepiece.SentencePieceProcessor(model_proto=proto))
-    text = "once more, the 😀 loop"
-    places = found.offsets(text)
-    assert len(places) == len(found.encode(text))
-    assert "".join(text[start:end] for start, end in places) == text
-    assert any(text[start:end] == "😀" for start, end in places)
+def test_no_code_of_a_checkpoint_runs(backend, tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(b"x")
+    (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
+    named = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    with pytest.raises(ls.LoopscopeError, match="cannot be used"):
+        ls.load_tokenizer(tmp_path)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert ls.load_tokenizer(tmp_path).encode(TEXTS[0]) == ls.load_tokenizer(backend).encode(TEXTS[0])
 
 
-def test_ids_do_not_change_when_an_object_travels(backend, proto):
-    for given in (backend, sentencepiece.SentencePieceProcessor(model_proto=proto), ByT5Tokenizer()):
-        found = ls.load_tokenizer(given)
-        again = pickle.loads(pickle.dumps(found))
-        assert again.encode(TEXTS[1]) == found.encode(TEXTS[1])
-        assert again.sha256 == found.sha256
+def test_ids_do_not_change_when_an_object_travels(backend):
+    found = ls.load_tokenizer(backend)
+    again = pickle.loads(pickle.dumps(found))
+    assert again.encode(TEXTS[1]) == found.encode(TEXTS[1])
+    assert again.sha256 == found.sha256
 
 
 def test_a_tokenizer_json_by_its_own_name(backend, tmp_path):
@@ -118,27 +100,25 @@ def test_a_tokenizer_json_by_its_own_name(backend, tmp_path):
 
 @pytest.mark.parametrize("given", [5, object(), ["a"], print, {"a": 1}])
 def test_what_is_no_tokenizer(given):
-    with pytest.raises(ls.LoopscopeError, match="transformers, SentencePiece or tokenizers"):
+    with pytest.raises(ls.LoopscopeError, match="a tokenizer of transformers or tokenizers"):
         ls.load_tokenizer(given)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [("x.model", b"nothing", "no SentencePiece model"), ("x.model", b"", "no SentencePiece model"),
-     ("x.json", b"{}", "cannot be read")],
-)  # fmt: skip
-def test_damaged_files(tmp_path, name, content, said):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ls.LoopscopeError, match=said) as caught:
-        ls.load_tokenizer(str(tmp_path / name))
+def test_a_tokenizer_without_a_fast_version():
+    with pytest.raises(ls.LoopscopeError, match="no fast version"):
+        ls.load_tokenizer(ByT5Tokenizer())
+
+
+def test_a_tokenizer_that_draws_at_random():
+    with pytest.raises(ls.LoopscopeError, match="at random"):
+        ls.load_tokenizer(Backend(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=0.1)))
+
+
+def test_what_its_library_raises_is_one_line():
+    words = Backend(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="missing"))
+    with pytest.raises(ls.LoopscopeError, match="cannot be used") as caught:
+        ls.load_tokenizer(words).encode("strange")
     assert "\n" not in str(caught.value)
-
-
-def test_without_sentencepiece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "tokenizer.model").write_bytes(b"x")
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(ls.LoopscopeError, match=r"loopscope\[sentencepiece\]"):
-        ls.load_tokenizer(tmp_path)
 
 
 TEMPLATES = {
@@ -149,8 +129,10 @@ TEMPLATES = {
     "json, break, namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}"
     "{{ m | tojson }}{% if ns.n == 2 %}{% break %}{% endif %}{% endfor %}{{ ns.n }}",
     "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
-    "tools": "{% if tools %}tools{% else %}none{% endif %}{{ documents is none }}{{ nothing is defined }}",
+    "tools": "{{ messages[0].content }}{% if tools %}tools{% else %}none{% endif %}{{ documents is none }}"
+    "{{ nothing is defined }}",
 }
+M, E = "{{ messages[-1].content }}", "{% endfor %}"
 CHAT = [
     {"role": "user", "content": " What is 2 + 2? <é> "},
     {"role": "assistant", "content": "4"},
@@ -184,10 +166,18 @@ def test_chat_templates_render_as_in_transformers(backend, tmp_path, name, home)
         ("{% for %}", "refuses"),
         ("{{ messages.append(1) }}", "refuses"),
         ("{{ ().__class__.__bases__[0].__subclasses__() }}", "refuses"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{{ 'x' * 1000 }}{% endfor %}{% endfor %}", "more than"),
+        (
+            f"{M}{{% for i in range(99999) %}}{{% for j in range(99999) %}}{{{{ 'x' * 999 }}}}{2 * E}",
+            "more than .* char",
+        ),
+        (f"{M}{{% for i in range(99999) %}}{{% for j in range(99999) %}}{2 * E}", "more than .* seconds"),
+        (M + "{{ 10 ** (10 ** 8) }}", "refuses"),
+        (M + "{{ 'x' * 10 ** 11 }}", "refuses"),
+        ("always the same", "does not write the user's message"),
     ],
 )
-def test_chat_templates_that_are_refused(backend, template, said):
+def test_chat_templates_that_are_refused(backend, template, said, monkeypatch):
+    monkeypatch.setattr(chat_template, "MOST_SECONDS", 1.0)
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template)
     with pytest.raises(ls.LoopscopeError, match=said) as caught:
         ls.load_tokenizer(fast).chat_template.render(CHAT)
@@ -196,15 +186,10 @@ def test_chat_templates_that_are_refused(backend, template, said):
 
 def test_named_chat_templates(backend, tmp_path):
     backend.save(str(tmp_path / "tokenizer.json"))
-    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d{{ bos_token }}"}]
-    config = {"chat_template": named, "bos_token": {"content": "<s>"}}
+    named = [
+        {"name": "tool_use", "template": "t"},
+        {"name": "default", "template": "{{ messages[0].role }}{{ bos_token }}{{ messages[-1].content }}"},
+    ]
+    config = {"chat_template": named, "bos_token": "<s>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    assert Tokenizer.from_folder(tmp_path).chat_template.render(CHAT) == "d<s>"
-
-
-def test_without_jinja(backend, monkeypatch: pytest.MonkeyPatch):
-    found = ls.load_tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, chat_template="x"))
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    _environment.cache_clear()
-    with pytest.raises(ls.LoopscopeError, match=r"loopscope\[chat\]"):
-        found.chat_template.render(CHAT)
+    assert Tokenizer.from_folder(tmp_path).chat_template.render(CHAT[:1]) == "user<s> What is 2 + 2? <é> "

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from loopscope.models.tokenizer import Tokenizer
-from loopscope.tasks import Example, encode_pair, load_task
+from loopscope.models.tokenizer import Tokenizer, load_tokenizer
+from loopscope.tasks import Example, LoadedTask, encode_pair, load_task
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,46 @@ def test_encoding_apart_and_together_give_the_same_tokens(data_dir: Path, ouro_t
     for row, example in _pairs(task.rows, task.encode(ouro_tokenizer)):
         together = ouro_tokenizer.encode(row.context + row.continuations[0])
         assert list(example.sequences[0].token_ids) == together
+
+
+OURO = (
+    ("gsm8k", 167606, "16c276a41e3ebad2306e47eafad9e23f3a798a4b3ee04afd179fffd553d15e1d"),
+    ("math500", 116084, "bffa35e1c17054443488297f8c9e4622660d49715c758a5d40906c73fd80f091"),
+    ("hellaswag", 1189447, "1b611672861d1c6d0f8def3614e5cb74dca23b8cfa031d25746ff62895e149d8"),
+    ("arc_challenge", 27878, "2aad663620bf012bf8c9fb9108ba70d931e34a2519be837b516d8305362a7a76"),
+    ("piqa", 83879, "efa2ea94b5d00a71c0816fff0431f84f41f96a9230d66b6f2373382fe4d20951"),
+    ("boolq", 6540, "d2c2c11bcb74d1f39abb4c02f7e5b8c5edf8bab832844f7a2a2307ac0c05e39e"),
+    ("commonsense_qa", 6105, "c68a10d63c8a9ef64c2dcc03c5433e0df4fa0debf84faec864c35222324adb77"),
+)
+EMBEDDED = (
+    ("arithmetic", 311628, "e607f9c6228c4cd05a4b010d9ea4f453ec84dc2f4b74813cda6b08da165cce64"),
+    ("arithmetic-mc", 68048, "68b2d68e092228ff7fc92337e42d7dc7faf6e46ac4e5d9444fc175a58483bf4c"),
+    ("stories", 722053, "20242e1789463d2bc0833fcc5eba47365850ebe2b996bf30c5c1ef7aaf08443a"),
+)
+
+
+def _hashed(task: LoadedTask, tokenizer: Tokenizer) -> tuple[int, str]:
+    """How many tokens are scored, and the hash of every token, position and target."""
+    encoder, digest, count = task.together(tokenizer, task.rows), hashlib.sha256(), 0
+    for row in task.rows:
+        made = task.encode_row(encoder, row)
+        count += made.prediction_count
+        content = [made.id, made.answer, [[s.token_ids, s.positions, s.targets] for s in made.sequences]]
+        digest.update(json.dumps(content, separators=(",", ":")).encode())
+    return count, digest.hexdigest()
+
+
+@pytest.mark.parametrize(("spec", "count", "digest"), OURO)
+def test_every_benchmark_is_encoded_as_it_was(
+    data_dir: Path, ouro_tokenizer: Tokenizer, spec: str, count: int, digest: str
+) -> None:
+    """Written with the code of commit 6c86db7, which read tokenizer.json by itself."""
+    assert _hashed(load_task(spec, data_dir=data_dir), ouro_tokenizer) == (count, digest)
+
+
+@pytest.mark.parametrize(("spec", "count", "digest"), EMBEDDED)
+def test_embedded_tasks_are_encoded_as_they_were(spec: str, count: int, digest: str) -> None:
+    assert _hashed(load_task(spec), load_tokenizer("toy-ouro")) == (count, digest)
 
 
 def _pairs(rows: tuple, examples: Iterator[Example]) -> Iterator[tuple]:

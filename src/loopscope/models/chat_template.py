@@ -1,18 +1,20 @@
-"""A tokenizer's own chat template: messages to the text that the model was trained to read them as.
+"""A tokenizer's chat template: messages to the text that the model was trained to read them as.
 
 The template is Jinja, comes with the checkpoint and is rendered in Jinja's immutable sandbox, with the blank handling,
-filters and functions that templates are written for. Rendering agrees with transformers' `apply_chat_template`, which
-is tested; transformers itself is not needed.
+filters and functions that templates are written for. Rendering agrees with transformers' `apply_chat_template`, except
+that it has limits of time and size, and no clock: the same call gives the same text tomorrow.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
+from functools import cache, cached_property
 from typing import Any
 
 from loopscope.errors import LoopscopeError
@@ -21,8 +23,10 @@ MOST_TEMPLATE_CHARACTERS = 200_000
 """Characters of a chat template."""
 MOST_RENDERED_CHARACTERS = 10_000_000
 """Characters that rendering may come to: a template is a program, and a short one can write without end."""
-SAFE_JINJA = (3, 1, 6)
-"""Before this version ways out of the sandbox are known, and a template comes from a stranger."""
+MOST_SECONDS = 10.0
+"""Of rendering one conversation."""
+MOST_BITS = 10_000
+"""Of a power that a template computes."""
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Tokens that a template may name."""
 
@@ -64,40 +68,72 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
         """The text of a conversation, up to where the model's answer begins."""
-        environment = _environment()
+        if not self._writes_messages:
+            raise LoopscopeError(
+                f"{self.where}: the chat template does not write the user's message, so that no question would reach "
+                "the model; leave the chat template out"
+            )
+        return self._rendered(messages, add_generation_prompt)
+
+    @cached_property
+    def _writes_messages(self) -> bool:
+        """Whether two questions give two texts."""
+        one, other = (self._rendered([{"role": "user", "content": word}], True) for word in ("one", "other"))
+        return one != other
+
+    def _rendered(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
         given = {"messages": [dict(message) for message in messages], "add_generation_prompt": add_generation_prompt}
+        pieces: list[str] = []
+        size = 0
         try:
-            pieces, size = [], 0
-            compiled = environment.from_string(self.source)
-            for piece in compiled.generate(**given, tools=None, documents=None, **self.special_tokens):
-                pieces.append(piece)
-                size += len(piece)
-                if size > MOST_RENDERED_CHARACTERS:
-                    raise LoopscopeError(f"{self.where}: the chat template writes more than {size} characters")
-            return "".join(pieces)
+            with time_limit(MOST_SECONDS):
+                compiled = _environment().from_string(self.source)
+                for piece in compiled.generate(**given, tools=None, documents=None, **self.special_tokens):
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > MOST_RENDERED_CHARACTERS:
+                        raise LoopscopeError(f"{self.where}: the chat template writes more than {size} characters")
+        except TimeLimitError:
+            raise LoopscopeError(f"{self.where}: the chat template takes more than {MOST_SECONDS:g} seconds") from None
         except LoopscopeError:
             raise
-        except Exception as error:  # a template is a program: what it raises is its own
-            raise self._refused(error) from error
+        except Exception as error:  # a template is a program, which may raise anything
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise LoopscopeError(f"{self.where}: the chat template refuses this conversation ({reason})") from error
+        return "".join(pieces)
 
-    def _refused(self, error: Exception) -> LoopscopeError:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return LoopscopeError(f"{self.where}: the chat template refuses this conversation ({reason})")
+
+class TimeLimitError(Exception):
+    """The code within `time_limit` took too long."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises `TimeLimitError` in this thread after some seconds; a call into compiled code is not interrupted."""
+    thread, lock, running = threading.get_ident(), threading.Lock(), True
+
+    def interrupt() -> None:
+        with lock:
+            if running:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TimeLimitError))
+
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            running = False
+        timer.cancel()
 
 
 @cache
 def _environment() -> Any:
-    try:
-        import jinja2
-        import jinja2.ext
-        import jinja2.nodes
-        import jinja2.sandbox
-    except ImportError as error:
-        raise LoopscopeError("chat templates need Jinja: pip install 'loopscope[chat]'") from error
-    if tuple(map(int, version("jinja2").split(".")[:3])) < SAFE_JINJA:
-        raise LoopscopeError(
-            f"Jinja {version('jinja2')} lets a template out of its sandbox: pip install -U 'loopscope[chat]'"
-        )
+    import jinja2
+    import jinja2.ext
+    import jinja2.nodes
+    import jinja2.sandbox
 
     class Generation(jinja2.ext.Extension):
         """`{% generation %}` marks what an assistant wrote; the text inside stands as it is."""
@@ -109,6 +145,22 @@ def _environment() -> Any:
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return jinja2.nodes.Scope(body).set_lineno(line)
 
+    class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+        """The sandbox, in which no single operation takes long or fills the memory."""
+
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            if operator == "**" and isinstance(left, int) and isinstance(right, int):
+                if left.bit_length() * right > MOST_BITS:
+                    raise OverflowError(f"a power of more than {MOST_BITS} bits")
+            elif operator == "*":
+                for sequence, count in ((left, right), (right, left)):
+                    long = isinstance(count, int) and hasattr(sequence, "__len__")
+                    if long and len(sequence) * count > MOST_RENDERED_CHARACTERS:
+                        raise OverflowError(f"a text of more than {MOST_RENDERED_CHARACTERS} characters")
+            return super().call_binop(context, operator, left, right)
+
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
@@ -117,7 +169,7 @@ def _environment() -> Any:
     ) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    environment: Any = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment: Any = Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = as_json
