@@ -1,6 +1,6 @@
 """Where a monitor's numbers go: JSONL files, and functions of the numbers and the step.
 
-A `SummaryWriter` of TensorBoard and a run of W&B are objects that the user made; nothing of theirs is imported here.
+A `SummaryWriter` of TensorBoard, a run of W&B or trackio are objects that the user made; none of them is imported here.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ def _function(given: Any) -> Function:
         return lambda numbers, step: [given.add_scalar(name, value, step) for name, value in numbers.items()]
     if hasattr(given, "define_metric"):
         return functools.partial(_log_to_wandb, given)
+    if hasattr(given, "log"):  # trackio, the module or a run
+        return lambda numbers, step: given.log(dict(numbers), step=step)
     if callable(given):
         return given  # type: ignore[no-any-return]
     raise LoopscopeError(
-        f"{setting('log')} takes a file name, a SummaryWriter, wandb or a run of it, or a function, not {shown(given)}"
+        f"{setting('log')} takes a file name, a SummaryWriter, wandb or trackio (the module or a run), or a function, "
+        f"not {shown(given)}"
     )
 
 

@@ -86,7 +86,7 @@ class Monitor:
             every: steps between two calls.
             limit: the most questions of each task, or rows of a batch.
             log: a function of a dictionary of numbers and the step, a JSONL file, a `SummaryWriter` of TensorBoard, a
-                run of W&B or the module `wandb` for its active run; or a list of these.
+                run of W&B, the module `wandb` for its active run, `trackio`; or a list of these.
             tokenizer: as in `measure`.
             autocast: a dtype, "bfloat16" say: `embed` and `step` run under autocast, as in the training. Left out, they
                 run in the weights' own arithmetic, as a saved checkpoint is measured.
