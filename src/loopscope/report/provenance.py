@@ -128,7 +128,7 @@ def _certificates(manifest: Manifest) -> str:
         return "none: only affine readouts are certified"
     if manifest.settings.get("certify"):
         return "of every update, about the readout of the stored states; marked ✓ where they decide the outcome"
-    return "not measured; `loopscope certify` adds them, and marks ✓ outcomes that they decide"
+    return "not measured; `measure --certify` adds them, and marks ✓ outcomes that they decide"
 
 
 def _weights(manifest: Manifest) -> str:
