@@ -26,7 +26,7 @@ from loopscope.models.protocol import AffineHead
 from loopscope.path import Outcome
 from loopscope.readout.certified import balls
 from loopscope.readout.certified.intervals import Interval
-from loopscope.readout.certified.sums import Head
+from loopscope.readout.certified.tokens import Head
 from loopscope.readout.certified.update import QUARTER, States, UpdateEnclosures, enclose_update
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]

@@ -11,7 +11,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.readout.certified import intervals
 from loopscope.readout.certified.balls import exact_products
 from loopscope.readout.certified.intervals import ULPS, Interval, require_arithmetic
-from loopscope.readout.certified.sums import product
+from loopscope.readout.certified.tokens import product
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FUNCTIONS = {"exp": torch.exp, "expm1": torch.expm1, "log": torch.log, "log1p": torch.log1p}

@@ -11,9 +11,8 @@ from flint import arb, ctx
 from loopscope.measuring.update import predicted_scale
 from loopscope.readout import affine_path_from_states, option_path
 from loopscope.readout.certified.balls import enclose_in_balls
-from loopscope.readout.certified.cells import cell_bounds
-from loopscope.readout.certified.sums import Head, power_sums, relative_logits
-from loopscope.readout.certified.tokens import moments
+from loopscope.readout.certified.bounds import cell_bounds
+from loopscope.readout.certified.tokens import Head, moments, power_sums, relative_logits
 from loopscope.readout.certified.update import CELLS, States, UpdateEnclosures, enclose_update
 from loopscope.readout.options import OptionGroups
 

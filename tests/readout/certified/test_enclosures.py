@@ -9,9 +9,9 @@ import torch
 from flint import arb
 
 from loopscope.measuring.update import predicted_scale
-from loopscope.readout.certified import sums
+from loopscope.readout.certified import tokens
 from loopscope.readout.certified.intervals import Interval
-from loopscope.readout.certified.sums import Head
+from loopscope.readout.certified.tokens import Head
 from loopscope.readout.certified.update import States, UpdateEnclosures, enclose_update
 
 FEW = 120
@@ -75,9 +75,9 @@ def test_arb_lies_inside_every_enclosure_of_all_the_cases(paths: ModuleType):
 
 @pytest.mark.parametrize("wrong", ["gamma", "weight_error", "relative_logits"])
 def test_a_wrong_bound_is_caught(paths: ModuleType, wrong: str, monkeypatch: pytest.MonkeyPatch):
-    right = getattr(sums, wrong)
+    right = getattr(tokens, wrong)
 
-    def without_logits_error(*given: object) -> sums.RelativeLogits:
+    def without_logits_error(*given: object) -> tokens.RelativeLogits:
         logits = right(*given)
         logits.s_error_t.zero_()
         logits.t_error_t.zero_()
@@ -88,6 +88,6 @@ def test_a_wrong_bound_is_caught(paths: ModuleType, wrong: str, monkeypatch: pyt
         "weight_error": lambda logits, alpha: torch.zeros_like(right(logits, alpha)),
         "relative_logits": without_logits_error,
     }
-    for module in ("sums", "tokens", "update"):
+    for module in ("tokens", "update"):
         monkeypatch.setattr(f"loopscope.readout.certified.{module}.{wrong}", replacements[wrong], raising=False)
     assert next(violations(paths, range(60)), None) is not None

@@ -126,10 +126,6 @@ class Interval:
         """What lies in both."""
         return Interval(torch.maximum(self.low, other.low), torch.minimum(self.high, other.high))
 
-    def hull(self, other: Interval) -> Interval:
-        """Everything between the lowest and the highest end."""
-        return Interval(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high))
-
     def where(self, condition: Tensor, other: Interval) -> Interval:
         """This one where the condition holds, the other elsewhere."""
         low, high = torch.where(condition, self.low, other.low), torch.where(condition, self.high, other.high)

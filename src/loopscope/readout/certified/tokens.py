@@ -1,9 +1,40 @@
-r"""Enclosures of one token's log probability, slope, curvature, higher cumulants and gains, from its power sums.
+r"""Enclosures of one token's log probability, slope, curvature, higher cumulants and gains, from its float64 logits.
 
-The computed weights ŵ define a softmax p̂ of their own; the sums enclose its moments up to summation error. Three steps
-lead from there to the true p and t. Write E for expectations under p, Ê under p̂ and P for p(a ≠ y).
+**Setting.** H, H⁺, the head W and its bias are stored numbers (BF16, FP16, FP32 or FP64), taken as exact. By definition
+D = H⁺ − H as real numbers, z = W H + b and v = W D, so that the logits on the path are exactly z + αv. Only differences
+to the reference label y matter: s = z − z_y and t = v − v_y. u = 2⁻⁵³ is the unit roundoff, γ_n = nu/(1 − nu).
 
-**Weights.** w = ŵ(1 + θ), |θ| ≤ ρ. For every f,  E f − Ê f = Σ ŵθ(f − Êf) / Σ ŵ(1 + θ),  so with ρ' = ρ/(1 − ρ)
+**Logits.** Float64 holds every stored number, and products of BF16, FP16 or FP32 numbers exactly (at most 48 bits). A
+sum of n products in any order, with or without fused multiply-add, rounds every term at most n times, so it is off by
+at most γ_n Σ|H_i W_i| (Higham, Accuracy and Stability of Numerical Algorithms, Section 3.1). `product` adds the
+products of c columns each, so that a term passes through at most c + ⌈D/c⌉ roundings instead of D; the difference D
+and the bias add one each. By Cauchy–Schwarz Σ|H_i W_ai| ≤ ‖H‖ ‖W_a‖ ≤ ‖H‖ max_a ‖W_a‖. So all logits of a token are
+off by at most
+
+    E_z = γ_n (‖H‖ ω + β) + δ,    E_v = γ_n ‖D‖ ω + δ,    n = c + ⌈D/c⌉ + 4,    ω = max ‖W_a‖,    β = max |b_a|,
+
+where δ = D 2⁻¹⁰⁷³ covers products of FP64 numbers that underflow, and is absent where H (or D) is zero. The norms are
+computed of rows divided by their largest entry, since squares of FP64 numbers underflow, and enlarged by more than
+their own rounding. Then |ŝ − s| ≤ E_s = 2E_z + u max|ŝ| and
+|t̂ − t| ≤ E_t = 2E_v + u max|t̂|, and ŝ_y = t̂_y = 0 exactly.
+
+**Weights.** At a float64 scale α the exponent is ŷ_a = ŝ_a + αt̂_a with two roundings, less its largest value M (any
+number would do: it cancels) with one more. With S = max|ŝ|, T = max|t̂| the exponent is off by at most
+
+    η = E_s + αE_t + 8u (S + αT),
+
+and ŵ_a = exp of it by 2^-52 `ULPS` of itself. So w_a = ŵ_a (1 + θ_a) with |θ_a| ≤ ρ = η + η² + 4 `ULPS` u for η ≤ 1/2;
+beyond that nothing is certified. Where exp underflows w_a and ŵ_a differ by at most τ = 2⁻¹⁰²¹.
+
+**Sums.** Σ ŵ t̂^j over a ≠ y (t̂_y = 0) is the product of the weights with a matrix of powers, b entries of the
+vocabulary at a time, and the B blocks are added: a term passes through at most n = b + B + 8 roundings (4 of them in
+its power), so each sum is off by at most γ_n Σ ŵ|t̂|^j, and V 2⁻¹⁰⁷⁰ where terms underflow. Σ ŵ|t̂| is summed as well,
+which keeps slopes accurate relative to their own terms; Σ ŵ|t̂|³ ≤ √(Σ ŵt̂² Σ ŵt̂⁴) by Cauchy–Schwarz.
+
+**Moments.** The computed weights ŵ define a softmax p̂ of their own; the sums enclose its moments up to summation error.
+Three steps lead from there to the true p and t. Write E for expectations under p, Ê under p̂ and P for p(a ≠ y).
+
+*Weights.* w = ŵ(1 + θ), |θ| ≤ ρ. For every f,  E f − Ê f = Σ ŵθ(f − Êf) / Σ ŵ(1 + θ),  so with ρ' = ρ/(1 − ρ)
 
     |E f − Ê f| ≤ ρ' Ê|f − Ê f| ≤ ρ' min{2 Ê|f|, √(Var^ f)}.
 
@@ -11,10 +42,10 @@ For the variance take f = (t̂ − Ê t̂)² ≥ 0: E f lies in [1 − 2ρ', 1 +
 (1 − ρ)/(1 + ρ) ≥ 1 − 2ρ', and Var t̂ = E f − (E t̂ − Ê t̂)² with the square at most ρ'² Ê f. So
 Var t̂ ∈ [1 − 2ρ' − ρ'², 1 + 2ρ'] Var^ t̂.
 
-**Displacements.** |t − t̂| ≤ E_t, and t_y = t̂_y = 0, so |E t − E t̂| ≤ E_t P. A standard deviation is a seminorm:
+*Displacements.* |t − t̂| ≤ E_t, and t_y = t̂_y = 0, so |E t − E t̂| ≤ E_t P. A standard deviation is a seminorm:
 |√Var t − √Var t̂| ≤ √(E (t − t̂)²) ≤ E_t √P. For j = 2, 3, 4: |E t^j − E t̂^j| ≤ j E_t (T + E_t)^{j−1} P.
 
-**Underflow** changes weights by at most τ each, so the mean of f by at most 2Vτ max|f| (the likeliest weight is 1).
+*Underflow* changes weights by at most τ each, so the mean of f by at most 2Vτ max|f| (the likeliest weight is 1).
 
 **Log probability.** y's own weight is e^{−M} exactly. M = 0 means that y is likeliest: log p_y = −log1p Σ_{a≠y} w_a.
 Otherwise log p_y = −(M + log(e^{−M} + Σ_{a≠y} w_a)), a sum of terms of one sign.
@@ -24,7 +55,8 @@ argument off by at most δ = α(E_t + 2uT) and a result off by `ULPS` units, f i
 (1 + |f|)(e^δ − 1) + 2⁻⁵¹ `ULPS` |f|, and (e^δ − 1) ≤ 2δ for δ ≤ 1. The weights are those of α = 0. Besides
 φ(α) = log p_y(α) − log p_y(0), which is better for large gains. Both hold, so their meet does.
 
-Slope φ' = −E t, curvature φ'' = −Var t, as everywhere in loopscope. Shapes: t tokens, K scales.
+Slope φ' = −E t, curvature φ'' = −Var t, as everywhere in loopscope. Shapes: t tokens, D hidden width, V vocabulary
+entries in B blocks of b (the last one padded), K scales.
 """
 
 from __future__ import annotations
@@ -34,19 +66,197 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loopscope.readout.certified.intervals import ULPS, UNIT, Interval, down, up
-from loopscope.readout.certified.sums import (
-    ENLARGED,
-    PowerSums,
-    RelativeLogits,
-    summation_bound,
-    underflow,
-    weight_error,
-    weights,
-)
+from loopscope.readout.certified.intervals import SMALLEST, ULPS, UNIT, Interval, down, gamma, up
 
+_COLUMNS = 256
+"""Columns of the states that are multiplied at a time."""
+BLOCK = 512
+"""Vocabulary entries whose terms are added at a time."""
+ENLARGED = 1.0 + 2.0**-30
+"""Above the rounding of a norm over fewer than 2²⁰ numbers, and of the few products that bounds are made of."""
+_UNDERFLOW = 2.0**-1021
 _LARGEST_EXPONENT = 600.0
 """Of e^{αt} under a mean: e^600 times the lost weight of the whole vocabulary is still nothing."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear head in float64 and the sizes that bound its rounding.
+
+    Attributes:
+        weight_VD: W.
+        bias_V: b, if there is one.
+        row_norm: ω, at least every ‖W_a‖.
+        bias_size: β, at least every |b_a|.
+    """
+
+    weight_VD: Tensor
+    bias_V: Tensor | None
+    row_norm: float
+    bias_size: float
+
+    @classmethod
+    def of(cls, weight_VD: Tensor, bias_V: Tensor | None) -> Head:
+        """From the head as it is stored."""
+        weight_VD, bias_V = weight_VD.detach().double(), None if bias_V is None else bias_V.detach().double()
+        size = 0.0 if bias_V is None else float(bias_V.abs().max())
+        return cls(weight_VD, bias_V, float(norms(weight_VD).max()), size)
+
+
+@dataclass(frozen=True)
+class RelativeLogits:
+    """s = z − z_y and t = v − v_y of some tokens, computed, with bounds of their errors that hold for every entry.
+
+    Attributes:
+        s_tBb: ŝ; −∞ where the vocabulary is padded.
+        t_tBb: t̂; 0 there.
+        other_tBb: 1 for every entry but y and the padding.
+        s_error_t: E_s.
+        t_error_t: E_t.
+        s_size_t: S = max|ŝ|.
+        t_size_t: T = max|t̂|.
+        spread_t: at least max t − min t.
+    """
+
+    s_tBb: Tensor
+    t_tBb: Tensor
+    other_tBb: Tensor
+    s_error_t: Tensor
+    t_error_t: Tensor
+    s_size_t: Tensor
+    t_size_t: Tensor
+    spread_t: Tensor
+
+    def some(self, rows: slice) -> RelativeLogits:
+        """Some of the tokens."""
+        return RelativeLogits(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+def relative_logits(h_tD: Tensor, h_plus_tD: Tensor, head: Head, targets_t: Tensor) -> RelativeLogits:
+    """Both products with the head, and their differences to the reference label's."""
+    h_tD, h_plus_tD = h_tD.detach().double(), h_plus_tD.detach().double()
+    d_tD = h_plus_tD - h_tD
+    width, vocabulary = int(h_tD.shape[1]), int(head.weight_VD.shape[0])
+    bound = gamma(min(width, _COLUMNS) + -(-width // _COLUMNS) + 4)
+    z_tV, v_tV = product(h_tD, head.weight_VD), product(d_tD, head.weight_VD)
+    if head.bias_V is not None:
+        z_tV += head.bias_V
+    z_error_t, v_error_t = (
+        (bound * (head.row_norm * norm_t + extra) + 2 * width * SMALLEST * (norm_t > 0)) * ENLARGED
+        for norm_t, extra in ((norms(h_tD), head.bias_size), (norms(d_tD), 0.0))
+    )
+    y_t1 = targets_t.unsqueeze(1)
+    for logits in (z_tV, v_tV):
+        logits -= logits.gather(1, y_t1)
+    sizes = [logits.abs().amax(1) for logits in (z_tV, v_tV)]
+    errors = [(2.0 * error + UNIT * size) * ENLARGED for error, size in zip((z_error_t, v_error_t), sizes, strict=True)]
+    spread_t = (v_tV.amax(1) - v_tV.amin(1) + 2.0 * errors[1]) * ENLARGED
+    other_tV = torch.ones_like(v_tV).scatter_(1, y_t1, 0.0)
+    block = min(BLOCK, 1 << (vocabulary - 1).bit_length())
+    padding = -vocabulary % block
+    padded = [
+        torch.nn.functional.pad(entries, (0, padding), value=filler).view(len(targets_t), -1, block)
+        for entries, filler in ((z_tV, -torch.inf), (v_tV, 0.0), (other_tV, 0.0))
+    ]
+    s_tBb, t_tBb, other_tBb = padded
+    return RelativeLogits(s_tBb, t_tBb, other_tBb, errors[0], errors[1], sizes[0], sizes[1], spread_t)
+
+
+def norms(rows_nD: Tensor) -> Tensor:
+    """At least the norm of each row, and zero for a row of zeros."""
+    largest_n1 = rows_nD.abs().amax(1, keepdim=True)
+    scaled_nD = rows_nD / torch.where(largest_n1 > 0, largest_n1, 1.0)
+    found_n = largest_n1[:, 0] * torch.linalg.vector_norm(scaled_nD, dim=1) * ENLARGED
+    return torch.where(largest_n1[:, 0] > 0, up(found_n), 0.0)
+
+
+def product(a_tD: Tensor, weight_VD: Tensor) -> Tensor:
+    """A Wᵀ, so many columns at a time that no term passes through many roundings."""
+    parts = zip(torch.split(a_tD, _COLUMNS, 1), torch.split(weight_VD, _COLUMNS, 1), strict=True)
+    found: Tensor | None = None
+    for a_tc, weight_Vc in parts:
+        part_tV = a_tc @ weight_Vc.T
+        found = part_tV if found is None else found.add_(part_tV)
+    assert found is not None, "a state has at least one column"
+    return found
+
+
+@dataclass(frozen=True)
+class PowerSums:
+    """Σ ŵ t̂^j over a ≠ y as intervals [t, K], exact for the computed ŵ and t̂; and how far these are from the true ones.
+
+    Attributes:
+        peak: M, the largest exponent; at least 0, which is y's own.
+        others: Σ ŵ.
+        first: Σ ŵ t̂.
+        absolute: Σ ŵ|t̂|.
+        second: Σ ŵ t̂².
+        third: Σ ŵ t̂³.
+        fourth: Σ ŵ t̂⁴.
+        weight_error: ρ.
+    """
+
+    peak: Tensor
+    others: Interval
+    first: Interval
+    absolute: Interval
+    second: Interval
+    third: Interval
+    fourth: Interval
+    weight_error: Tensor
+
+
+def weight_error(logits: RelativeLogits, alpha_tK: Tensor) -> Tensor:
+    """ρ at each scale, [t, K]; infinite where nothing can be said."""
+    sizes = 8.0 * UNIT * (logits.s_size_t.unsqueeze(1) + alpha_tK * logits.t_size_t.unsqueeze(1))
+    eta = (logits.s_error_t.unsqueeze(1) + alpha_tK * logits.t_error_t.unsqueeze(1) + sizes) * ENLARGED
+    rho = (eta + eta * eta + 4.0 * ULPS * UNIT) * ENLARGED
+    return torch.where(eta <= 0.5, rho, torch.inf)
+
+
+def weights(logits: RelativeLogits, alpha_tK: Tensor) -> tuple[Tensor, Tensor]:
+    """ŵ at each scale [t, B, K, b] and M [t, K]."""
+    alpha = alpha_tK[:, None, :, None]
+    w_tBKb = torch.addcmul(logits.s_tBb.unsqueeze(2), logits.t_tBb.unsqueeze(2), alpha)
+    peak_tK = w_tBKb.amax((1, 3))
+    return w_tBKb.sub_(peak_tK[:, None, :, None]).exp_(), peak_tK
+
+
+def power_sums(logits: RelativeLogits, alpha_tK: Tensor) -> PowerSums:
+    """The sums at scales of each token's own, [t, K]."""
+    t = logits.t_tBb
+    square = t * t
+    powers_tBbJ = torch.stack([logits.other_tBb, t, t.abs(), square, square * t, square * square], -1)
+    w_tBKb, peak_tK = weights(logits, alpha_tK)
+    others, first, absolute, second, third, fourth = (w_tBKb @ powers_tBbJ).sum(1).unbind(-1)
+    bound, lost = summation_bound(logits)
+
+    def around(found: Tensor, size: Tensor) -> Interval:
+        return Interval.around(found, (bound * size + lost) * ENLARGED)
+
+    return PowerSums(
+        peak_tK,
+        around(others, others).clamped(0.0),
+        around(first, absolute),
+        around(absolute, absolute).clamped(0.0),
+        around(second, second).clamped(0.0),
+        around(third, second.sqrt() * fourth.sqrt() * ENLARGED),  # each by itself: their product may underflow
+        around(fourth, fourth).clamped(0.0),
+        weight_error(logits, alpha_tK),
+    )
+
+
+def summation_bound(logits: RelativeLogits) -> tuple[float, Tensor]:
+    """The relative error of a sum over the vocabulary, and what its terms may have lost by underflow, [t, 1]."""
+    _, blocks, block = logits.t_tBb.shape
+    lost = blocks * block * 2.0**-1070 * (logits.t_size_t > 0)
+    return gamma(block + blocks + 8), lost.unsqueeze(1).to(logits.t_tBb)
+
+
+def underflow(logits: RelativeLogits) -> float:
+    """What the true weights may add to the computed ones where exp underflowed, over the whole vocabulary: Vτ."""
+    _, blocks, block = logits.t_tBb.shape
+    return blocks * block * _UNDERFLOW
 
 
 @dataclass(frozen=True)
