@@ -90,4 +90,4 @@ def huginn_readout(device: torch.device, quick: bool, repeats: int) -> Row:
 def _narrow_huginn() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(huginn() | NARROW))
-        return ls.load_model(folder, device="cpu", dtype="bfloat16", random_weights=True)
+        return ls.load_model(folder, device="cpu", dtype="bfloat16", model_args={"random_weights": True})

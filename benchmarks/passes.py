@@ -116,7 +116,7 @@ def huginn_rows(device: torch.device, quick: bool) -> list[Row]:
 
 def random_model(name: str, device: torch.device) -> LoopedModel:
     """Random weights in BF16."""
-    return ls.load_model(name, device=str(device), dtype="bfloat16", random_weights=True)
+    return ls.load_model(name, device=str(device), dtype="bfloat16", model_args={"random_weights": True})
 
 
 def fp64_row(device: torch.device, quick: bool) -> Row:

@@ -92,7 +92,7 @@ def both(llama: Path) -> tuple[LoopscopeLM, HFLM]:
         warnings.simplefilter("ignore")
         tokenizer = PreTrainedTokenizerFast.from_pretrained(llama)
         plain = LlamaForCausalLM.from_pretrained(llama, dtype=torch.float32)
-        return model(f"loop:{llama}:0-1", depth=1), HFLM(pretrained=plain, tokenizer=tokenizer, batch_size=1)
+        return model(str(llama), loop="0-1", depth=1), HFLM(pretrained=plain, tokenizer=tokenizer, batch_size=1)
 
 
 @pytest.fixture

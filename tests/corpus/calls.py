@@ -139,9 +139,9 @@ def _load_model() -> Iterator[Case]:
             )
     for name, value in {"text": "x", "1.5": 1.5, "None": None, "nan": math.nan}.items():
         yield call(
-            f"load_model(random_weights=True, seed={name})",
+            f"load_model(model_args={'random_weights': True}, seed={name})",
             "no seed",
-            lambda p, value=value: load(p, random_weights=True, seed=value),
+            lambda p, value=value: load(p, model_args={"random_weights": True, "seed": value}),
         )
     for name, value in {"5": 5, "None": None, "''": "", "nothing": "nothing"}.items():
         yield call(f"load_tokenizer({name})", "no tokenizer there", lambda p, value=value: tokenizer(value))

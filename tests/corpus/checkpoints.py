@@ -404,7 +404,7 @@ def _near_misses() -> Iterator[Case]:
     yield call(
         "accepted: random weights from a configuration alone",
         "no weights are needed",
-        lambda p: load(config_alone(p), random_weights=True),
+        lambda p: load(config_alone(p), model_args={"random_weights": True}),
         accepted=True,
     )
     yield call(

@@ -92,7 +92,7 @@ def make_shared(shared: Path) -> None:
     model.mkdir()
     (model / "config.json").write_text(json.dumps(CONFIG))
     shutil.copy(EMBEDDED / "toy-ouro" / "tokenizer.json", model / "tokenizer.json")
-    made: Any = load_model(model, random_weights=True, seed=3)
+    made: Any = load_model(model, model_args={"random_weights": True, "seed": 3})
     tensors = {name: tensor.clone() for name, tensor in made.state_dict().items()}
     save_file(tensors, str(model / "model.safetensors"), metadata={"format": "pt"})
     measure_run(model, shared / "run")

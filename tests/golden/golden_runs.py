@@ -74,9 +74,9 @@ RUNS = (
     GoldenRun("ties", _still_model, (_TIES,), {"transitions": "1-4", "level": "full", "trace": True, "lens": 3}),
     GoldenRun(
         "ouro-inside",
-        "toy-ouro:inside=3",
+        "toy-ouro",
         ("arithmetic-mc", "arithmetic"),
-        {"transitions": "3,4", "limit": 4},
+        {"model_args": "inside=3", "transitions": "3,4", "limit": 4},
     ),
     GoldenRun("huginn-grid", "toy-huginn", ("arithmetic",), {"transitions": "2-4", "depths": "1-6", "limit": 5}),
     GoldenRun("huginn-full", "toy-huginn", ("arithmetic-mc",), {"transitions": [3], "level": "full", "limit": 2}),

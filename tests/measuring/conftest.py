@@ -83,7 +83,7 @@ def make_checkpoint(folder: Path, family: str, tokenizer: Path, vocabulary: int)
         config["padded_vocab_size"] = vocabulary
     (folder / "config.json").write_text(json.dumps(config))
     shutil.copy(tokenizer / "tokenizer.json", folder / "tokenizer.json")
-    model: Any = load_model(folder, random_weights=True, seed=3)
+    model: Any = load_model(folder, model_args={"random_weights": True, "seed": 3})
     tied = model.tied_tensors()
     tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name not in tied}
     if family == "ouro":

@@ -81,7 +81,7 @@ MODELS: dict[str, Any] = {
     "module": _Module,
     "transformers span": _span,
     "toy-ouro": lambda: "toy-ouro",
-    "toy-ouro:inside=3": lambda: "toy-ouro:inside=3",
+    "toy-ouro inside": lambda: ls.load_model("toy-ouro", model_args={"inside": 3}),
     "toy-huginn": lambda: "toy-huginn",
 }
 

@@ -76,9 +76,11 @@ def measured(place: Path) -> Callable[..., StoredRun]:
     def get(case: str, task: str, level: str) -> StoredRun:
         key = (case, task, level)
         if key not in made:
+            name, _, args = case.partition(":")
             made[key] = measure(
-                f"{place}/{case}",
+                f"{place}/{name}",
                 [str(place / f"{task}.jsonl")],
+                model_args=args,
                 output=place / f"runs/{len(made)}",
                 transitions=[T],
                 depths=[0, 3],
@@ -99,8 +101,9 @@ def measured(place: Path) -> Callable[..., StoredRun]:
 class Alone:
     """Each sequence by itself, unpadded, in float64: φ from the interpolated state, derivatives by double backward."""
 
-    def __init__(self, spec: str, task: Path) -> None:
-        self.model: Any = load_model(spec, dtype="float64")
+    def __init__(self, case: str, task: Path) -> None:
+        spec, _, args = case.partition(":")
+        self.model: Any = load_model(spec, model_args=args, dtype="float64")
         tokenizer, loaded = load_tokenizer(spec), load_task(str(task))
         self.examples = [encode_row(tokenizer, row, loaded.encoding) for row in loaded.rows]
 
@@ -212,12 +215,14 @@ def test_gates_are_recorded_where_there_is_one(case: str, place: Path, measured:
 def test_a_choice_identifies_the_run(place: Path, tmp_path: Path) -> None:
     def run(choices: str) -> StoredRun:
         task = str(place / "solutions.jsonl")
-        return measure(f"{place}/hrm_text{choices}", [task], output=tmp_path / "run", transitions=[1], level="quick")
+        return measure(
+            f"{place}/hrm_text", [task], model_args=choices, output=tmp_path / "run", transitions=[1], level="quick"
+        )
 
     first = run("")
     assert first.manifest.model.boundary.endswith("(3 L cycles a step, the prompt attends both ways)")
-    for choices in (":attention=causal", ":L_cycles=4"):
-        with pytest.raises(LoopscopeError, match=r"model.spec was '.*', is now"):
+    for choices in ("attention=causal", "L_cycles=4"):
+        with pytest.raises(LoopscopeError, match=r"settings\.model_args"):
             run(choices)
     with pytest.raises(LoopscopeError, match="does not say that it runs options side by side"):
         measure(
@@ -231,17 +236,19 @@ def test_a_choice_identifies_the_run(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("case", "choice", "other"),
-    [("loopformer", ":budget=4", ":schedule=1/2+1/2"), ("parcae", "", ":initial_state=official")],
+    [("loopformer", "budget=4", "schedule=1/2+1/2"), ("parcae", "", "initial_state=official")],
 )
 def test_steps_and_first_states_identify_the_run(
     case: str, choice: str, other: str, place: Path, tmp_path: Path
 ) -> None:
     def run(chosen: str) -> StoredRun:
         task = str(place / "solutions.jsonl")
-        return measure(f"{place}/{case}{chosen}", [task], output=tmp_path / "run", transitions=[1], level="quick")
+        return measure(
+            f"{place}/{case}", [task], model_args=chosen, output=tmp_path / "run", transitions=[1], level="quick"
+        )
 
-    assert run(choice).manifest.model.name == case + choice
-    with pytest.raises(LoopscopeError, match=r"model.spec was '.*', is now"):
+    assert run(choice).manifest.model.name == case + (f":{choice}" if choice else "")
+    with pytest.raises(LoopscopeError, match=r"settings\.model_args"):
         run(other)
 
 
@@ -254,8 +261,9 @@ def test_steps_beyond_the_trained_time_are_said(
 ) -> None:
     said: list[str] = []
     run = measure(
-        f"{place}/{case}",
+        f"{place}/{case.partition(':')[0]}",
         [str(place / "solutions.jsonl")],
+        model_args=case.partition(":")[2],
         output=tmp_path / "run",
         transitions=[1],
         depths=[deepest],
@@ -279,8 +287,9 @@ def test_steps_beyond_the_trained_time_are_said(
 def test_what_options_share_runs_once(place: Path, measured: Callable[..., StoredRun], tmp_path: Path) -> None:
     for case in ("nanbeige", "loopus", "hrm_text:attention=causal,L_cycles=2", "parcae", "tmlt"):
         shared = measure(
-            f"{place}/{case}",
+            f"{place}/{case.partition(':')[0]}",
             [str(place / "options.jsonl")],
+            model_args=case.partition(":")[2],
             output=tmp_path / case.partition(":")[0],
             transitions=[T],
             dtype="float64",
@@ -324,7 +333,7 @@ def server() -> Iterator[Callable[..., tuple[int, int]]]:
     process.stdout.close()
 
 
-@pytest.mark.parametrize("case", ["nanbeige", "hrm_text", "loopus", "parcae", "loopformer:budget=4", "tmlt"])
+@pytest.mark.parametrize("case", ["nanbeige", "hrm_text", "loopus", "parcae", "loopformer", "tmlt"])
 def test_killed_and_resumed(
     case: str,
     place: Path,

@@ -194,8 +194,8 @@ def golden_model(golden_folder):
 
     def build(family, *, dtype=torch.float32, prepare=True):
         if family.partition(":")[0] not in classes:
-            name, colon, choices = family.partition(":")
-            return load_model(f"{golden_folder(name)}{colon}{choices}", dtype=dtype)
+            name, _, choices = family.partition(":")
+            return load_model(golden_folder(name), model_args=choices, dtype=dtype)
         model_class, config_class = classes[family]
         config = config_class.from_json(json.loads((GOLDEN / family / "config.json").read_text()))
         with torch.device("meta"):

@@ -78,7 +78,7 @@ def test_published_checkpoint_runs_in_bfloat16_unless_told_otherwise(tiny, local
     publish(local_hub, "tomg-group-umd/huginn-0125", folder)
     stored = load_file(folder / "model.safetensors")
     for given, dtype in ((None, torch.bfloat16), ("float32", torch.float32)):
-        model = load_model(name, revision=COMMIT, dtype=given)
+        model = load_model(f"{name}@{COMMIT}", dtype=given)
         assert (card_of(model).stored_dtype, model.dtype) == ("float32", dtype)
         for key, parameter in model.named_parameters():
             assert torch.equal(parameter, stored[key].to(dtype)), key
@@ -88,20 +88,20 @@ def test_published_checkpoint_runs_in_bfloat16_unless_told_otherwise(tiny, local
     ("family", "repo", "short", "choices"),
     [
         ("nanbeige", "Nanbeige/Nanbeige4.2-3B", "nanbeige4.2-3b", ""),
-        ("hrm_text", "sapientinc/HRM-Text-1B", "hrm-text-1b", ":attention=causal"),
-        ("loopus", "Thrillcrazyer/Qwen3_1.7B_LoopUS", "qwen3_1.7b_loopus", ":exit=none"),
-        ("loopformer", "armenjeddi/LoopFormer-3block-8iterations", "loopformer-3block-8iterations", ":budget=4"),
-        ("parcae", "SandyResearch/parcae-140m", "parcae-140m", ":initial_state=official"),
+        ("hrm_text", "sapientinc/HRM-Text-1B", "hrm-text-1b", "attention=causal"),
+        ("loopus", "Thrillcrazyer/Qwen3_1.7B_LoopUS", "qwen3_1.7b_loopus", "exit=none"),
+        ("loopformer", "armenjeddi/LoopFormer-3block-8iterations", "loopformer-3block-8iterations", "budget=4"),
+        ("parcae", "SandyResearch/parcae-140m", "parcae-140m", "initial_state=official"),
     ],
 )
 def test_families_by_hub_name_and_short_name(golden_folder, local_hub, family, repo, short, choices):
     publish(local_hub, repo, golden_folder(family))
-    for name in (repo, short, f"{short}@main{choices}"):
-        model = load_model(name, revision=None if "@" in name else COMMIT)
+    for name in (f"{repo}@{COMMIT}", f"{short}@main"):
+        model = load_model(name, model_args=choices)
         card = card_of(model)
         assert (card.kind, card.revision, card.family) == ("hub", COMMIT, family.replace("_", "-"))
         assert (card.stored_dtype, model.dtype) == ("float32", torch.bfloat16)
-        assert model.name == short + (choices if "@" in name else "")
+        assert model.name == short + (f":{choices}" if choices else "")
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -138,9 +138,9 @@ def test_folder_may_be_given_as_a_path_object(tiny):
 
 def test_layers_of_a_llama_are_looped(tiny):
     folder = tiny("loop")
-    model = load_model(f"loop:{folder}:1-2")
+    model = load_model(folder, model_args="loop=1-2")
     assert model.family == "loop"
-    assert model.name == "loop:checkpoint:1-2"
+    assert model.name == "checkpoint:loop=1-2"
     assert "1-2" in model.boundary
     batch = Batch.from_rows([[1, 2, 3]])
     assert model.readout(model.states(batch, [2])[2]).shape == (1, 3, 40)
@@ -252,7 +252,7 @@ def test_hub_model_with_revision_and_offline(tiny, local_hub):
     publish(local_hub, "maker/model", tiny("ouro"))
     load_model("maker/model@v1/x")
     local_hub.requests.clear()
-    assert card_of(load_model("maker/model", revision="v1/x", offline=True)).revision == COMMIT
+    assert card_of(load_model("maker/model@v1/x", offline=True)).revision == COMMIT
     assert local_hub.requests == []
 
 
@@ -270,13 +270,13 @@ def test_revisions_of_a_hub_model_are_measured_each(tiny, local_hub, tmp_path):
 
 def test_layers_of_a_hub_model_are_looped(tiny, local_hub):
     publish(local_hub, "maker/llama", tiny("loop"))
-    assert load_model("loop:maker/llama@main:0-1").name == "loop:maker/llama:0-1"
+    assert load_model("maker/llama@main", model_args="loop=0-1").name == "maker/llama:loop=0-1"
 
 
-@pytest.mark.parametrize("spec", ["maker/llama", "loop:maker/llama:0-9"])
-def test_hub_model_that_cannot_run_is_refused_before_its_weights_travel(tiny, local_hub, spec):
+@pytest.mark.parametrize("args", ["", "loop=0-9"])
+def test_hub_model_that_cannot_run_is_refused_before_its_weights_travel(tiny, local_hub, args):
     publish(local_hub, "maker/llama", tiny("loop"))
-    message = complaint(spec)
+    message = complaint("maker/llama", model_args=args)
     assert "maker/llama" in message
     assert not any("safetensors" in request for request in local_hub.requests if request.startswith("GET"))
 
@@ -373,7 +373,7 @@ def test_configuration_of_another_size(tiny):
 def test_absurd_sizes(tiny, fields):
     folder = tiny("ouro")
     edit_config(folder, **fields)
-    message = complaint(folder, random_weights=True)
+    message = complaint(folder, model_args={"random_weights": True})
     assert "config.json" in message
     assert str(folder) in message
 
@@ -404,7 +404,7 @@ def test_unknown_architecture(tiny):
     edit_config(folder, architectures=["GPT2LMHeadModel"], model_type="gpt2")
     message = complaint(folder)
     assert "GPT2LMHeadModel" in message
-    assert "loop:" in message
+    assert "loop=" in message
 
 
 def test_no_architecture_at_all(tiny):
@@ -420,19 +420,19 @@ def test_contradictory_architecture(tiny):
 
 
 def test_llama_without_a_span_points_to_loop(tiny):
-    assert "loop:MODEL:FIRST-LAST" in complaint(tiny("loop"))
+    assert "loop=FIRST-LAST" in complaint(tiny("loop"))
 
 
 @pytest.mark.parametrize("span", ["2-1", "0-3", "3-3"])
 def test_span_outside_the_layers(tiny, span):
     folder = tiny("loop")
-    message = complaint(f"loop:{folder}:{span}")
+    message = complaint(folder, model_args={"loop": span})
     assert span in message
     assert "0-2" in message
 
 
 def test_layers_of_an_unsupported_model(tiny):
-    assert "OuroForCausalLM" in complaint(f"loop:{tiny('ouro')}:0-1")
+    assert "OuroForCausalLM" in complaint(tiny("ouro"), model_args="loop=0-1")
 
 
 def test_mixed_families(tiny):
@@ -488,7 +488,7 @@ def test_tokenizer_with_a_larger_vocabulary(tiny):
 def test_more_memory_than_there_is(tiny):
     folder = tiny("ouro")
     edit_config(folder, vocab_size=2**31 - 1, hidden_size=2**20, head_dim=4)
-    message = complaint(folder, random_weights=True)
+    message = complaint(folder, model_args={"random_weights": True})
     assert "GB in float32" in message
     assert "smaller dtype" in message
 

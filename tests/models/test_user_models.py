@@ -159,8 +159,8 @@ def test_it_is_listed_and_suggested():
 
 @pytest.mark.usefixtures("wheel")
 def test_random_weights_and_missing_tokenizer_are_its_own_business():
-    with pytest.raises(LoopscopeError, match="up to its factory"):
-        load_model("my-wheel", random_weights=True)
+    with pytest.raises(LoopscopeError, match="takes no random_weights"):
+        load_model("my-wheel", model_args={"random_weights": True})
     with pytest.raises(LoopscopeError, match="brings no tokenizer"):
         load_tokenizer("my-wheel")
 
@@ -239,9 +239,9 @@ def test_two_packages_with_one_name(install):
 
 def test_published_name_cannot_be_taken_over(install):
     install("bad", "def build(): raise SystemExit", {"loopscope.models": {"ouro-1.4b": "bad:build"}})
-    from loopscope.models.registry import parse_spec
+    from loopscope.models.registry import parse_name
 
-    assert parse_spec("ouro-1.4b").kind == "hub"
+    assert parse_name("ouro-1.4b").kind == "hub"
 
 
 def test_bug_in_the_users_factory_keeps_its_traceback(install):

@@ -138,8 +138,8 @@ def theirs(checkpoint: Path, task: Path, **options: Any) -> dict[str, Any]:
 def ours(checkpoint: Path, task: Path, output: Path, **options: Any) -> tuple[ls.Run, list[list[float]]]:
     """The same of a run with every layer looped once."""
     run = ls.measure(
-        f"loop:{checkpoint}:0-1", f"lm_eval:{task}", output=output, depths=[1], device="cpu", dtype="float32",
-        readout_dtype="float64", **options,
+        checkpoint, f"lm_eval:{task}", output=output, depths=[1], device="cpu", dtype="float32",
+        readout_dtype="float64", model_args="loop=0-1", **options,
     )  # fmt: skip
     table = run.depths.filter(pl.col("depth") == 1).sort("row")
     if run.manifest.tasks[0].kind == "options":
@@ -190,8 +190,9 @@ def test_a_run_resumes_is_verified_and_shown(checkpoints: dict[bool, Path], task
     from loopscope.measuring.replay import replay
     from loopscope.measuring.rerun import Named
 
-    given: dict[str, Any] = {"transitions": [1], "tokens": True, "device": "cpu", "level": "quick", "num_fewshot": 1}
-    spec, model = f"lm_eval:{tasks}/inputs.yaml", f"loop:{checkpoints[True]}:0-1"
+    given: dict[str, Any] = {"transitions": [1], "tokens": True, "device": "cpu", "level": "quick", "num_fewshot": 1,
+                             "model_args": "loop=0-1"}  # fmt: skip
+    spec, model = f"lm_eval:{tasks}/inputs.yaml", str(checkpoints[True])
     run = ls.measure(model, spec, output=tmp_path / "run", **given)
     assert ls.measure(model, spec, output=tmp_path / "run", **given).manifest == run.manifest
     assert "comes from a file, which is followed only where you name it" in replay(run)[0].message

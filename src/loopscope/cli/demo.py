@@ -25,6 +25,7 @@ class Plan:
         transitions: the updates t → t+1, around the trained depth.
         depths: where the utility is read.
         questions: of the held-out split.
+        model_args: options of the model.
     """
 
     model: str
@@ -32,11 +33,12 @@ class Plan:
     transitions: tuple[int, ...]
     depths: tuple[int, ...]
     questions: int
+    model_args: str = ""
 
 
 PLANS = (
     Plan("toy-ouro", "stories", (3, 4, 5), tuple(range(1, 7)), 32),
-    Plan("toy-ouro:inside=3", "stories", (3,), tuple(range(1, 6)), 12),
+    Plan("toy-ouro", "stories", (3,), tuple(range(1, 6)), 12, "inside=3"),
     Plan("toy-huginn", "stories", (3,), tuple(range(1, 7)), 12),
     Plan("toy-ouro", "arithmetic", (4,), tuple(range(1, 7)), 24),
 )
@@ -75,11 +77,12 @@ def _measure(plan: Plan, folder: Path, questions: int, progress: Any) -> StoredR
     return measure(
         plan.model,
         [plan.task],
-        output=folder / f"{plan.model.replace(':', '-').replace('=', '-')}-{plan.task}",
+        model_args=plan.model_args,
+        output=folder / "-".join(filter(None, [plan.model, plan.model_args.replace("=", "-"), plan.task])),
         transitions=plan.transitions,
         depths=plan.depths,
         level="grid",
-        tokens=plan.model == "toy-ouro",
+        tokens=plan.model == "toy-ouro" and not plan.model_args,
         limit=questions or plan.questions,
         scalar_checks=0,
         device="cpu",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _INSIDE = {
     "name": "toy-ouro:inside=3",
-    "location": "inside the package; toy-ouro with a readout that is not affine",
+    "location": "inside the package, by --model-args inside=3; its readout is not affine",
     "boundary": "the shared stack's stream before its layer 3, in the loop after the one counted",
 }
 """What differs from toy-ouro in the row of the third embedded model, which has toy-ouro's weights."""
@@ -47,9 +47,9 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
             if row["note"]:
                 line(f"    not certain: {row['note']}", style="dim")
         for choice, meaning in family.choices.items():
-            line(f"  choice: NAME:{choice}=… {meaning}")
+            line(f"  --model-args {choice}=… {meaning}")
         if family.name == "loop":
-            line("  loop:MODEL:FIRST-LAST, e.g. loop:org/name:10-20, of any Llama, Mistral or Qwen checkpoint")
+            line("  --model-args loop=FIRST-LAST, e.g. loop=10-20, of any causal language model of transformers")
     own = [row for row in rows if row["kind"] == "entry point"]
     if own:
         line("your own", style="bold")

@@ -135,8 +135,7 @@ def tokenizer_of(model: LoopedModel, given: Any = None) -> Tokenizer:
     card = getattr(model, "card", None)
     if not isinstance(card, ModelCard) or card.checkpoint is None:
         raise LoopscopeError(f"{model.name} comes without a tokenizer: give tokenizer=, or token ids")
-    spec, revision = card.checkpoint
-    return load_tokenizer(spec, revision=revision)
+    return load_tokenizer(card.checkpoint)
 
 
 def answer(

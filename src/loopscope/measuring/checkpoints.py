@@ -10,14 +10,11 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from loopscope.errors import LoopscopeError, parse_number, setting, shown, text, whole
-from loopscope.models.choices import split_choices
 from loopscope.store.manifest import LARGEST_STEP, step_in, step_order
 
 LONGEST_NAME = 200
 """Characters of a run's folder."""
 _PATTERN = re.compile(r"[*?\[]")
-_NEXT_MODEL = re.compile(r",(?![A-Za-z_]\w*=)")
-"""A comma between models; one between choices (`hrm-text-1b:attention=causal,L_cycles=4`) is none."""
 
 
 class Checkpoint(NamedTuple):
@@ -61,7 +58,7 @@ def _listed(name: str, given: object) -> list[str] | None:
     if not isinstance(given, str) or (name == "model" and _exists(given)):
         return None
     if name == "model":
-        pieces = _NEXT_MODEL.split(given)
+        pieces = given.split(",")
         return [text(name, piece.strip()) for piece in pieces] if len(pieces) > 1 or _is_pattern(given) else None
     if _is_pattern(given):
         raise LoopscopeError(
@@ -81,19 +78,12 @@ def _is_pattern(spec: str) -> bool:
     return _PATTERN.search(spec) is not None and not _exists(spec)
 
 
-def _fitting(spec: str) -> list[str]:
-    """The specifications of all folders that fit a pattern, also inside `loop:PATTERN:10-20` and `PATTERN:inside=3`."""
-    base, _ = split_choices(spec)
-    after = spec[len(base) :]
-    before = "loop:" if base.startswith("loop:") else ""
-    pattern = base.removeprefix("loop:")
-    if before:
-        pattern, colon, span = pattern.rpartition(":")
-        after = colon + span + after
+def _fitting(pattern: str) -> list[str]:
+    """All folders that fit a pattern."""
     folders = sorted(filter(os.path.isdir, glob.glob(os.path.expanduser(pattern))), key=step_order)
     if not folders:
         raise LoopscopeError(f"no folder fits {setting('model', pattern)}: name folders that exist")
-    return [before + (path if "/" in path else f"./{path}") + after for path in folders]
+    return [path if "/" in path else f"./{path}" for path in folders]
 
 
 def _steps(given: object, count: int) -> list[int | None]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from loopscope.errors import LoopscopeError, setting, text
 from loopscope.measuring.given_values import Ids, Limits, canonical
 from loopscope.measuring.settings import Prompting
-from loopscope.models.choices import split_choices
 from loopscope.models.in_memory import ModelSpec, is_factory, spec_of
 from loopscope.models.initial_state import InitialState, Rule
 from loopscope.models.user_models import OBJECT
@@ -75,22 +74,24 @@ class ModelRequest:
         """The model."""
         from loopscope.models.load import load_model
 
+        drawn = {"random_weights": True, "seed": self.seed} if self.random_weights else {}
         model = load_model(
-            self.spec if self.given is None else self.given,
-            model_args=self.args,
+            self._name if self.given is None else self.given,
+            model_args={**self.args, **drawn},
             device=self.device,
             dtype=self.dtype,
-            revision=self.revision,
-            random_weights=self.random_weights,
-            seed=self.seed,
             allow_code=self.allow_code,
         )
         self._choose_state(model)
         return model
 
+    @property
+    def _name(self) -> str:
+        return self.spec if self.revision is None else f"{self.spec}@{self.revision}"
+
     def _choose_state(self, model: LoopedModel) -> None:
         drawn = getattr(model, "initial_state", None)
-        chosen = {**split_choices(self.spec)[1], **self.args}.get("initial_state")
+        chosen = self.args.get("initial_state")
         if not isinstance(drawn, InitialState):
             for name in ("initial_state", "initial_seed"):
                 if getattr(self, name) is not None:
@@ -120,11 +121,11 @@ class ModelRequest:
         if own is not None:
             return load_tokenizer(own)
         if self.given is None:
-            return load_tokenizer(self.spec, revision=self.revision)
+            return load_tokenizer(self._name)
         checkpoint = getattr(getattr(model, "card", None), "checkpoint", None)
         if checkpoint is None:
             raise LoopscopeError(no_tokenizer(getattr(model, "name", None) or self.spec.removeprefix(OBJECT)))
-        return load_tokenizer(checkpoint[0], revision=checkpoint[1])
+        return load_tokenizer(checkpoint)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from loopscope.measuring.settings import BatchPolicy, Prompting, Settings
 from loopscope.models.in_memory import ModelSpec, is_factory
 from loopscope.models.initial_state import SEED
 from loopscope.models.protocol import LoopedModel
-from loopscope.models.registry import parse_spec
+from loopscope.models.registry import parse_name
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer
 from loopscope.models.user_models import OBJECT
 from loopscope.store.manifest import Difference, Manifest, differences
@@ -139,7 +139,7 @@ def _model(folder: str | None, manifest: Manifest) -> str:
         )
     if folder is not None and not Path(spec).is_absolute() and (Path(folder) / spec).is_dir():
         spec = str(Path(folder) / spec)
-    if parse_spec(spec).is_code:
+    if parse_name(spec).is_code:
         raise NotNamedError(
             f"it was measured with code ({shown(spec)}), which runs only where you name it: {setting('model')}"
         )

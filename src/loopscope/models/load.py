@@ -1,30 +1,34 @@
-"""`load_model`: from what the user wrote to a model that is ready to be measured, with a card that says what it is."""
+"""`load_model`: from what the user wrote to a model that is ready to be measured, with a card that says what it is.
+
+Options of a checkpoint are `model_args`: `loop="10-20"` (the layers to loop, of a model that is not looped),
+`random_weights` and `seed`, and what its family lets one choose (`loopscope models` lists it).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from loopscope.errors import LARGEST_SEED, LoopscopeError, optional_text, setting, shown, switch, text, whole
+from loopscope.errors import LARGEST_SEED, LoopscopeError, setting, shown, switch, text, whole
 from loopscope.models.checkpoint.config import read_config
 from loopscope.models.checkpoint.hub import HubRepository
 from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards, open_checkpoint, read_header
 from loopscope.models.checkpoint.weights import load_tensors, main_dtype, match_tensors
-from loopscope.models.choices import is_choice
 from loopscope.models.families.detect import build_model, check_architecture, detect_family
 from loopscope.models.in_memory import ModelSpec, spec_of, taken
 from loopscope.models.published import RUN_DTYPE
-from loopscope.models.registry import Source, parse_spec
-from loopscope.models.user_models import built, load_factory, model_arguments, parsed_value
+from loopscope.models.registry import Source, parse_name
+from loopscope.models.user_models import built, load_factory, model_arguments
 
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
@@ -39,6 +43,7 @@ DTYPES = {
 }
 _TYPES = ("cpu", "cuda", "mps")
 _ABBREVIATIONS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
+_SPAN = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,9 @@ class ModelCard:
         random: whether the weights are random.
         seed: the seed of random weights.
         files: what was read.
-        args: what a factory of the user's own was called with, or what was chosen of a family.
-        checkpoint: specification and revision of the checkpoint that it was loaded from, also when it is measured as an
-            object later; None for a model of the user's own.
+        args: the `model_args` that it was made with.
+        checkpoint: the name of the checkpoint that it was loaded from, also when it is measured as an object later;
+            None for a model of the user's own.
     """
 
     spec: str
@@ -84,7 +89,7 @@ class ModelCard:
     seed: int | None = None
     files: tuple[Path, ...] = ()
     args: Mapping[str, Any] = field(default_factory=dict)
-    checkpoint: tuple[str, str | None] | None = None
+    checkpoint: str | None = None
 
     @property
     def is_own(self) -> bool:
@@ -117,141 +122,183 @@ def card_of(model: LoopedModel) -> ModelCard:
     return card
 
 
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """The `model_args` of a checkpoint.
+
+    Attributes:
+        span: first and last layer to loop, of a model that is not looped itself.
+        random: whether to draw the weights instead of reading them.
+        seed: what random weights are drawn from.
+        family: what is chosen of its family.
+    """
+
+    span: tuple[int, int] | None
+    random: bool
+    seed: int
+    family: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> CheckpointOptions:
+        """From `model_args`, checked."""
+        rest = dict(args)
+        loop = rest.pop("loop", None)
+        span = None if loop is None else _SPAN.fullmatch(str(loop))
+        if loop is not None and span is None:
+            raise LoopscopeError(f"{setting('model_args')}: loop={shown(loop)} is not FIRST-LAST, as in loop=10-20")
+        random, seed = switch("random_weights", rest.pop("random_weights", False)), rest.pop("seed", 0)
+        whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
+        return cls(None if span is None else (int(span[1]), int(span[2])), random, seed, rest)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The family's options as text."""
+        return {name: str(value) for name, value in self.family.items()}
+
+    def named(self, name: str) -> str:
+        """What tables call a model with these options."""
+        options = dict(self.family) if self.span is None else {"loop": f"{self.span[0]}-{self.span[1]}", **self.family}
+        listed = ",".join(f"{key}={value}" for key, value in options.items())
+        return name + (f":{listed}" if listed else "") + (" (random weights)" if self.random else "")
+
+
 def load_model(
     spec: ModelSpec,
     *,
     model_args: Mapping[str, Any] | str | None = None,
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype | None = None,
-    revision: str | None = None,
-    random_weights: bool = False,
-    seed: int = 0,
     offline: bool | None = None,
     allow_code: bool = True,
 ) -> LoopedModel:
-    """The model that a specification names, in evaluation mode on its device.
+    """The model that a name means, in evaluation mode on its device.
 
     Args:
-        spec: a published name, a hub name (`org/name@revision`), a folder, `toy-ouro`, `loop:MODEL:10-20`, the name of
-            an entry point, or code of one's own, `mine.py:build` or `package.module:build`; see
-            `loopscope.models.registry`. A function that makes a model is called as such code is; a model in memory is
-            moved to its device and otherwise left as it is.
-        model_args: what code of one's own is called with, as a mapping or as text, "ckpt=step900,cores=2"; for
-            families that have choices, what is chosen.
+        spec: a published name, a hub name (`org/name@revision`), a folder, the name of an entry point, or a function
+            that makes a model, `mine.py:build` or `package.module:build` (`loopscope.models.registry`). A function is
+            called as such code is; a model in memory is moved to its device and otherwise left as it is.
+        model_args: what a function is called with, as a mapping or as text, "ckpt=step900,cores=2"; of a checkpoint
+            `loop="10-20"`, `random_weights=True`, `seed` and the options of its family.
         device: "cpu", "cuda", "cuda:1", "mps", or "auto".
         dtype: the dtype of the weights and of embed and step; None is bfloat16 for a published checkpoint, the
             paper's protocol, and the checkpoint's own for any other.
-        revision: a branch, tag or commit of a hub model, instead of the pinned one.
-        random_weights: build the model at its size without its weights; it is marked as random.
-        seed: what random weights are drawn from.
         offline: True uses the hub's cache only; None does what `HF_HUB_OFFLINE` says.
-        allow_code: False refuses specifications that name code, as one must be that comes from a run directory.
+        allow_code: False refuses names of code, as one must be that comes from a run directory.
 
     Raises:
         LoopscopeError: one line for whatever is wrong; nothing is half loaded.
     """
     place, args = find_device(device), model_arguments(model_args)
-    switch("random_weights", random_weights)
+    wanted = None if dtype is None else find_dtype(dtype)
     if not isinstance(spec, str | os.PathLike):
-        if random_weights or revision is not None:
-            raise LoopscopeError("random_weights= and revision= are for checkpoints: a model in memory has neither")
-        model = taken(spec, args, place, None if dtype is None else find_dtype(dtype))
+        model = taken(spec, args, place, wanted)
         named = spec_of(spec)
         return _with_card(model, named, Source(named, "code", named), kind="object", args=args)
     spec = text("spec", spec)
-    source = parse_spec(spec, optional_text("revision", revision))
-    if source.is_code and not allow_code:
-        raise LoopscopeError(f"{shown(spec)} is code, which runs only where you name it: {setting('model', spec)}")
-    if args and not source.is_code:
-        spec, source = _with_args(spec, source, args)
-    if dtype is None and source.published is not None:
-        dtype = RUN_DTYPE
-    wanted = None if dtype is None else find_dtype(dtype)
+    source = parse_name(spec)
     if source.is_code:
-        if random_weights:
-            raise LoopscopeError(f"{spec} is a model of your own: random weights are up to its factory")
-        called = {name: parsed_value(value) for name, value in source.chosen.items()} | args
-        model = built(load_factory(source.kind, source.location), source.location, called, place, wanted)
+        if not allow_code:
+            raise LoopscopeError(f"{shown(spec)} is code, which runs only where you name it: {setting('model', spec)}")
+        model = built(load_factory(source.kind, source.location), source.location, args, place, wanted)
         return _with_card(model, spec, source, kind=source.kind, args=args)
-    if random_weights:
-        whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
-        return _load_random(spec, source, place, wanted, seed, offline)
-    return _load_checkpoint(spec, source, place, wanted, offline)
-
-
-def _with_args(spec: str, source: Source, args: Mapping[str, Any]) -> tuple[str, Source]:
-    """The specification with what was chosen by `model_args`, and its source."""
-    for name, value in args.items():
-        if name in source.chosen:
-            raise LoopscopeError(f"{shown(spec)} and {setting('model_args')} both give {shown(name)}: give it once")
-        if not is_choice(f"{name}={value}"):
-            raise LoopscopeError(f"{setting('model_args')}: {source.name} takes words and numbers, not {shown(value)}")
-    more = ",".join(f"{name}={value}" for name, value in args.items())
-    join = "," if source.chosen else ":"
-    chosen = {**source.chosen, **{name: str(value) for name, value in args.items()}}
-    return f"{spec}{join}{more}", replace(source, name=f"{source.name}{join}{more}", chosen=chosen)
+    options = CheckpointOptions.of(args)
+    if wanted is None and source.published is not None:
+        wanted = find_dtype(RUN_DTYPE)
+    load = _load_random if options.random else _load_checkpoint
+    looped, facts = load(source, options, place, wanted, offline)
+    looped.name = options.named(source.name)
+    looped.is_random = options.random  # type: ignore[assignment]
+    return _with_card(looped, spec, source, args=args, **facts)
 
 
 def _load_checkpoint(
-    spec: str, source: Source, device: torch.device, dtype: torch.dtype | None, offline: bool | None
-) -> LoopedModel:
+    source: Source, options: CheckpointOptions, device: torch.device, dtype: torch.dtype | None, offline: bool | None
+) -> tuple[LoopedModule, dict[str, Any]]:
     repository = None if source.folder else _repository(source, offline)
-    folder = source.folder or _fetch(source, repository)
+    folder = source.folder or _fetch(repository, options)
     with _naming(source.name if source.kind == "embedded" else folder):
         checkpoint = open_checkpoint(folder)
-        family = _family(source, checkpoint.config, list(checkpoint.tensors))
-        model = build_model(family, checkpoint.config, source.span, checkpoint.tensors, source.chosen)
-        matched = match_tensors(model, checkpoint.tensors)
-        stored = main_dtype(matched.values())
-        load_tensors(model, matched, device, dtype or stored)
-    model.prepare()
-    return _with_card(
-        _named(model, source.name, random=False),
-        spec,
-        source,
-        kind=source.kind,
-        revision=repository.commit if repository else None,
-        stored_dtype=_dtype_name(stored),
-        files=checkpoint.files,
-    )
+        if _needs_transformers(checkpoint.config, options):
+            stored = main_dtype(checkpoint.tensors.values())
+            model = _loop_with_transformers(folder, options, device, dtype or stored)
+        else:
+            family = _family(source, options, checkpoint.config, list(checkpoint.tensors))
+            model = build_model(family, checkpoint.config, options.span, checkpoint.tensors, options.chosen)
+            matched = match_tensors(model, checkpoint.tensors)
+            stored = main_dtype(matched.values())
+            load_tensors(model, matched, device, dtype or stored)
+            model.prepare()
+    commit = repository.commit if repository else None
+    facts = {"kind": source.kind, "revision": commit, "stored_dtype": _dtype_name(stored), "files": checkpoint.files}
+    return model, facts
 
 
-def _fetch(source: Source, repository: HubRepository | None) -> Path:
+def _needs_transformers(config: Mapping[str, Any], options: CheckpointOptions) -> bool:
+    """Whether layers are to be looped of an architecture that is not written here."""
+    from loopscope.models.families.layer_loop import ARCHITECTURES
+
+    architectures = config.get("architectures")
+    named = architectures[0] if isinstance(architectures, list) and architectures else None
+    return options.span is not None and isinstance(named, str) and named not in ARCHITECTURES
+
+
+def _loop_with_transformers(
+    folder: Path, options: CheckpointOptions, device: torch.device, dtype: torch.dtype
+) -> LoopedModule:
+    """Layers of any causal language model of transformers, without code of the checkpoint."""
+    import transformers
+
+    from loopscope.models.transformers_loop import loop_layers
+
+    if options.family:
+        raise LoopscopeError(f"looped layers have no option {shown(next(iter(options.family)))}: leave it out")
+    assert options.span is not None
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
+    except Exception as error:  # whatever transformers raises for a checkpoint that it cannot load
+        reason = " ".join(str(error).split())[:200]
+        named = read_config(folder)["architectures"][0]
+        raise LoopscopeError(f"transformers cannot load {shown(named)} to loop its layers ({reason})") from error
+    moved: Any = model
+    return loop_layers(moved.to(device=device, dtype=dtype), *options.span)
+
+
+def _fetch(repository: HubRepository | None, options: CheckpointOptions) -> Path:
     """The folder of a hub model; what cannot be run is refused before gigabytes travel."""
     assert repository is not None
     folder = repository.fetch_description()
     with _naming(repository.repo_id):
         config = read_config(folder)
-        if source.span is None:
+        if options.span is None:
             check_architecture(config)
-        else:
-            build_model("loop", config, source.span)
+        elif not _needs_transformers(config, options):
+            build_model("loop", config, options.span)
     return repository.fetch_weights()
 
 
 def _load_random(
-    spec: str, source: Source, device: torch.device, dtype: torch.dtype | None, seed: int, offline: bool | None
-) -> LoopedModel:
+    source: Source, options: CheckpointOptions, device: torch.device, dtype: torch.dtype | None, offline: bool | None
+) -> tuple[LoopedModule, dict[str, Any]]:
     revision = names = None
     config: Mapping[str, Any]
     if source.published is not None:
         config = source.published.config
         if not config:
             raise LoopscopeError(f"the sizes of {source.name} are not known here: load it without random weights")
-        family = _family(source, config, None)
     else:
         repository = None if source.folder else _repository(source, offline)
         folder = source.folder or (repository.fetch_description() if repository else Path())
         revision = repository.commit if repository else None
         with _naming(repository.repo_id if repository else folder):
             config, names = read_config(folder), _stored_names(folder)
-            family = _family(source, config, names)
     with _naming(source.location):
-        model = build_model(family, config, source.span, names, source.chosen)
-    fill_randomly(model, device, dtype or _stated_dtype(config), seed)
+        family = _family(source, options, config, names)
+        model = build_model(family, config, options.span, names, options.chosen)
+    fill_randomly(model, device, dtype or _stated_dtype(config), options.seed)
     model.prepare()
-    named = _named(model, f"{source.name} (random weights)", random=True)
-    return _with_card(named, spec, source, kind="random", revision=revision, random=True, seed=seed)
+    return model, {"kind": "random", "revision": revision, "random": True, "seed": options.seed}
 
 
 def _repository(source: Source, offline: bool | None) -> HubRepository:
@@ -269,8 +316,8 @@ def _naming(what: Path | str) -> Iterator[None]:
         raise LoopscopeError(f"{what}: {error}") from None
 
 
-def _family(source: Source, config: Mapping[str, Any], names: list[str] | None) -> str:
-    if source.span is not None:
+def _family(source: Source, options: CheckpointOptions, config: Mapping[str, Any], names: list[str] | None) -> str:
+    if options.span is not None:
         return "loop"
     if names is None and source.published is not None:
         return source.published.family
@@ -279,24 +326,16 @@ def _family(source: Source, config: Mapping[str, Any], names: list[str] | None) 
 
 def _stored_names(folder: Path) -> list[str] | None:
     """The tensors a folder's index or header names; None where only the configuration is there."""
-    single = folder / WEIGHTS
-    return list(read_header(single)) if single.is_file() else _index_names(folder)
-
-
-def _index_names(folder: Path) -> list[str] | None:
+    if (folder / WEIGHTS).is_file():
+        return list(read_header(folder / WEIGHTS))
     return list(index_shards(folder / INDEX)) if (folder / INDEX).is_file() else None
 
 
-def _named(model: LoopedModule, name: str, *, random: bool) -> LoopedModule:
-    model.name = name
-    model.is_random = random  # type: ignore[assignment]
-    return model
-
-
-def _with_card(model: LoopedModel, spec: str, source: Source, **fields: Any) -> LoopedModel:
+def _with_card(model: LoopedModel, spec: str, source: Source, **facts: Any) -> LoopedModel:
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()
     before = getattr(model, "card", None)
-    checkpoint = before.checkpoint if isinstance(before, ModelCard) else None
+    known = before.checkpoint if isinstance(before, ModelCard) else None
+    pinned = f"{source.location}@{source.revision}" if source.kind == "hub" and source.revision else spec
     card = ModelCard(
         spec=spec,
         name=model.name,
@@ -308,8 +347,8 @@ def _with_card(model: LoopedModel, spec: str, source: Source, **fields: Any) -> 
         trained_depth=model.trained_depth,
         boundary=model.boundary,
         trained_clock=getattr(model, "trained_clock", None),
-        checkpoint=checkpoint if source.is_code else (spec, source.revision),
-        **{"revision": None, "stored_dtype": None} | fields,
+        checkpoint=known if source.is_code else pinned,
+        **{"revision": None, "stored_dtype": None} | facts,
     )
     model.card = card  # type: ignore[attr-defined]
     return model

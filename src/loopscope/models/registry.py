@@ -1,41 +1,32 @@
-"""Which model a specification names: every name there is, where the model comes from, and which layers to loop.
+"""Which model a name means, and where that model comes from.
 
 ouro-1.4b                       a published checkpoint at its pinned commit (`published`)
-ByteDance/Ouro-1.4B@main        a hub name, with a branch, tag or commit of one's own
+ByteDance/Ouro-1.4B@main        a hub name, with a branch, tag or commit
 toy-ouro                        a model inside the package (`embedded`)
 runs/step-900, ./toy-ouro       a local folder
-loop:PATH_OR_NAME:10-20         any Llama-style checkpoint, layers 10 to 20 looped
 my-model                        an entry point of an installed package (`user_models`)
-mine.py:build, pkg.module:build a callable of one's own that makes the model (`user_models`)
-NAME:CHOICE=VALUE,…             any of these, of a family that has choices (`choices`)
+mine.py:build, pkg.module:build a function that makes the model (`user_models`)
+
+Everything else that decides what is computed is given as `model_args` (`load`).
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.models.checkpoint.config import CONFIG
-from loopscope.models.choices import split_choices
 from loopscope.models.published import PUBLISHED, Published
 from loopscope.models.user_models import OBJECT, names_code, user_models
 
 Kind = Literal["hub", "folder", "embedded", "entry point", "code"]
-
-
 EMBEDDED = Path(__file__).parent / "embedded"
-
-
-LONGEST_SPEC = 4096
-"""Characters of a specification: the longest path of common systems."""
-
-
-_SPAN = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
+LONGEST_NAME = 4096
+"""Characters of a name: the longest path of common systems."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -49,8 +40,6 @@ class Source:
         location: the hub name, the folder, the entry point's name, or where the callable is.
         revision: the commit, tag or branch to take from the hub; None is the newest.
         published: the known checkpoint, if it is one.
-        span: first and last layer to loop, for `loop:` specifications.
-        chosen: what the specification chooses of the model (`choices`).
     """
 
     name: str
@@ -58,8 +47,6 @@ class Source:
     location: str
     revision: str | None = None
     published: Published | None = None
-    span: tuple[int, int] | None = None
-    chosen: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_code(self) -> bool:
@@ -87,58 +74,36 @@ def embedded_models() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(EMBEDDED.glob(f"*/{CONFIG}"))}
 
 
-def parse_spec(spec: str, revision: str | None = None) -> Source:
-    """The source that a specification names.
+def parse_name(name: str) -> Source:
+    """The source that a model's name means.
 
     Raises:
-        LoopscopeError: if nothing answers to it, with the nearest names.
+        LoopscopeError: if there is no such model, with the nearest names.
     """
-    if len(spec) > LONGEST_SPEC:
-        raise LoopscopeError(f"the model {shown(spec)} is longer than {LONGEST_SPEC} characters: no model is called so")
-    if spec.startswith(OBJECT):
+    if len(name) > LONGEST_NAME:
+        raise LoopscopeError(f"the model {shown(name)} is longer than {LONGEST_NAME} characters: no model is called so")
+    if name.startswith(OBJECT):
         raise LoopscopeError(
-            f"{shown(spec.removeprefix(OBJECT))} was a model in memory: give the model itself, as in "
+            f"{shown(name.removeprefix(OBJECT))} was a model in memory: give the model itself, as in "
             f"loopscope.measure(model, …) or run.verify(model=model)"
         )
-    base, chosen = (spec, {}) if "=" not in spec or _is_dir(_expanded(spec)) else split_choices(spec)
-    if chosen:
-        source = parse_spec(base, revision)
-        if source.chosen:
-            raise LoopscopeError(f"{shown(spec)} gives choices twice: write them once, as NAME:A=VALUE,B=VALUE")
-        return replace(source, name=source.name + spec[len(base) :], chosen=chosen)
-    if spec.startswith("loop:"):
-        return _parse_loop(spec, revision)
-    found = _named(spec)
-    if found is None:
-        name, at, given = spec.rpartition("@")
-        found = _named(name) if at else None
-        if found is None:
-            raise unknown_name(spec)
-        if revision is not None and revision != given:
-            raise LoopscopeError(
-                f"{shown(spec)} names one revision and {setting('revision', revision)} another: give one of them"
-            )
-        revision = given
-    if revision is None:
-        return found
-    if not revision:
+    if (name.startswith("loop:") or re.search(r":\w+=", name)) and not _is_dir(_expanded(name)):
         raise LoopscopeError(
-            f"the revision of {found.name} is empty: give a branch, a tag or a commit, or leave it out"
+            f"{shown(name)} gives options in a name: name the model alone and give them with {setting('model_args')}, "
+            "such as loop=10-20"
         )
+    found = _named(name)
+    if found is not None:
+        return found
+    base, at, revision = name.rpartition("@")
+    found = _named(base) if at else None
+    if found is None:
+        raise unknown_name(name)
+    if not revision:
+        raise LoopscopeError(f"the revision of {found.name} is empty: give a branch, a tag or a commit after the @")
     if found.kind != "hub":
-        raise LoopscopeError(f"{found.name} is no hub model and has no revisions: leave {shown(revision)} out")
+        raise LoopscopeError(f"{found.name} is not a hub model and has no revisions: leave {shown('@' + revision)} out")
     return replace(found, revision=revision)
-
-
-def _parse_loop(spec: str, revision: str | None) -> Source:
-    base, _, layers = spec.removeprefix("loop:").rpartition(":")
-    span = _SPAN.fullmatch(layers)
-    if not base or span is None:
-        raise LoopscopeError(f"{shown(spec)} is not loop:PATH_OR_NAME:FIRST-LAST, for example loop:org/model:10-20")
-    source = parse_spec(base, revision)
-    if source.is_code or source.span is not None:
-        raise LoopscopeError(f"{shown(spec)}: only a checkpoint's layers can be looped, not {shown(base)}")
-    return replace(source, name=f"loop:{source.name}:{layers}", span=(int(span[1]), int(span[2])))
 
 
 def _named(spec: str) -> Source | None:

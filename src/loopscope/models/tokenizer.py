@@ -18,11 +18,11 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from loopscope.errors import LoopscopeError, optional_text, setting, shown, text
+from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.models.chat_template import SPECIAL_TOKENS, ChatTemplate
 from loopscope.models.checkpoint.config import CONFIG, TOKENIZER, read_json_object
 from loopscope.models.checkpoint.hub import HubRepository
-from loopscope.models.registry import Source, parse_spec
+from loopscope.models.registry import Source, parse_name
 from loopscope.models.user_models import load_entry_point, user_tokenizers
 from loopscope.regular_files import check_regular
 
@@ -265,7 +265,6 @@ def _not_fast(given: object) -> LoopscopeError:
 def load_tokenizer(
     spec: Any,
     *,
-    revision: str | None = None,
     offline: bool | None = None,
     vocabulary_size: int | None = None,
 ) -> Tokenizer:
@@ -273,24 +272,23 @@ def load_tokenizer(
 
     Args:
         spec: as in `load_model`; or a tokenizer.json; or a tokenizer of transformers or tokenizers.
-        revision: as in `load_model`.
         offline: as in `load_model`.
         vocabulary_size: the model's; a tokenizer with more tokens is refused.
     """
-    tokenizer, name = _find(spec, revision, offline)
+    tokenizer, name = _find(spec, offline)
     if vocabulary_size is not None:
         tokenizer.check_fits(vocabulary_size, name)
     return tokenizer
 
 
-def _find(spec: Any, revision: str | None, offline: bool | None) -> tuple[Tokenizer, str]:
+def _find(spec: Any, offline: bool | None) -> tuple[Tokenizer, str]:
     """The tokenizer, and what the model is called."""
     if not isinstance(spec, str | os.PathLike):
         return from_object(spec, "spec"), "the model"
     spec = text("spec", spec)
     if spec.endswith((".json", ".model")) and not os.path.isdir(spec):
         return Tokenizer.from_file(Path(spec)), "the model"
-    source = parse_spec(spec, optional_text("revision", revision))
+    source = parse_name(spec)
     if source.kind == "code":
         raise LoopscopeError(no_tokenizer(source.name))
     if source.kind == "entry point":

@@ -54,7 +54,7 @@ def user_tokenizers() -> dict[str, metadata.EntryPoint]:
 def names_code(spec: str) -> bool:
     """Whether a specification has the form of a callable in a file or in a module.
 
-    >>> [names_code(spec) for spec in ("mine.py:build", "a.b:C.make", "loop:org/model:10-20", "toy-ouro")]
+    >>> [names_code(spec) for spec in ("mine.py:build", "a.b:C.make", "org/model@main", "toy-ouro")]
     [True, True, False, False]
     """
     return _CODE.fullmatch(spec) is not None

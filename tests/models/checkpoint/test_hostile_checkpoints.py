@@ -333,7 +333,7 @@ def test_huginn_checkpoint(tiny, case):
 def test_looped_checkpoint(tiny, case):
     folder = tiny("loop")
     LLAMA[case](folder)
-    refused(lambda: load_model(f"loop:{folder}:1-2"))
+    refused(lambda: load_model(folder, model_args="loop=1-2"))
 
 
 @pytest.mark.parametrize("case", TOKENIZERS)
@@ -347,4 +347,4 @@ def test_tokenizer(tiny, case):
 def test_random_weights_of_absurd_sizes(tiny, fields):
     folder = tiny("ouro")
     config(**fields)(folder)
-    refused(lambda: load_model(folder, random_weights=True))
+    refused(lambda: load_model(folder, model_args={"random_weights": True}))

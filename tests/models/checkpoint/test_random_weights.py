@@ -22,7 +22,7 @@ def weights(model):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_states_and_logits_stay_finite_and_of_order_one(tiny, family, dtype):
-    model = load_model(str(tiny(family)), random_weights=True, dtype=dtype)
+    model = load_model(str(tiny(family)), model_args={"random_weights": True}, dtype=dtype)
     for depth, state in model.states(BATCH, [1, 8, 64]).items():
         assert 0.05 < state.float().std() < 20, depth
         assert 0.05 < model.readout(state).float().std() < 20, depth
@@ -30,7 +30,7 @@ def test_states_and_logits_stay_finite_and_of_order_one(tiny, family, dtype):
 
 @pytest.mark.parametrize("family", FAMILIES[1:])
 def test_a_loop_that_reads_its_input_comes_to_rest(tiny, family):
-    model = load_model(str(tiny(family)), random_weights=True, dtype="float32")
+    model = load_model(str(tiny(family)), model_args={"random_weights": True}, dtype="float32")
     states = model.states(BATCH, [1, 2, 19, 20])
     early, late = ((states[t + 1] - states[t]).norm() / states[t].norm() for t in (1, 19))
     assert late < 0.2 * early
@@ -39,7 +39,7 @@ def test_a_loop_that_reads_its_input_comes_to_rest(tiny, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_same_seed_same_weights(tiny, family):
     folder = str(tiny(family))
-    one, same, other = (load_model(folder, random_weights=True, seed=seed) for seed in (3, 3, 4))
+    one, same, other = (load_model(folder, model_args={"random_weights": True, "seed": seed}) for seed in (3, 3, 4))
     for name, tensor in weights(one).items():
         assert torch.equal(tensor, weights(same)[name])
         if tensor.dim() == 2:
@@ -50,10 +50,10 @@ def test_global_random_state_neither_read_nor_moved(tiny):
     folder = str(tiny("ouro"))
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    one = load_model(folder, random_weights=True)
+    one = load_model(folder, model_args={"random_weights": True})
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(2)
-    assert torch.equal(one.lm_head.weight, load_model(folder, random_weights=True).lm_head.weight)
+    assert torch.equal(one.lm_head.weight, load_model(folder, model_args={"random_weights": True}).lm_head.weight)
 
 
 def test_scales_follow_the_fan_in(tiny):
@@ -64,7 +64,7 @@ def test_scales_follow_the_fan_in(tiny):
         "head_dim": 32,
         "vocab_size": 999,
     }
-    model = load_model(str(tiny("ouro", **config)), random_weights=True)
+    model = load_model(str(tiny("ouro", **config)), model_args={"random_weights": True})
     assert model.model.layers[0].mlp.down_proj.weight.std().item() == pytest.approx(1024**-0.5, rel=0.02)
     assert model.model.layers[0].self_attn.q_proj.weight.std().item() == pytest.approx(256**-0.5, rel=0.02)
     assert model.model.embed_tokens.weight.std().item() == pytest.approx(0.02, rel=0.02)
@@ -73,7 +73,7 @@ def test_scales_follow_the_fan_in(tiny):
 
 
 def test_marked_as_random_everywhere(tiny):
-    model = load_model(str(tiny("huginn")), random_weights=True, seed=5)
+    model = load_model(str(tiny("huginn")), model_args={"random_weights": True, "seed": 5})
     card = card_of(model)
     assert model.is_random
     assert model.name == card.name == "checkpoint (random weights)"
@@ -90,16 +90,19 @@ def test_real_weights_are_not_marked(tiny):
 def test_folder_needs_no_weights(tiny):
     folder = tiny("ouro")
     (folder / "model.safetensors").unlink()
-    assert load_model(str(folder), random_weights=True).is_random
+    assert load_model(str(folder), model_args={"random_weights": True}).is_random
 
 
 def test_retrofit_folder_is_told_apart_by_its_header_or_index(tiny):
-    assert load_model(str(tiny("retrofit-olmo", "a")), random_weights=True).family == "retrofit-olmo"
-    assert load_model(str(tiny("retrofit-olmo", "b", shards=2)), random_weights=True).family == "retrofit-olmo"
+    assert load_model(str(tiny("retrofit-olmo", "a")), model_args={"random_weights": True}).family == "retrofit-olmo"
+    assert (
+        load_model(str(tiny("retrofit-olmo", "b", shards=2)), model_args={"random_weights": True}).family
+        == "retrofit-olmo"
+    )
     bare = tiny("retrofit-olmo", "c")
     (bare / "model.safetensors").unlink()
     with pytest.raises(LoopscopeError, match="Llama's or OLMo's"):
-        load_model(str(bare), random_weights=True)
+        load_model(str(bare), model_args={"random_weights": True})
 
 
 @pytest.mark.parametrize(
@@ -115,23 +118,23 @@ def test_dtype_that_the_configuration_states(tiny, fields, dtype):
     folder = tiny("ouro")
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-    assert load_model(folder, random_weights=True).dtype == dtype
+    assert load_model(folder, model_args={"random_weights": True}).dtype == dtype
 
 
 def test_tied_weights_stay_tied(tiny):
-    model = load_model(str(tiny("huginn")), random_weights=True)
+    model = load_model(str(tiny("huginn")), model_args={"random_weights": True})
     assert model.lm_head.weight is model.get_parameter("transformer.wte.weight")
 
 
 def test_layer_loop(tiny):
-    model = load_model(f"loop:{tiny('loop')}:0-1", random_weights=True)
-    assert model.name == "loop:checkpoint:0-1 (random weights)"
+    model = load_model(tiny("loop"), model_args={"loop": "0-1", "random_weights": True})
+    assert model.name == "checkpoint:loop=0-1 (random weights)"
 
 
 def test_hub_model_needs_its_configuration_only(tiny, local_hub):
     folder = tiny("ouro")
     local_hub.files["maker/model"] = {path.name: path.read_bytes() for path in folder.iterdir()}
-    model = load_model("maker/model", random_weights=True)
+    model = load_model("maker/model", model_args={"random_weights": True})
     assert card_of(model).revision is not None
     assert not any("safetensors" in request for request in local_hub.requests if request.startswith("GET"))
 
@@ -148,7 +151,7 @@ def test_published_sizes_need_no_network_and_take_the_papers_dtype(spec, given, 
     monkeypatch.setattr(load_module, "fill_randomly", note)
     monkeypatch.setattr(load_module, "HubRepository", lambda *a, **k: pytest.fail("the hub was asked"))
     monkeypatch.setattr("loopscope.models.base.LoopedModule.prepare", lambda self: None)
-    load_model(spec, random_weights=True, seed=9, **given)
+    load_model(spec, model_args={"random_weights": True, "seed": 9}, **given)
     dtype = torch.float32 if given else torch.bfloat16
     assert asked == {"device": torch.device("cpu"), "dtype": dtype, "seed": 9}
 

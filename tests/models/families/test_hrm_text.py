@@ -22,7 +22,7 @@ from loopscope.models.walk import Walk
 
 @pytest.fixture(scope="module")
 def causal(golden_folder):
-    return load_model(f"{golden_folder('hrm_text')}:attention=causal")
+    return load_model(golden_folder("hrm_text"), model_args="attention=causal")
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +91,9 @@ def test_a_prompt_that_nobody_named_is_refused(model):
 def test_bfloat16_stays_within_its_rounding(reference, roundings, golden_folder, case):
     expected = reference("hrm_text", case)
     lengths = expected.token_type_ids.sum(1) if case == "prefix" else None
-    spec = f"{golden_folder('hrm_text')}:attention={'causal' if lengths is None else 'prefix'}"
-    assert roundings(load_model(spec, dtype="bfloat16"), expected, prompt_lengths=lengths)
+    args = {"attention": "causal" if lengths is None else "prefix"}
+    model = load_model(golden_folder("hrm_text"), model_args=args, dtype="bfloat16")
+    assert roundings(model, expected, prompt_lengths=lengths)
 
 
 def test_every_call_of_a_stack_has_keys_of_its_own(causal, monkeypatch):
@@ -171,7 +172,7 @@ TRAPS = {
 @pytest.mark.parametrize("trap", TRAPS)
 def test_the_published_outputs_tell_a_trap_apart(reference, distance, golden_variant, monkeypatch, trap):
     fields, change, patches = TRAPS[trap]
-    model = load_model(f"{golden_variant('hrm_text', change, **fields)}:attention=causal")
+    model = load_model(golden_variant("hrm_text", change, **fields), model_args="attention=causal")
     for (owner, name), other in patches.items():
         monkeypatch.setattr(owner, name, other)
     assert distance(model, reference("hrm_text", "plain")) > 100
@@ -199,7 +200,7 @@ def test_split_tensors_are_the_joined_ones(golden_folder, golden_variant, refere
                 made[name.replace(".attn.o_proj", ".self_attn.o_proj")] = value.clone()
         return made
 
-    other = load_model(f"{golden_variant('hrm_text', split)}:attention=causal")
+    other = load_model(golden_variant("hrm_text", split), model_args="attention=causal")
     assert distance(other, reference("hrm_text", "plain")) < 1
     stored = load_file(golden_folder("hrm_text") / "model.safetensors")
     gate = other.model.L_module.layers[1].self_attn.gate_proj.weight
@@ -220,7 +221,7 @@ def test_layers_are_counted_from_the_tensors(golden_variant, fields):
 def test_a_file_that_a_newer_library_saved_again(reference, distance, golden_variant):
     positions = {"rope_theta": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
     folder = golden_variant("hrm_text", num_hidden_layers=16, num_layers_per_stack=2, **positions)
-    assert distance(load_model(f"{folder}:attention=causal"), reference("hrm_text", "plain")) < 1
+    assert distance(load_model(folder, model_args="attention=causal"), reference("hrm_text", "plain")) < 1
 
 
 def test_stacks_of_different_heights_are_refused(golden_variant):
@@ -247,12 +248,12 @@ def test_the_scale_of_the_embedding_follows_from_its_width(golden_variant):
     [
         ("attention=both", "attention=both is not known: choose prefix or causal"),
         ("L_cycles=0", "L_cycles=0 is not a whole number from 1"),
-        ("H_cycles=3", "HRM-Text has no choice 'H_cycles': choose attention, L_cycles"),
+        ("H_cycles=3", "HRM-Text has no option 'H_cycles': choose attention, L_cycles"),
     ],
 )
 def test_choices_that_there_are_not(golden_folder, choices, said):
     with pytest.raises(LoopscopeError, match=said):
-        load_model(f"{golden_folder('hrm_text')}:{choices}")
+        load_model(golden_folder("hrm_text"), model_args=choices)
 
 
 @pytest.mark.parametrize(
@@ -273,17 +274,17 @@ def test_a_model_that_was_not_trained_with_prefixes_is_causal(golden_variant):
     folder = golden_variant("hrm_text", prefix_lm=False)
     assert not load_model(folder).config.prefix
     with pytest.raises(LoopscopeError, match="prefix_lm is false"):
-        load_model(f"{folder}:attention=prefix")
+        load_model(folder, model_args="attention=prefix")
 
 
 def test_what_was_chosen_is_part_of_name_and_boundary(golden_folder, causal, model):
     assert isinstance(model, LoopedModel)
     assert (model.family, model.trained_depth, model.eos_ids) == ("hrm-text", 2, (11,))
     assert model.boundary.endswith("(3 L cycles a step, the prompt attends both ways)")
-    other = load_model(f"{golden_folder('hrm_text')}:attention=causal,L_cycles=5")
+    other = load_model(golden_folder("hrm_text"), model_args="attention=causal,L_cycles=5")
     assert other.name == "hrm_text:attention=causal,L_cycles=5"
     assert other.boundary.endswith("(5 L cycles a step, causal attention)")
     assert (causal.shares_context, model.shares_context) == (True, False)
-    drawn = load_model(golden_folder("hrm_text"), random_weights=True)
+    drawn = load_model(golden_folder("hrm_text"), model_args={"random_weights": True})
     assert drawn.card.parameters == model.card.parameters
     assert drawn.model.z_L_init.std() > 0.5

@@ -36,7 +36,7 @@ def largest(model, expected):
 
 @pytest.fixture(scope="module")
 def model_of(golden_folder):
-    return lambda family, chosen="": load_model(f"{golden_folder(family)}{chosen}")
+    return lambda family, chosen="": load_model(golden_folder(family), model_args=chosen)
 
 
 @pytest.mark.parametrize("case", ["plain", "rightpad"])
@@ -53,7 +53,7 @@ def test_states_and_logits_of_the_published_code(reference, model_of, family, ca
 @pytest.mark.parametrize("budget", range(1, 7))
 def test_budgets_of_the_published_code(reference, model_of, budget):
     expected = reference("loopformer", "budget")
-    model = model_of("loopformer", f":budget={budget}")
+    model = model_of("loopformer", f"budget={budget}")
     state = model.states(Batch.of(expected.input_ids), [budget])[budget]
     assert off(state, expected.tensors[f"raw_M{budget}"]) < 1
     assert off(model.readout(state), expected.tensors[f"logits_M{budget}"]) < 1
@@ -65,7 +65,7 @@ def test_budgets_of_the_published_code(reference, model_of, budget):
 
 def test_schedule_of_the_published_code(reference, model_of):
     expected = reference("loopformer", "schedule")
-    model = model_of("loopformer", ":schedule=1/2+1/4+0.125+1/8")
+    model = model_of("loopformer", "schedule=1/2+1/4+0.125+1/8")
     assert largest(model, expected) < 1
     assert torch.equal(torch.tensor(model.config.schedule.sizes), expected.steps)
     assert max(off(model.condition(t), condition) for t, condition in enumerate(expected.cond)) < 1
@@ -83,16 +83,16 @@ def test_a_schedule_goes_on_with_its_last_step():
 @pytest.mark.parametrize(
     ("chosen", "line"),
     [
-        (":budget=0", "budget=0 is not a number of steps from 1 to 1000"),
-        (":budget=1001", "from 1 to 1000"),
-        (":budget=x", "budget=x is not a number"),
-        (":schedule=1/2+0", "'0' is no step above 0 and up to 1"),
-        (":schedule=1/0", "'1/0' is no step"),
-        (":schedule=1/2+", "'' is no step"),
-        (":schedule=2", "'2' is no step"),
-        (":schedule=nan", "'nan' is no step"),
-        (":budget=2,schedule=1/2", "give one of them"),
-        (":steps=2", "LoopFormer has no choice 'steps': choose budget, schedule"),
+        ("budget=0", "budget=0 is not a number of steps from 1 to 1000"),
+        ("budget=1001", "from 1 to 1000"),
+        ("budget=x", "budget=x is not a number"),
+        ("schedule=1/2+0", "'0' is no step above 0 and up to 1"),
+        ("schedule=1/0", "'1/0' is no step"),
+        ("schedule=1/2+", "'' is no step"),
+        ("schedule=2", "'2' is no step"),
+        ("schedule=nan", "'nan' is no step"),
+        ("budget=2,schedule=1/2", "give one of them"),
+        ("steps=2", "LoopFormer has no option 'steps': choose budget, schedule"),
     ],
 )
 def test_choices_that_make_no_sense_get_one_line(model_of, chosen, line):
@@ -102,8 +102,8 @@ def test_choices_that_make_no_sense_get_one_line(model_of, chosen, line):
 
 
 def test_tmlt_has_no_schedule(model_of):
-    with pytest.raises(LoopscopeError, match="has no choice 'budget'"):
-        model_of("tmlt", ":budget=4")
+    with pytest.raises(LoopscopeError, match="has no option 'budget'"):
+        model_of("tmlt", "budget=4")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -269,7 +269,7 @@ def test_it_is_a_looped_model(golden_folder, model_of, family):
     assert (model.family, model.trained_depth, model.card.trained_clock) == (family, 8, 8)
     assert model.head is None
     assert (model.eos_ids, model.max_positions) == ((255,), 48)
-    drawn = load_model(golden_folder(family), random_weights=True)
+    drawn = load_model(golden_folder(family), model_args={"random_weights": True})
     assert drawn.card.parameters == model.card.parameters == {"loopformer": 167744, "tmlt": 85008}[family]
     state = drawn.states(Batch.from_rows([[1, 2, 3]]), [20])[20]
     assert bool(state.isfinite().all())

@@ -137,8 +137,8 @@ def test_exits_that_are_not_certain_are_refused_or_left_out(golden_variant, fiel
     folder = golden_variant("loopus", **fields)
     with pytest.raises(LoopscopeError, match=f"{next(iter(fields))} .* is not supported, only .*; choose exit=none"):
         load_model(folder)
-    assert exit_gate_of(load_model(f"{folder}:exit=none")) is None
-    assert exit_gate_of(load_model(f"{folder}:exit=threshold")).threshold == 0.9
+    assert exit_gate_of(load_model(folder, model_args="exit=none")) is None
+    assert exit_gate_of(load_model(folder, model_args="exit=threshold")).threshold == 0.9
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_it_is_a_looped_model(golden_folder, model):
     chosen = model.readout(state, at, torch.float64)
     assert torch.allclose(chosen, model.readout(state, dtype=torch.float64)[at[:, 0], at[:, 1]], rtol=0, atol=1e-12)
     assert (
-        load_model(golden_folder("loopus"), random_weights=True)
+        load_model(golden_folder("loopus"), model_args={"random_weights": True})
         .states(Batch.from_rows([[1, 2]]), [4])[4]
         .isfinite()
         .all()

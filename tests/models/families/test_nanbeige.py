@@ -140,6 +140,6 @@ def test_it_is_a_looped_model(golden_folder, model):
     assert (model.family, model.hidden_size, model.vocabulary_size, model.trained_depth) == ("nanbeige", 48, 256, 2)
     assert (model.eos_ids, model.max_positions) == ((251,), 128)
     assert model.head.weight_VD is model.lm_head.weight
-    drawn = load_model(golden_folder("nanbeige"), random_weights=True)
+    drawn = load_model(golden_folder("nanbeige"), model_args={"random_weights": True})
     assert drawn.card.parameters == model.card.parameters == 100944
     assert json.loads((golden_folder("nanbeige") / "config.json").read_text())["tie_word_embeddings"] is False

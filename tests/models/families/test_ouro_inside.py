@@ -24,7 +24,7 @@ def ouro():
 
 @pytest.mark.parametrize("layer", [1, 2, 3])
 def test_it_reads_what_ouro_reads_one_loop_later(ouro, layer):
-    inside, batch = load_model(f"toy-ouro:inside={layer}", dtype="float64"), Batch.from_rows(ROWS)
+    inside, batch = load_model("toy-ouro", model_args={"inside": layer}, dtype="float64"), Batch.from_rows(ROWS)
     with torch.no_grad():
         outer, inner = ouro.states(batch, [1, 4, 5]), inside.states(batch, [0, 3, 4])
         valid = batch.attention_mask
@@ -36,7 +36,7 @@ def test_it_reads_what_ouro_reads_one_loop_later(ouro, layer):
 
 
 def test_slope_and_curvature_are_those_of_finite_differences():
-    inside, batch = load_model("toy-ouro:inside=2", dtype="float64"), Batch.from_rows(ROWS)
+    inside, batch = load_model("toy-ouro", model_args="inside=2", dtype="float64"), Batch.from_rows(ROWS)
     with torch.no_grad():
         states = inside.states(batch, [3, 4])
         state, update = states[3], states[4] - states[3]
@@ -57,7 +57,7 @@ def test_slope_and_curvature_are_those_of_finite_differences():
 @pytest.mark.parametrize("layer", ["0", "4", "x"])
 def test_only_a_layer_inside_will_do(layer):
     with pytest.raises(LoopscopeError, match=f"inside={layer} is not a whole number from 1 to 3"):
-        load_model(f"toy-ouro:inside={layer}")
+        load_model("toy-ouro", model_args={"inside": layer})
 
 
 def test_a_model_of_one_loop_has_no_state_inside(tmp_path):
@@ -65,14 +65,14 @@ def test_a_model_of_one_loop_has_no_state_inside(tmp_path):
     config = json.loads((tmp_path / "one" / "config.json").read_text())
     (tmp_path / "one" / "config.json").write_text(json.dumps(config | {"total_ut_steps": 1}))
     with pytest.raises(LoopscopeError, match="trained for one loop"):
-        load_model(f"{tmp_path / 'one'}:inside=3")
+        load_model(tmp_path / "one", model_args={"inside": 3})
 
 
 def test_it_is_listed_and_measured_by_its_name(tmp_path):
     (row,) = [row for row in model_rows() if row["name"] == "toy-ouro:inside=3"]
     assert (row["trained_depth"], row["kind"]) == (3, "embedded")
     given = {"tasks": "stories", "limit": 2, "dtype": "float32", "scalar_checks": 0, "progress_style": "none"}
-    inside = measure("toy-ouro:inside=3", transitions=[3], output=tmp_path / "inside", **given)
+    inside = measure("toy-ouro", model_args={"inside": 3}, transitions=[3], output=tmp_path / "inside", **given)
     outside = measure("toy-ouro", transitions=[4], output=tmp_path / "outside", **given)
     assert inside.manifest.model.trained_depth == 3
     for column in ("utility_before", "gain"):

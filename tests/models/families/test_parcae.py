@@ -167,7 +167,7 @@ def test_positions_are_those_of_the_stored_table(reference, golden_variant):
 
 
 def test_the_table_without_a_checkpoint_is_that_of_the_configuration(golden_folder, model):
-    drawn = load_model(golden_folder("parcae"), random_weights=True)
+    drawn = load_model(golden_folder("parcae"), model_args={"random_weights": True})
     assert (drawn.freqs_cis - model.freqs_cis).abs().max() < 1e-5
     assert drawn.config.value_layers == model.config.value_layers == {1, 3, 5}
     walk = Walk.of(drawn, Batch.from_rows([[1, 2, 3]])).to(30)
@@ -263,14 +263,14 @@ def test_the_first_state_is_drawn_by_question_or_by_the_published_calls(golden_f
     assert model.initial_state.std == std
     assert torch.equal(drawn[0, :3], drawn[1, :3])
     assert drawn.abs().max() <= 3.01 * std
-    official = load_model(f"{golden_folder('parcae')}:initial_state=official")
+    official = load_model(golden_folder("parcae"), model_args="initial_state=official")
     state = official.embed(Batch.from_rows([[1, 2, 3, 4]], source_rows=[5])).state[0]
     generator = torch.Generator().manual_seed(official.initial_state.seed + 5)
     torch.randn(4, 48, generator=generator)
     expected = nn.init.trunc_normal_(torch.empty(4, 48), 0.0, std, -3 * std, 3 * std, generator=generator)
     assert torch.equal(state, expected)
     with pytest.raises(LoopscopeError, match="initial_state=zero is not known: choose question or paper or official"):
-        load_model(f"{golden_folder('parcae')}:initial_state=zero")
+        load_model(golden_folder("parcae"), model_args="initial_state=zero")
 
 
 @pytest.mark.parametrize("depth", [1, 3])

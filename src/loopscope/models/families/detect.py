@@ -169,7 +169,7 @@ def check_architecture(config: Mapping[str, Any]) -> str:
         named = shown(name) if name else "(none named)"
         raise LoopscopeError(
             f"unknown architecture {named}: `loopscope models` lists the families; "
-            f"`loop:MODEL:FIRST-LAST` loops the layers of a Llama-style model"
+            f"--model-args loop=FIRST-LAST loops layers of a model that is not looped"
         )
     return kind
 
