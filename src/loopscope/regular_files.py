@@ -48,7 +48,7 @@ def read_text(path: str | os.PathLike[str], what: str, most: int) -> str:
 
 
 MOST_BYTES = 64 * 2**20
-"""The largest manifest, record, seal, vocabulary or log of a run that is read; a manifest has some kilobytes."""
+"""The largest manifest, record, vocabulary or log of a run that is read; a manifest has some kilobytes."""
 
 
 def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,12 +114,13 @@ class Run(StoredRun):
         data_dir: str | os.PathLike[str] | None = None,
         device: str | None = None,
     ) -> Verification:
-        """Check the directory again: hashes, counts, schema, coverage, identity and the seal.
+        """Check the directory again: hashes, counts, schema, rows and identifiers.
 
         Args:
             replay: also measure a sample again, as `loopscope verify` does; so it is where a source is named.
-            bitwise: instead of a sample, compute everything again and compare bit for bit; `bitwise` of the result
-                holds how many batches and values are the same, and the largest difference.
+            bitwise: instead of a sample, compute everything again and compare bit for bit; `replayed.comparisons` of
+                the result, kept in the run's `verification.json`, holds how many batches and values differ, and by how
+                much.
             model: the model, if it has moved; a run of code or of a model in memory needs it.
             tasks: the run's tasks in files, which are followed only where they are named.
             template: the run's template file, likewise.
@@ -137,16 +137,11 @@ class Run(StoredRun):
 
         template = optional_text("template", template)
         named = Named(model, task_list(tasks) if tasks else (), template, tokenizer, data_dir, device)
-        if bitwise:
-            from loopscope.measuring.bitwise import Bitwise
-
-            compared = Bitwise(named)
-            return dataclasses.replace(verify(self, compared), bitwise=compared.checks)
-        if not replay and named == Named(data_dir=data_dir, device=device):
+        if not (replay or bitwise) and named == Named(data_dir=data_dir, device=device):
             return verify(self)
-        from loopscope.measuring.replay import replay as measure_again
+        from loopscope.measuring.verify import measure_again
 
-        return verify(self, partial(measure_again, named=named))
+        return verify(self, partial(measure_again, named=named, everything=bitwise))
 
     @property
     def ways_taken(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Run directories: manifests, commit records, shards, logs, seals, and what is put beside them."""
+"""Run directories: manifests, commit records, shards, logs, and what is put beside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from case import Case, call, command
 from flags import measure, model_of
 from place import Place
 
-MANIFEST, RECORD, SHARD, SEAL = "manifest.json", "units/000000.json", "questions/000000.parquet", "complete.json"
+MANIFEST, RECORD, SHARD = "manifest.json", "units/000000.json", "questions/000000.parquet"
 DEEP = b'{"schema_version": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
 
@@ -108,8 +108,6 @@ def _verify() -> Iterator[Case]:
         "a shard of zeros": (SHARD, lambda b: bytes(len(b)), "a lost sector"),
         "a shard with a flipped bit": (SHARD, lambda b: flip(b, len(b) // 2), "another number"),
         "a shard with a flipped footer": (SHARD, lambda b: flip(b, len(b) - 20), "no Parquet"),
-        "a seal that is a list": (SEAL, lambda b: b"[]", "no seal"),
-        "a deep seal": (SEAL, lambda b: DEEP, "no seal"),
         "a deep manifest": (MANIFEST, lambda b: DEEP, "no manifest"),
     }  # fmt: skip
     for name, (file, change, why) in damage.items():
@@ -297,7 +295,6 @@ def _continuing() -> Iterator[Case]:
         return f"--output={run}"
 
     for name, make, why in (
-        ("a stranger among the shards", lambda p: with_file(p, "questions/mine.parquet"), "no unit has it"),
         ("the manifest is missing", lambda p: without(p, MANIFEST), "its records stay"),
         ("the manifest is damaged", lambda p: p.spoiled_run(MANIFEST, lambda b: b[:-20]), "its records stay"),
         (
@@ -327,8 +324,8 @@ def _near_misses() -> Iterator[Case]:
     for name, make, why in (
         ("a shard is cut", lambda p: p.spoiled_run(SHARD, lambda b: b[:-8]), "it is measured again"),
         ("a record is missing", lambda p: without(p, RECORD), "it is measured again"),
-        ("the seal is missing", lambda p: without(p, SEAL), "it is sealed again"),
         ("the log is missing", lambda p: without(p, "events.jsonl"), "a new one begins"),
+        ("a stranger is among the shards", lambda p: with_file(p, "questions/mine.parquet"), "it is left alone"),
         ("a note lies beside", lambda p: with_file(p, "note.txt"), "it is left alone"),
     ):
         yield command(
@@ -344,7 +341,7 @@ def _near_misses() -> Iterator[Case]:
         "accepted: tables of an unfinished run",
         "what is there counts",
         "tables",
-        lambda p: without(p, "units/000001.json", SEAL),
+        lambda p: without(p, "units/000001.json"),
         "--name=mechanism",
         accepted=True,
     )

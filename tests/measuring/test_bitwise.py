@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from typer.testing import CliRunner
 
 import loopscope as ls
 from loopscope.cli.app import app
-from loopscope.measuring.bitwise import Bitwise, acted, selected, walked
 from loopscope.measuring.layout import collate
 from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.rerun import Named
+from loopscope.measuring.verify import UTILITIES, acted, measure_again, selected, walked
 from loopscope.models.exit_gate import ExitGate
 from loopscope.store import StoredRun, verify
+from loopscope.store.verification import stored_verification
 from loopscope.store.writer import open_or_create
 
 HOW: dict[str, Any] = {"device": "cpu", "progress_style": "none", "unit_size": 2, "level": "quick"}
@@ -58,42 +59,54 @@ def _next(name: str, frame: pl.DataFrame) -> pl.DataFrame:
 def test_everything_the_same(run: StoredRun):
     result = ls.Run(run.path).verify(bitwise=True)
     assert result.ok
-    assert [check.what for check in result.bitwise] == [
+    stored = stored_verification(run)
+    assert stored is not None
+    assert (stored.replayed, stored.device) == ("everything", run.manifest.device)
+    assert [each.what for each in stored.comparisons] == [
         "the first 4 loops, alone and on the way to 5",
         "the states that the exit gate selects",
+        UTILITIES,
         *(f"the table {name}" for name in ("examples", "questions", "depths", "tokens")),
     ]
     batches = run.records["batch"].n_unique() + 1
-    for check in result.bitwise:
-        assert check.same == check.compared > 0
-        assert check.largest == 0.0
-        assert check.of == "values" or check.compared == batches
+    for each in stored.comparisons:
+        assert (each.differing, each.largest) == (0, 0.0)
+        assert each.compared > 0
+        assert each.of == "values" or each.compared == batches
     depths = run.read("depths")
     single = [name for name, kind in depths.schema.items() if not isinstance(kind, pl.List)]
-    assert result.bitwise[4].compared == depths.height * len(single)
-    assert "<td style" in result._repr_html_()
+    assert stored.comparisons[5].compared == depths.height * len(single)
     assert "first 4 loops" in result._repr_html_()
 
 
-def test_a_changed_bit_of_a_number_is_found(run: StoredRun, tmp_path: Path):
+def test_a_changed_bit_of_a_number_is_reported_and_stored(run: StoredRun, tmp_path: Path):
     path = altered(run, tmp_path / "run", _next)
     assert verify(path).ok, "its records are sound"
-    compared = Bitwise(Named())
-    (finding,) = verify(path, compared).findings
-    assert (finding.kind, finding.where) == ("bitwise", "unit 000001, depths.utility")
-    assert finding.message.startswith("the table depths: 1 of ")
-    (check,) = [check for check in compared.checks if check.same < check.compared]
-    assert check.compared - check.same == 1
-    assert 0 < check.largest < 1e-13
-
-
-def test_a_changed_bit_is_printed(run: StoredRun, tmp_path: Path):
-    path = altered(run, tmp_path / "run", _next)
     shown = CliRunner().invoke(app, ["verify", "--bitwise", str(path)])
     assert shown.exit_code != 0
-    assert "the first 4 loops, alone and on the way to 5: 2 of 2 batches the same bits" in shown.output
-    assert "bitwise: unit 000001, depths.utility: the table depths: 1 of " in shown.output
+    assert "the first 4 loops, alone and on the way to 5: 0 of 2 batches differ, largest difference 0" in shown.output
+    assert "replay: unit 000001, depths.utility: the table depths: 1 of " in shown.output
     assert "everything measured again" in shown.output
+    stored = stored_verification(StoredRun(path))
+    assert stored is not None
+    different = [each for each in stored.comparisons if each.differing]
+    assert [each.what for each in different] == [UTILITIES, "the table depths"]
+    assert all(each.differing == 1 and 0 < (each.largest or 0) < 1e-13 for each in different)
+
+
+def test_what_was_verified_is_about_these_records_and_whole(run: StoredRun, tmp_path: Path):
+    path = altered(run, tmp_path / "run", lambda name, frame: frame)
+    assert stored_verification(StoredRun(path)) is None
+    assert verify(path, partial(measure_again, everything=True)).ok
+    file = path / "verification.json"
+    whole = file.read_bytes()
+    assert stored_verification(StoredRun(path)) is not None
+    other = altered(run, tmp_path / "other", _next)
+    (other / "verification.json").write_bytes(whole)
+    assert stored_verification(StoredRun(other)) is None
+    file.write_bytes(whole.replace(b'"differing": 0', b'"differing": 1', 1))
+    with pytest.raises(ls.LoopscopeError, match=r"verification\.json is damaged: remove it and verify the run again"):
+        stored_verification(StoredRun(path))
 
 
 def test_a_loop_that_changes_an_earlier_state_is_found(checkpoint: Callable[[str], str], monkeypatch: Any):

@@ -19,8 +19,8 @@ from tokenizers import models
 
 import loopscope as ls
 from loopscope.cli.verify import verify
-from loopscope.measuring.replay import replay
 from loopscope.measuring.rerun import Named
+from loopscope.measuring.verify import measure_again
 from loopscope.models import Batch, load_model, load_tokenizer
 from loopscope.report import write_report
 from loopscope.store import verify as verified
@@ -82,7 +82,7 @@ def test_rows_ids_files_and_data_sets_give_the_same_numbers(
     for way, run in found.items():
         assert numbers(run).equals(expected), way
         named = Named(tasks=(str(ways["file"]),)) if way == "file" else Named()
-        assert verified(run.path, partial(replay, named=named)).ok, way
+        assert verified(run.path, partial(measure_again, named=named)).ok, way
     hashes = {way: run.manifest.tasks[0].data_sha256 for way, run in found.items()}
     assert hashes["rows"] == hashes["file"]
     assert found["ids"].manifest.tokenizer_sha256 is None
@@ -142,9 +142,9 @@ def test_a_task_of_ids_needs_no_tokenizer_and_texts_do(tmp_path: Path, checkpoin
     assert numbers(texts).equals(numbers(run))
     shown = ls.measure(bare, id_task(), output=tmp_path / "shown", tokenizer=given, **QUICK)
     assert shown.examples["prompt"].to_list() == [row["prompt"] for row in ROWS]
-    findings = replay(texts)
+    findings = measure_again(texts).findings
     assert "tokenizer=" in findings[0].message
-    assert replay(texts, Named(tokenizer=given)) == []
+    assert measure_again(texts, Named(tokenizer=given)).findings == ()
     assert texts.verify(tokenizer=given).ok
     verify(str(texts.path), replay=False)
 
@@ -167,7 +167,7 @@ def test_sentencepiece_through_a_whole_run(tmp_path: Path, checkpoint: Callable[
     assert numbers(by_file).equals(numbers(by_object))
     assert numbers(by_file).equals(numbers(by_ids))
     assert by_file.manifest.tokenizer_sha256 == by_object.manifest.tokenizer_sha256 is not None
-    assert verified(by_file.path, replay).ok
+    assert verified(by_file.path, measure_again).ok
     places = by_file.tokens.collect().filter(pl.col("row") == 1).sort("token")
     reference = ROWS[1]["solution"]
     shown = "".join(reference[a:b] for a, b in places.select("text_start", "text_end").iter_rows())

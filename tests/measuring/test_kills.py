@@ -100,4 +100,4 @@ def test_same_command_again_says_that_it_is_finished(measured: Callable[..., Sto
     said: list[str] = []
     measured("ouro", "arithmetic", limit=2, level="quick", output=run.path, notify=said.append)
     assert said == [f"{run.path} is finished: nothing to measure"]
-    assert [event["event"] for event in run.events] == ["new", "call", "ways", "unit", "complete", "finished", "call"]
+    assert [event["event"] for event in run.events] == ["new", "call", "ways", "unit", "finished", "call"]

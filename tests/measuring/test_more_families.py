@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from loopscope.api import measure
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.replay import replay
 from loopscope.measuring.rerun import Named
+from loopscope.measuring.verify import measure_again
 from loopscope.models import Batch, load_model, load_tokenizer
 from loopscope.models.protocol import Context
 from loopscope.models.walk import Walk, read
@@ -157,7 +157,7 @@ def test_coefficients_are_those_of_double_backward(
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
     assert np.abs(expected).min() > 1e-4
     named = Named(tasks=(str(place / f"{task}.jsonl"),))
-    assert not verify(run.path, partial(replay, named=named)).findings
+    assert not verify(run.path, partial(measure_again, named=named)).findings
     assert run.manifest.model.affine_readout == (case.partition(":")[0] in ("nanbeige", "hrm_text"))
 
 

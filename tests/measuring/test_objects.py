@@ -18,8 +18,8 @@ import torch
 import loopscope as ls
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.replay import replay
 from loopscope.measuring.rerun import Named
+from loopscope.measuring.verify import measure_again
 from loopscope.run import Run
 from loopscope.store import verify
 
@@ -139,7 +139,7 @@ def test_every_way_gives_the_same_records(
     assert _records(run) == _records(gridded)
     assert run.manifest.settings["model_args"] == {"seed": 0}
     # A run directory may come from anybody: it does not start code.
-    (finding,) = replay(run)
+    (finding,) = measure_again(run).findings
     assert "which runs only where you name it" in finding.message or "a model in memory" in finding.message
     found = run.verify(model=spec, tasks=task)
     assert found.ok, found.findings
@@ -211,9 +211,9 @@ def test_a_cast_for_one_pass_does_not_stay(small_gpt: Any, tmp_path: Path) -> No
 
 def test_a_run_of_an_object_is_verified_with_it(gridded: Run, whole: Run, small_gpt: Any, task: str) -> None:
     assert gridded.verify(model=small_gpt.build(), tasks=task).ok
-    (finding,) = replay(gridded)
+    (finding,) = measure_again(gridded).findings
     assert "it was measured with a model in memory ('cells.LoopedGPT'): run.verify(model=model)" in finding.message
-    (finding,) = replay(gridded, Named(model=small_gpt.build(seed=1), tasks=(task,)))
+    (finding,) = measure_again(gridded, Named(model=small_gpt.build(seed=1), tasks=(task,))).findings
     assert finding.message.startswith("not the sources of the run: model.weights.tensors was ")
     assert verify(whole).ok
 

@@ -14,8 +14,8 @@ import pytest
 from loopscope.api import measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import plan as facts
-from loopscope.measuring.replay import replay
 from loopscope.measuring.rerun import Named
+from loopscope.measuring.verify import measure_again
 from loopscope.models.registry import EMBEDDED
 from loopscope.store import StoredRun, verify
 
@@ -72,10 +72,10 @@ def test_same_weights_resume(seeded: str, tmp_path: Path) -> None:
     again = _run(seeded, tmp_path / "run")
     assert again.finished
     assert {path: path.read_bytes() for path in run.path.rglob("*.parquet")} == shards
-    assert "which runs only where you name it" in replay(again)[0].message
-    assert replay(again, Named(model=seeded)) == []
+    assert "which runs only where you name it" in measure_again(again).findings[0].message
+    assert measure_again(again, Named(model=seeded)).findings == ()
     _other_weights(tmp_path / "my_looped.py", 2)
-    (finding,) = replay(again, Named(model=seeded))
+    (finding,) = measure_again(again, Named(model=seeded)).findings
     assert finding.message.startswith("not the sources of the run: model.weights.tensors was ")
 
 
@@ -108,9 +108,9 @@ def test_older_run_that_says_less_is_measured_again(
         older.setattr(facts, "_seeds", lambda model, card: {"initial_state": 20260904})
         run = _run(seeded, tmp_path / "run")
     assert StoredRun(run.path).manifest.seeds == {"initial_state": 20260904}
-    assert replay(run, Named(model=seeded)) == []
+    assert measure_again(run, Named(model=seeded)).findings == ()
     _other_weights(tmp_path / "my_looped.py", 2)
-    assert any("questions.slope" in finding.where for finding in replay(run, Named(model=seeded)))
+    assert any("questions.slope" in finding.where for finding in measure_again(run, Named(model=seeded)).findings)
 
 
 @pytest.mark.parametrize(("family", "seeds"), [("ouro", {}), ("huginn", {"initial_state": 20260904})])

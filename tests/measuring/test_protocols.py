@@ -13,7 +13,7 @@ import torch
 import loopscope as ls
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.protocols import PROTOCOLS
-from loopscope.measuring.replay import replay
+from loopscope.measuring.verify import measure_again
 from loopscope.models.initial_state import SEED
 from loopscope.store import verify
 
@@ -109,7 +109,7 @@ def test_a_model_in_memory_keeps_its_own_rule_and_dtype(tmp_path: Path) -> None:
 def test_a_run_under_the_papers_protocol_replays(tmp_path: Path) -> None:
     run = measured(tmp_path / "run", "toy-huginn", protocol="paper")
     assert run.manifest.initial_state == "paper"
-    assert verify(run.path, replay).ok
+    assert verify(run.path, measure_again).ok
 
 
 def test_the_paper_file_names_no_protocol_of_its_own() -> None:

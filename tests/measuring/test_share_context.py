@@ -15,9 +15,9 @@ from loopscope.api import measure
 from loopscope.cli.app import app
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.layout import Question, collate, padded_tokens, plan_batches
-from loopscope.measuring.replay import replay
 from loopscope.measuring.rerun import Named
 from loopscope.measuring.settings import BatchPolicy
+from loopscope.measuring.verify import measure_again
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix
 from loopscope.store import StoredRun, verify
@@ -90,7 +90,7 @@ def test_run_is_recorded_verified_and_not_mixed(
     run = measured("ouro", options, share_context=True, unit_size=2, tokens=True, output=tmp_path / "run")
     assert run.manifest.settings["share_context"] is True
     steps.clear()
-    result = verify(run.path, partial(replay, named=Named(tasks=(options,))))
+    result = verify(run.path, partial(measure_again, named=Named(tasks=(options,))))
     assert result.findings == ()
     assert result.replayed
     with pytest.raises(LoopscopeError, match=r"settings\.share_context"):

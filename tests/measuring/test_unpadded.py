@@ -14,9 +14,9 @@ from torch import Tensor
 
 from loopscope.measuring import plan
 from loopscope.measuring.layout import Question, collate, padded_tokens, plan_batches, run_tokens
-from loopscope.measuring.replay import replay
 from loopscope.measuring.rerun import Named
 from loopscope.measuring.settings import BatchPolicy
+from loopscope.measuring.verify import measure_again
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix
 from loopscope.store import StoredRun, verify
@@ -69,7 +69,7 @@ def test_what_runs_are_the_tokens_alone_and_a_replay_runs_them_again(
     assert {rows for rows, _ in seen} == {1}
     assert sum(width for _, width in seen[:: len(seen) // len(set(seen))]) == tokens
     seen.clear()
-    assert verify(run.path, partial(replay, named=Named(tasks=(options,)))).findings == ()
+    assert verify(run.path, partial(measure_again, named=Named(tasks=(options,)))).findings == ()
     assert {rows for rows, _ in seen} == {1}
 
 

@@ -9,7 +9,6 @@ from loopscope.report.lens import CHUNK, PROBABILITY_STEPS, Lens
 from loopscope.report.pack import unpack
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
-from loopscope.store.run import VOCABULARY
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +86,10 @@ def test_a_run_without_a_lens_has_none(tmp_path, synthetic):
 def test_ids_stand_for_texts_where_the_run_does_not_say_them(tmp_path, synthetic):
     made = synthetic.Made([synthetic.Question("q", ["a b"])] * 2, lens=2)
     run = synthetic.write_run(tmp_path / "run", made)
-    (run.path / VOCABULARY).unlink()
+    (run.layout.vocabulary).unlink()
     texts = unpack(Lens.of(sets_of(StoredRun(run.path))[0], 10).index())[1]["texts"]
     assert all(text.startswith("#") for text in texts)
-    (run.path / VOCABULARY).write_text("{")
+    (run.layout.vocabulary).write_text("{")
     with pytest.raises(LoopscopeError, match=r"vocabulary\.json is damaged: remove it"):
         write_report([run.path], tmp_path / "report.html", Bootstrap(resamples=5))
 

@@ -119,7 +119,11 @@ def make_tables(manifest: Manifest, unit: WorkUnit) -> dict[str, Any]:
                     values = fill(manifest, "tokens", rng, skip=set(key))
                     values["outcome"] = int(classify(values["slope"], values["gain"]))
                     tables["tokens"].append({**key, **values})
-    return dict(tables)
+    return {name: columns_of(rows) for name, rows in tables.items()}
+
+
+def columns_of(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
 
 
 def fill(manifest: Manifest, name: str, rng: np.random.Generator, skip: set[str]) -> dict[str, Any]:

@@ -6,17 +6,7 @@ from pathlib import Path
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.store.atomic import partial_path, publish, write_atomically, write_partial
-
-
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    write_atomically(target, b"old")
-    write_partial(target, b"new")
-    assert target.read_bytes() == b"old"
-    publish([target])
-    assert target.read_bytes() == b"new"
-    assert not partial_path(target).exists()
+from loopscope.store.atomic import write_atomically
 
 
 def test_writing_into_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:

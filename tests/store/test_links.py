@@ -45,7 +45,7 @@ def put(kind: str, path: Path) -> Path:
     return precious
 
 
-@pytest.mark.parametrize("name", [".loopscope.lock", "events.jsonl", "complete.json"])
+@pytest.mark.parametrize("name", [".loopscope.lock", "events.jsonl"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_writer_refuses_what_is_no_plain_file(kind: str, name: str, copy: Path, make_manifest: Make) -> None:
     precious = put(kind, copy / name)
@@ -74,7 +74,7 @@ def test_a_writer_refuses_a_folder_that_leads_elsewhere(
 ) -> None:
     open_or_create(tmp_path / "run", make_manifest()).close()
     put(kind, tmp_path / "run" / name)
-    with pytest.raises(LoopscopeError, match=f"{name} is not a folder: move it away"):
+    with pytest.raises(LoopscopeError, match=f"{name} is not a folder of its own: move it away"):
         open_or_create(tmp_path / "run", make_manifest())
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from loopscope.errors import LoopscopeError
 from loopscope.store import Manifest
-from loopscope.store.manifest import ManifestDamageError, decode_manifest
+from loopscope.store.manifest import DEEPEST, MOST_UNITS, decode_manifest
 
 Make = Callable[..., Manifest]
 
@@ -52,6 +54,76 @@ def test_a_task_may_occur_once(make_manifest: Make, task_info: Callable[..., Any
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b"\xff", b'{"schema_version": "x"}'])
-def test_what_is_no_manifest_is_damage(data: bytes) -> None:
-    with pytest.raises(ManifestDamageError):
+def test_what_is_not_a_manifest_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"schema version|schema_version|Field required"):
         decode_manifest(data, "run")
+
+
+ABSURD: list[Any] = [None, -1, 10**12, 10**30, 1e308, float("nan"), True, "x" * 1000, [], {}, "\ud800"]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every scalar and list of a manifest."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+    elif isinstance(value, list) and value:
+        yield path
+        yield from places(value[0], (*path, 0))
+    else:
+        yield path
+
+
+def changed(payload: dict[str, Any], path: tuple[Any, ...], value: Any) -> bytes:
+    copy = json.loads(json.dumps(payload))
+    at = copy
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = value
+    return json.dumps(copy).encode()
+
+
+def test_an_absurd_value_is_refused_in_one_line_or_is_a_value_of_the_field(make_manifest: Make) -> None:
+    """Every field of the declaration, with every absurd value: never anything but a refusal or a valid manifest."""
+    settings = {"lens": 3, "scales_to": 2.0, "protocol": "paper", "certify": True, "training_step": 5, "note": "x"}
+    payload = json.loads(make_manifest(settings=settings).encode())
+    refused = accepted = 0
+    for path in places(payload):
+        for value in ABSURD:
+            try:
+                manifest = decode_manifest(changed(payload, path, value), "run")
+                units = manifest.units()
+            except (ValueError, LoopscopeError) as error:
+                refused += "\n" not in str(error) and len(str(error)) < 400
+            else:
+                accepted += 1
+                assert len(units) <= MOST_UNITS
+                assert max(manifest.depths) <= DEEPEST
+                assert manifest.lens <= 100
+    assert refused > 300
+    assert refused + accepted == len(list(places(payload))) * len(ABSURD)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("batch", "size"), -1),
+        (("depths", 0), -1),
+        (("depths", 4), 10**6),
+        (("transitions",), list(range(100_000))),
+        (("tasks", 0, "rows"), 3 * 900_000),
+        (("settings", "lens"), 10**9),
+        (("settings", "lens"), -3),
+        (("settings", "scales_to"), 1e308),
+        (("settings", "scales_to"), float("nan")),
+        (("settings", "protocol"), "mine"),
+        (("settings", "training_step"), -5),
+        (("unit_size",), 10**30),
+        (("schema_version",), 10**30),
+        (("schema_version",), -1),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused(path: tuple[Any, ...], value: Any, make_manifest: Make) -> None:
+    payload = json.loads(make_manifest(settings={"lens": 3}).encode())
+    with pytest.raises((ValueError, LoopscopeError)):
+        decode_manifest(changed(payload, path, value), "run").units()

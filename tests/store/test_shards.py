@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from loopscope.store import SCHEMA_VERSION, TABLES, Column, ColumnType, Manifest, Table, WorkUnit
 from loopscope.store.shards import (
     Problem,
-    SchemaError,
     arrow_schema,
     constants,
     decode,
     encode,
+    table_problems,
     to_arrow,
-    unit_problems,
 )
 
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
@@ -68,12 +67,17 @@ def test_a_table_survives_the_round_trip(name: str, data: st.DataObject) -> None
     table = TABLES[name]
     rows = data.draw(frames(table))
     shuffled = data.draw(st.permutations(rows))
-    stored = encode(table, to_arrow(table, shuffled, {}))
+    names = table.names
+
+    def columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+        return {name: [row[name] for row in rows] for name in names}
+
+    stored = encode(table, to_arrow(table, columns(shuffled), {}))
     read = pq.read_table(io.BytesIO(stored))
     assert read.schema.equals(arrow_schema(table))
     assert read.to_pylist() == rows
     assert pl.read_parquet(io.BytesIO(stored)).to_dicts() == rows
-    assert encode(table, to_arrow(table, rows, {})) == stored
+    assert encode(table, to_arrow(table, columns(rows), {})) == stored
 
 
 def test_missing_columns_become_nulls_or_the_constant() -> None:
@@ -124,126 +128,91 @@ def test_a_shard_says_what_it_is(undisturbed: Path) -> None:
 
 Make = Callable[..., Manifest]
 Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]
-Rows = dict[str, list[dict[str, Any]]]
+Columns = dict[str, dict[str, list[Any]]]
+Check = Callable[[Callable[[Columns], object]], list[Problem]]
 
 
 @pytest.fixture
-def problems(make_manifest: Make, make_tables: Tables) -> Callable[..., list[Problem]]:
-    """The problems of the first unit after its rows were spoilt."""
+def problems(make_manifest: Make, make_tables: Tables) -> Check:
+    """The problems of the first unit after its columns were changed."""
 
-    def check(spoil: Callable[[Rows], object], index: int = 0, **changes: Any) -> list[Problem]:
-        manifest = make_manifest(**changes)
-        unit = manifest.units()[index]
-        rows = make_tables(manifest, unit)
-        spoil(rows)
+    def check(change: Callable[[Columns], object]) -> list[Problem]:
+        manifest = make_manifest()
+        unit = manifest.units()[0]
+        columns = make_tables(manifest, unit)
+        change(columns)
         fixed = constants(manifest, unit)
-        arrow = {table.name: to_arrow(table, rows[table.name], fixed) for table in manifest.tables()}
-        return unit_problems(manifest, unit, arrow)
+        arrow = {table: to_arrow(table, columns[table.name], fixed) for table in manifest.tables()}
+        return [problem for table, data in arrow.items() for problem in table_problems(manifest, unit, table, data)]
 
     return check
 
 
-Check = Callable[..., list[Problem]]
+def set_cell(table: str, column: str, value: Any) -> Callable[[Columns], None]:
+    def change(columns: Columns) -> None:
+        columns[table][column][-1] = value
+
+    return change
+
+
+def lose_row(table: str, of: int | None = None) -> Callable[[Columns], None]:
+    def change(columns: Columns) -> None:
+        last = len(columns[table]["row"]) - 1
+        kept = [i for i, row in enumerate(columns[table]["row"]) if (row != of if of is not None else i != last)]
+        columns[table] = {name: [values[i] for i in kept] for name, values in columns[table].items()}
+
+    return change
+
+
+def repeat_row(table: str) -> Callable[[Columns], None]:
+    return lambda columns: [values.append(values[0]) for values in columns[table].values()]
 
 
 def test_a_sound_unit_has_no_problem(problems: Check) -> None:
-    assert problems(lambda rows: None) == []
-    assert problems(lambda rows: None, index=3) == []
+    assert problems(lambda columns: None) == []
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize(("table", "column"), [("questions", "fp64_M"), ("depths", "utility"), ("tokens", "gain")])
-def test_a_number_that_is_not_finite_is_found(problems: Check, value: float, table: str, column: str) -> None:
-    (found,) = problems(lambda rows: rows[table][-1].update({column: value}))
-    assert found == Problem("value", f"{table}.{column} is not finite for example 'sums-00006'")
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        *[
+            (set_cell(table, column, value), f"value: {table}.{column} is not finite for example 'sums-00006'")
+            for table, column in (("questions", "fp64_M"), ("depths", "utility"), ("tokens", "gain"))
+            for value in (float("nan"), float("-inf"), 1e101)
+        ],
+        (
+            set_cell("questions", "grid_gain", [0.0] * 20 + [float("nan")]),
+            "value: questions.grid_gain is not finite for example 'sums-00006'",
+        ),
+        (set_cell("questions", "slope", None), "rows: questions.slope: 1 of 6 cells are missing"),
+        (set_cell("questions", "grid_gain", [0.0] * 20), "rows: questions.grid_gain: a list does not have 21 numbers"),
+        (
+            set_cell("questions", "grid_gain", [0.0] * 20 + [None]),
+            "rows: questions.grid_gain: a list does not have 21 numbers",
+        ),
+        *[
+            (lose_row(table), f"rows: {table}: its {count - 1} rows are not the {count} of the unit")
+            for table, count in (("examples", 3), ("questions", 6), ("depths", 15), ("paths", 6))
+        ],
+        (lose_row("tokens", of=1), "rows: tokens: its 4 rows are not the 6 of the unit"),
+        *[
+            (repeat_row(table), f"rows: {table}: a row occurs twice or out of order")
+            for table in ("examples", "questions", "depths", "tokens", "paths")
+        ],
+        (set_cell("depths", "row", 3), "rows: depths: its 15 rows are not the 15 of the unit"),
+        (set_cell("questions", "transition", 2), "rows: questions: its 6 rows are not the 6 of the unit"),
+    ],
+)
+def test_what_rows_may_not_be(change: Callable[[Columns], object], expected: str, problems: Check) -> None:
+    assert [f"{problem.kind}: {problem.message}" for problem in problems(change)] == [expected]
 
 
-def test_a_nan_inside_a_list_is_found(problems: Check) -> None:
-    (found,) = problems(lambda rows: rows["questions"][0].update(grid_gain=[0.0] * 20 + [float("nan")]))
-    assert found == Problem("value", "questions.grid_gain is not finite for example 'sums-00000'")
-
-
-def test_a_missing_cell_is_found(problems: Check) -> None:
-    (found,) = problems(lambda rows: rows["questions"][0].pop("slope"))
-    assert found == Problem("null", "questions.slope: 1 of 6 cells are missing")
-
-
-def test_a_cell_of_a_higher_level_is_found(problems: Check) -> None:
-    (found,) = problems(
-        lambda rows: rows["questions"][0].update(fp64_gain=1.0), level="grid", paths=False, tokens=False
-    )
-    assert found == Problem("null", "questions.fp64_gain: filled at level grid, belongs to full")
-
-
-def test_a_list_of_the_wrong_length_is_found(problems: Check) -> None:
-    (found,) = problems(lambda rows: rows["questions"][0].update(grid_gain=[0.0] * 20))
-    assert found == Problem("schema", "questions.grid_gain: a list has not 21 elements")
-
-
-def test_a_null_inside_a_list_is_found(problems: Check) -> None:
-    (found,) = problems(lambda rows: rows["questions"][0].update(grid_gain=[0.0] * 20 + [None]))
-    assert found == Problem("null", "questions.grid_gain: a list holds a null")
-
-
-@pytest.mark.parametrize("table", ["examples", "questions", "depths", "paths"])
-def test_a_lost_row_is_found(problems: Check, table: str) -> None:
-    found = problems(lambda rows: rows[table].pop())
-    assert [problem.kind for problem in found] == ["coverage"]
-    assert "1 of" in found[0].message
-    assert "row 2" in found[0].message
-
-
-@pytest.mark.parametrize("table", ["examples", "questions", "depths", "tokens", "paths"])
-def test_a_duplicated_row_is_found(problems: Check, table: str) -> None:
-    found = problems(lambda rows: rows[table].append(rows[table][0]))
-    assert found == [Problem("coverage", f"{table}: a row occurs twice or out of order")]
-
-
-def test_a_row_of_another_unit_is_found(problems: Check) -> None:
-    found = problems(lambda rows: rows["depths"].append(rows["depths"][0] | {"row": 3}))
-    assert found == [Problem("coverage", "depths: 1 rows do not belong to the unit, first row 3, depth 1")]
-
-
-def test_a_lost_token_is_found(problems: Check) -> None:
-    def lose(rows: Rows) -> None:
-        rows["tokens"] = [row for row in rows["tokens"] if not (row["row"] == 1 and row["token"] == 0)]
-        rows["tokens"] += [{**rows["tokens"][0], "row": 1, "transition": t, "token": 7} for t in (1, 4)]
-        for row in rows["questions"]:
-            row["n_tokens"] += row["row"] == 1 and row["transition"] == 1
-        for row in rows["tokens"]:
-            row["example_id"] = f"sums-{row['row'] * 3:05d}"
-
-    (found,) = problems(lose)
-    assert found.kind == "coverage"
-    assert "token rows where questions.n_tokens says" in found.message
-
-
-def test_an_update_without_tokens_is_found(problems: Check) -> None:
-    def lose(rows: Rows) -> None:
-        rows["tokens"] = [row for row in rows["tokens"] if row["row"] != 1]
-
-    (found,) = problems(lose)
-    assert found == Problem("coverage", "tokens: 2 of 6 rows are missing, first row 1, transition 1")
-
-
-def test_an_identifier_that_differs_between_tables_is_found(problems: Check) -> None:
-    (found,) = problems(lambda rows: rows["depths"][0].update(example_id="another"))
-    assert found == Problem("coverage", "depths.example_id differs from examples.example_id of the same row")
-
-
-def test_another_model_name_is_found(problems: Check) -> None:
-    found = problems(lambda rows: [row.update(model="another") for row in rows["depths"]])
-    assert found == [Problem("coverage", "depths.model is not everywhere 'looped-model'")]
-
-
-def test_another_schema_is_found(undisturbed: Path) -> None:
+def test_another_schema_is_refused(undisturbed: Path) -> None:
     shard = pq.read_table(undisturbed / "depths" / "000000.parquet")
     depths = TABLES["depths"]
     assert decode(depths, encode(depths, shard), SCHEMA_VERSION).to_pylist() == shard.to_pylist()
-    with pytest.raises(SchemaError, match=r"^depths: columns differ from the schema: utility$"):
-        decode(depths, encode(depths, shard.drop_columns(["utility"])), SCHEMA_VERSION)
-    with pytest.raises(SchemaError, match=r"^depths: columns are missing: utility$"):
-        decode(depths, encode(depths, shard.drop_columns(["utility"])), 1)
     wrong = shard.set_column(shard.column_names.index("depth"), "depth", shard.column("depth").cast(pa.int64()))
-    with pytest.raises(SchemaError, match=r"^depths: other type than declared: depth$"):
-        decode(depths, encode(depths, wrong), SCHEMA_VERSION)
+    for version in (1, SCHEMA_VERSION):
+        for other, name in ((shard.drop_columns(["utility"]), "utility"), (wrong, "depth")):
+            with pytest.raises(ValueError, match=f"^depths.{name} is missing or has another type than declared$"):
+                decode(depths, encode(depths, other), version)

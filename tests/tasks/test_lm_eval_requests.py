@@ -187,16 +187,16 @@ def test_rows_and_limits_are_chosen_as_elsewhere(tasks: Path) -> None:
 
 
 def test_a_run_resumes_is_verified_and_shown(checkpoints: dict[bool, Path], tasks: Path, tmp_path: Path) -> None:
-    from loopscope.measuring.replay import replay
     from loopscope.measuring.rerun import Named
+    from loopscope.measuring.verify import measure_again
 
     given: dict[str, Any] = {"transitions": [1], "tokens": True, "device": "cpu", "level": "quick", "num_fewshot": 1,
                              "model_args": "loop=0-1"}  # fmt: skip
     spec, model = f"lm_eval:{tasks}/inputs.yaml", str(checkpoints[True])
     run = ls.measure(model, spec, output=tmp_path / "run", **given)
     assert ls.measure(model, spec, output=tmp_path / "run", **given).manifest == run.manifest
-    assert "comes from a file, which is followed only where you name it" in replay(run)[0].message
-    assert replay(run, Named(tasks=(spec,))) == []
+    assert "comes from a file, which is followed only where you name it" in measure_again(run).findings[0].message
+    assert measure_again(run, Named(tasks=(spec,))).findings == ()
     with pytest.raises(ls.LoopscopeError, match=r"settings\.num_fewshot was 1, is now 2"):
         ls.measure(model, spec, output=tmp_path / "run", **given | {"num_fewshot": 2})
     places = run.tokens.collect().filter(pl.col("row") == 0, pl.col("option") == 1).sort("token")

@@ -31,34 +31,27 @@ def verify(
     """
     from loopscope.measuring.given_values import task_list
     from loopscope.measuring.rerun import Named, why_not_named
+    from loopscope.measuring.verify import UTILITIES, measure_again
     from loopscope.store import StoredRun
     from loopscope.store import verify as verify_run
 
     named = Named(model, task_list(tasks) if tasks else (), template, tokenizer, data_dir, device)
     unnamed = why_not_named(StoredRun(run), named) if replay or bitwise else None
-    gaps: list[float] = []
-    if bitwise:
-        from loopscope.measuring.bitwise import Bitwise
-
-        if unnamed is not None:
-            raise LoopscopeError(unnamed)
-        compared = Bitwise(named)
-        result = verify_run(run, compared)
-        for check in compared.checks:
-            print(check)
-    elif replay and unnamed is None:
-        from loopscope.measuring.replay import replay as measure_again
-
-        result = verify_run(run, partial(measure_again, named=named, gaps=gaps))
-    else:
-        result = verify_run(run)
+    if bitwise and unnamed is not None:
+        raise LoopscopeError(unnamed)
+    measured = (replay or bitwise) and unnamed is None
+    result = verify_run(run, partial(measure_again, named=named, everything=bitwise) if measured else None)
     for finding in result.findings:
         print(finding)
     rows = ", ".join(f"{count} {table}" for table, count in result.rows.items())
-    measured = "everything" if bitwise else "a sample"
-    reason = "" if unnamed is None else f": {unnamed}"
-    sample = f"{measured} measured again" if result.replayed else f"nothing measured again{reason}"
-    sample += f", utilities differ by at most {max(gaps):.3g}" if gaps else ""
+    sample = "nothing measured again" + (f": {unnamed}" if unnamed else "")
+    if result.replayed is not None:
+        sample = f"{'everything' if bitwise else 'a sample'} measured again"
+        for comparison in result.replayed.comparisons:
+            if bitwise:
+                print(comparison)
+            if comparison.what == UTILITIES and comparison.largest is not None:
+                sample += f", utilities differ by at most {comparison.largest:.3g}"
     state = "sound" if result.ok else f"{len(result.findings)} findings"
     print(f"{run}: {state}; {result.units_checked}/{result.units_planned} units, {rows}; {sample}")
     if not result.ok:

@@ -8,12 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loopscope.store.hashing import code_sha256, ids_sha256, sha256_bytes, sha256_file
+    from loopscope.store.hashing import ids_sha256, sha256_bytes
     from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo, WorkUnit
-    from loopscope.store.records import UnitRecord
     from loopscope.store.run import StoredRun
     from loopscope.store.schema import SCHEMA_VERSION, TABLES, Column, ColumnType, Level, Table
-    from loopscope.store.verification import Finding, Replay, Verification, verify
+    from loopscope.store.verification import Finding, Verification, verify
     from loopscope.store.writer import RunWriter, open_or_create
 
 __all__ = [
@@ -27,28 +26,23 @@ __all__ = [
     "Level",
     "Manifest",
     "ModelInfo",
-    "Replay",
     "RunWriter",
     "StoredRun",
     "Table",
     "TaskInfo",
-    "UnitRecord",
     "Verification",
     "WorkUnit",
-    "code_sha256",
     "ids_sha256",
     "open_or_create",
     "sha256_bytes",
-    "sha256_file",
     "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        # From light to heavy: each of them imports most of those before it.
-        for module in ("schema", "hashing", "manifest", "records", "run", "writer", "verification"):
-            found = import_module(f"{__name__}.{module}")
-            if hasattr(found, name):
-                return getattr(found, name)
+    # From light to heavy: each of them imports most of those before it.
+    for module in ("schema", "hashing", "manifest", "run", "writer", "verification") if name in __all__ else ():
+        value = getattr(import_module(f"{__name__}.{module}"), name, None)
+        if value is not None:
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

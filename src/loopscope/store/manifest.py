@@ -1,11 +1,13 @@
 """`manifest.json`: what was measured, with what, and how: the identity of a run, from which its work units follow.
 
 Nothing here changes between an undisturbed run and one that was killed and resumed: times and the like go to
-`events.jsonl`. Every field but those in `PROVENANCE` must be equal for a later command to continue the run.
+`events.jsonl`. Every field but those in `PROVENANCE` must be equal for a later command to continue the run. Types and
+ranges are declared here once; a manifest that does not keep to them is refused in one line.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,21 +15,32 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
-    BaseModel,
+    AfterValidator,
     ConfigDict,
     Field,
     JsonValue,
+    PositiveInt,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
+from typing_extensions import TypedDict  # pydantic takes that of `typing` from Python 3.12 on
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.store.hashing import Sha256, json_bytes, parse_json, sha256_bytes
+from loopscope.store.hashing import Sha256, Stored, json_bytes, sha256_bytes
 from loopscope.store.schema import SCHEMA_VERSION, TABLES, Level, Table
 
-Depth = Annotated[int, Field(ge=0)]
+DEEPEST = 65_536
+MOST_TRANSITIONS = 4_096
+MOST_UNITS = 100_000
+MOST_CANDIDATES = 100
+"""Of the lens."""
+LARGEST_STEP = 10**18
 
-ASKED_BY = {
+Depth = Annotated[int, Field(ge=0, le=DEEPEST)]
+Rows = Annotated[int, Field(ge=1, le=10**9)]
+
+REQUESTED_BY = {
     **{"certificates": "certify", "trace": "trace", "longer_steps": "scales_to"},
     **{"as_in_paper": "protocol", "interpolation": "interpolate"},
 }
@@ -35,10 +48,6 @@ ASKED_BY = {
 
 PROVENANCE = frozenset({"command_line"})
 """Fields that may differ between the command that began a run and one that continues it."""
-
-
-MAX_UNITS = 1_000_000
-"""Work units of a run, at most: their files are numbered with six digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +74,7 @@ class WorkUnit:
         return self.stop - self.start
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ModelInfo(_Frozen):
+class ModelInfo(Stored):
     """The looped model and the exact weights that were read."""
 
     spec: str
@@ -87,12 +92,12 @@ class ModelInfo(_Frozen):
     affine_readout: bool
     boundary: str
     """Where the state is taken, in a phrase."""
-    trained_depth: int | None = None
+    trained_depth: Depth | None = None
     random_weights: bool = False
     toy: bool = False
 
 
-class TaskInfo(_Frozen):
+class TaskInfo(Stored):
     """One task of a run: which examples, worded how."""
 
     name: str
@@ -100,11 +105,11 @@ class TaskInfo(_Frozen):
     subset: str | None = None
     """Named subset, such as `train256`."""
     kind: Literal["solution", "options"]
-    rows: Annotated[int, Field(ge=1)]
+    rows: Rows
     """Examples measured in this run."""
-    rows_available: Annotated[int, Field(ge=1)]
+    rows_available: Rows
     """Examples of the split before any choice."""
-    limit: int | None = None
+    limit: Rows | None = None
     ids_sha256: Sha256
     """`ids_sha256` of the measured examples, in order."""
     data_sha256: Sha256
@@ -114,7 +119,7 @@ class TaskInfo(_Frozen):
     """Identifiers left out by the length policy."""
 
 
-class Dtypes(_Frozen):
+class Dtypes(Stored):
     """The arithmetic of each stage."""
 
     states: str
@@ -124,29 +129,48 @@ class Dtypes(_Frozen):
     interventions: str = "bfloat16"
 
 
-class BatchInfo(_Frozen):
+class BatchInfo(Stored):
     """How examples are put together into batches."""
 
     policy: str
-    size: int | None = None
+    size: Rows | None = None
     """Examples in a batch, where that is fixed."""
-    token_budget: int | None = None
+    token_budget: Annotated[int, Field(ge=1, le=2**40)] | None = None
     """Padded tokens in a batch, where that decides."""
     padding: str = "right"
 
 
-class Manifest(_Frozen):
+class StoredSettings(TypedDict, total=False):
+    """Those of the further settings that readers of a run rely on; the others are kept as they are."""
+
+    __pydantic_config__ = ConfigDict(extra="allow", allow_inf_nan=False)  # type: ignore[misc]
+    certify: bool
+    trace: bool
+    lens: Annotated[int, Field(ge=0, le=MOST_CANDIDATES)]
+    scales_to: Annotated[float, Field(ge=1, le=1000)] | None
+    interpolate: bool
+    protocol: Literal["paper", "loopscope"]
+    scalar_checks: Annotated[int, Field(ge=0, le=10**9)]
+    exit_threshold: Annotated[float, Field(ge=0, le=1)] | None
+    training_step: Annotated[int, Field(ge=0, le=LARGEST_STEP)] | None
+    initial_state: str
+
+
+_SETTINGS = TypeAdapter(StoredSettings)
+
+
+class Manifest(Stored):
     """Everything that identifies a run."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: PositiveInt = SCHEMA_VERSION
     loopscope_version: str
     code_sha256: Sha256
     model: ModelInfo
     tokenizer_sha256: Sha256 | None = None
     tasks: Annotated[tuple[TaskInfo, ...], Field(min_length=1)]
-    transitions: tuple[Depth, ...]
+    transitions: Annotated[tuple[Depth, ...], Field(max_length=MOST_TRANSITIONS)]
     """Each t of an update t → t+1 that is analysed."""
-    depths: Annotated[tuple[Depth, ...], Field(min_length=1)]
+    depths: Annotated[tuple[Depth, ...], Field(min_length=1, max_length=2 * MOST_TRANSITIONS)]
     """Depths at which the utility is stored; both ends of every transition are among them."""
     level: Level
     tokens: bool = False
@@ -158,9 +182,9 @@ class Manifest(_Frozen):
     seeds: dict[str, int]
     """Of what is drawn at random: `initial_state` where the model draws one, `random_weights`."""
     batch: BatchInfo
-    unit_size: Annotated[int, Field(ge=1)]
+    unit_size: Rows
     """Examples in a work unit."""
-    settings: dict[str, JsonValue] = {}
+    settings: Annotated[dict[str, JsonValue], AfterValidator(_SETTINGS.validate_python)] = Field({})
     """Any further setting that decides a number: length policy, gate threshold, implementation."""
     command_line: tuple[str, ...] = ()
     """The command that began the run, as typed."""
@@ -184,11 +208,10 @@ class Manifest(_Frozen):
     def tables(self) -> tuple[Table, ...]:
         """The tables of this run that this version knows."""
         chosen = {"tokens": self.tokens, "paths": self.paths}
-        chosen |= {name: bool(self.settings.get(wanted)) for name, wanted in ASKED_BY.items()}
-        chosen["as_in_paper"] &= bool(self.transitions) and self.level is not Level.QUICK
-        left_out = {name for name, wanted in chosen.items() if not wanted}
-        known = (table for name, table in TABLES.items() if name not in left_out)
-        return tuple(table for table in known if table.since <= self.schema_version)
+        chosen |= {name: bool(self.settings.get(wanted)) for name, wanted in REQUESTED_BY.items()}
+        chosen["as_in_paper"] = self.protocol == "paper" and bool(self.transitions) and self.level is not Level.QUICK
+        tables = (table for name, table in TABLES.items() if chosen.get(name, True))
+        return tuple(table for table in tables if table.since <= self.schema_version)
 
     @property
     def protocol(self) -> str:
@@ -205,23 +228,18 @@ class Manifest(_Frozen):
         return str(self.settings.get("initial_state", chosen))
 
     @property
-    def shards(self) -> tuple[str, ...]:
-        """What every unit has a file of: the tables."""
-        return tuple(table.name for table in self.tables())
-
-    @property
     def lens(self) -> int:
         """How many of the likeliest tokens every row of `trace` holds; 0 where there is no lens."""
-        held = self.settings.get("lens", 0)
-        return held if isinstance(held, int) else 0
+        stored = self.settings.get("lens")
+        return stored if isinstance(stored, int) else 0
 
     def units(self) -> tuple[WorkUnit, ...]:
         """Every task, in order, in ranges of `unit_size` examples, the last one shorter."""
         size = self.unit_size
         count = sum(-(-task.rows // size) for task in self.tasks)
-        if count > MAX_UNITS:
+        if count > MOST_UNITS:
             larger = f"choose a larger {setting('unit_size')}"
-            raise LoopscopeError(f"a run has at most {MAX_UNITS} work units, not {count}: {larger}")
+            raise LoopscopeError(f"a run has at most {MOST_UNITS:,} work units, not {count:,}: {larger}")
         ranges = ((task, start) for task in self.tasks for start in range(0, task.rows, size))
         return tuple(
             WorkUnit(index, task.name, task.split, start, min(start + size, task.rows))
@@ -230,13 +248,10 @@ class Manifest(_Frozen):
 
     def task(self, name: str, split: str) -> TaskInfo:
         """The task of that name and split."""
-        for task in self.tasks:
-            if (task.name, task.split) == (name, split):
-                return task
-        raise KeyError(f"the run has no task {name} ({split})")
+        return next(task for task in self.tasks if (task.name, task.split) == (name, split))
 
     def encode(self) -> bytes:
-        """The one form in which this manifest is written."""
+        """The bytes of the file of a new run."""
         return json_bytes(self.model_dump(mode="json"))
 
     @cached_property
@@ -245,48 +260,32 @@ class Manifest(_Frozen):
         return sha256_bytes(self.encode())
 
 
-class ManifestDamageError(Exception):
-    """A manifest that this version should be able to read and cannot; the caller decides what that means."""
-
-
-class NewerVersionError(LoopscopeError):
-    """A manifest of a newer schema version."""
-
-
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Read a manifest of this schema version or an older one, of which fields that are gone are left out.
 
     Raises:
-        NewerVersionError: it was written under a newer schema version.
-        ManifestDamageError: it is not what loopscope writes.
+        LoopscopeError: it was written under a newer schema version.
+        ValueError: it is not what loopscope writes.
     """
     try:
-        payload = parse_json(data)
-    except ValueError as error:
-        raise ManifestDamageError(f"it is no JSON of a run: {error}") from error
-    version = payload.get("schema_version") if isinstance(payload, dict) else None
-    if type(version) is not int or version < 1:
-        raise ManifestDamageError("it is no JSON with a schema version")
-    if version > SCHEMA_VERSION:
-        raise NewerVersionError(
-            f"{where} has schema version {version} and this loopscope reads versions up to {SCHEMA_VERSION}:"
+        version = json.loads(data)["schema_version"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError("it is not JSON with a schema version") from error
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise LoopscopeError(
+            f"{where} has schema version {str(version)[:20]} and this loopscope reads versions up to {SCHEMA_VERSION}:"
             " upgrade loopscope to read it"
         )
     try:
-        manifest = Manifest.model_validate(payload, extra="forbid" if version == SCHEMA_VERSION else "ignore")
-        # What cannot be written as JSON again (an infinity, half a surrogate pair) was never written by loopscope.
-        manifest.encode()
+        manifest = Manifest.model_validate_json(data, strict=True, extra="ignore")
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(name) for name in first["loc"]) or "the whole"
-        raise ManifestDamageError(f"{field}: {first['msg']}") from error
-    except (ValueError, RecursionError) as error:
-        raise ManifestDamageError("it holds what JSON cannot hold") from error
+        raise ValueError(f"{field}: {first['msg'][:200]}") from error
     vars(manifest)["digest"] = sha256_bytes(data)
     return manifest
 
 
-LARGEST_STEP = 10**18
 _MOST_DIGITS = 12
 _STEP = re.compile(
     r"(?:^|[^a-z])(?:global_?step|step|checkpoint|ckpt|iteration|iter)[-_=.]?(\d{1,12})([km]?)(?![a-z\d])",
@@ -296,7 +295,7 @@ _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
 def step_in(name: str) -> int | None:
-    """The training step that a checkpoint's folder or its parent, a revision or a file name tells.
+    """The training step that a checkpoint's folder or its parent, a revision or a file name contains.
 
     >>> [step_in(name) for name in ("runs/step-1000", "checkpoint-200", "global_step30", "org/x@stage1-step5-tokens4B")]
     [1000, 200, 30, 5]
@@ -309,21 +308,21 @@ def step_in(name: str) -> int | None:
     if folder.name.isascii() and folder.name.isdecimal() and len(folder.name) <= _MOST_DIGITS:
         return int(folder.name)
     for part in (folder.name, folder.parent.name):
-        found = _STEP.findall(part)
-        if found:
-            number, unit = found[-1]
+        matches = _STEP.findall(part)
+        if matches:
+            number, unit = matches[-1]
             return int(number) * _FACTORS[unit.lower()]
     return None
 
 
 def training_step(manifest: Manifest) -> int | None:
-    """The step that a run was measured at, as it is stored, or as an older run's specification tells it."""
+    """The step that a run was measured at, as it is stored, or as its specification contains it."""
     stored = manifest.settings.get("training_step")
     return stored if isinstance(stored, int) else step_in(manifest.model.spec)
 
 
 def step_order(name: str) -> tuple[Any, ...]:
-    """What sorts checkpoints: those that tell a step by it, the others after them by name."""
+    """What sorts checkpoints: those that contain a step by it, the others after them by name."""
     step = step_in(name)
     return (step is None, step or 0, name)
 
@@ -349,39 +348,34 @@ ABSENT = _Absent()
 
 def differences(old: Manifest, new: Manifest) -> list[Difference]:
     """Every field that forbids `new` to continue the run of `old`, the protocol first, then in the manifest's order."""
-    found: list[Difference] = []
-    one, other = (manifest.model_dump(mode="json", exclude=set(PROVENANCE)) for manifest in (old, new))
+    one, other = (_compared(manifest) for manifest in (old, new))
     # Older manifests name this seed for every model. Whether a model draws a state follows from the model.
-    if "initial_state" not in one["seeds"].keys() & other["seeds"].keys():
-        for seeds in (one["seeds"], other["seeds"]):
-            seeds.pop("initial_state", None)
-    # Older manifests do not name the rule of its draw where the specification does.
-    if "initial_state=" in old.model.spec:
-        one["settings"].pop("initial_state", None)
-        other["settings"].pop("initial_state", None)
-    for manifest, payload in ((old, one), (new, other)):
-        payload["settings"]["protocol"] = manifest.protocol
-    _walk("", one, other, found)
+    if not ("initial_state" in one["seeds"] and "initial_state" in other["seeds"]):
+        for payload in (one, other):
+            payload["seeds"].pop("initial_state", None)
+    if [*one["task"]] != [*other["task"]] and sorted(one["task"]) == sorted(other["task"]):
+        return [Difference("order of tasks", [*one["task"]], [*other["task"]])]
     # Other differences may follow from that of the protocols.
-    return sorted(found, key=lambda entry: entry.field != "settings.protocol")
+    return sorted(_walk("", one, other), key=lambda entry: entry.field != "settings.protocol")
 
 
-def _walk(field: str, old: Any, new: Any, found: list[Difference]) -> None:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in dict.fromkeys([*old, *new]):
-            name = f"{field}.{key}" if field else str(key)
-            _walk(name, old.get(key, ABSENT), new.get(key, ABSENT), found)
-    elif field == "tasks":
-        # By name rather than by place: a task that was added is then named as such.
-        if [*_by_name(old)] != [*_by_name(new)] and sorted(_by_name(old)) == sorted(_by_name(new)):
-            found.append(Difference("order of tasks", [*_by_name(old)], [*_by_name(new)]))
-        _walk("task", _by_name(old), _by_name(new), found)
-    elif old != new:
-        found.append(Difference(field, old, new))
+def _compared(manifest: Manifest) -> dict[str, Any]:
+    payload = manifest.model_dump(mode="json", exclude=set(PROVENANCE))
+    # By name rather than by place: a task that was added is then named as such.
+    payload["task"] = {f"{task['name']}/{task['split']}": task for task in payload.pop("tasks")}
+    payload["settings"]["protocol"] = manifest.protocol
+    return payload
 
 
-def _by_name(tasks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {f"{task['name']}/{task['split']}": task for task in tasks}
+def _walk(field: str, old: Any, new: Any) -> list[Difference]:
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [] if old == new else [Difference(field, old, new)]
+    names = dict.fromkeys([*old, *new])
+    return [
+        entry
+        for name in names
+        for entry in _walk(f"{field}.{name}".lstrip("."), old.get(name, ABSENT), new.get(name, ABSENT))
+    ]
 
 
 def _short(value: Any) -> str:

@@ -1,28 +1,25 @@
-"""Where everything lies in a run directory, and its commit records.
+"""Where everything is in a run directory, its commit records, and what makes a unit count.
 
-A unit counts if its record is there, is sound, belongs to this manifest, and its files match.
-
-The record of a unit is written after its shards. It holds their sizes and hashes, the hash of the manifest that they
-were measured under, and its own digest, so that no torn, flipped or borrowed file passes for a measurement.
+A unit counts if its record is there, matches its own digest, names this manifest, and its files match their hashes.
+The record is written after the unit's shards. Nothing is parsed before its hash has matched.
 """
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.regular_files import read_regular
-from loopscope.store.atomic import PARTIAL, partial_path
-from loopscope.store.hashing import SealedJson, Sha256, sha256_bytes, sha256_file, sha256_once, unsealed
-from loopscope.store.manifest import Manifest, ManifestDamageError, WorkUnit, decode_manifest
+from loopscope.store.hashing import SealedJson, Sha256, Stored, sha256_bytes
+from loopscope.store.manifest import Manifest, WorkUnit, decode_manifest
 from loopscope.store.schema import SCHEMA_VERSION, TABLES, Table
 
-_IGNORED = frozenset({".DS_Store"})
+REPAIR = "the same `measure` command repairs it in place"
+"""What mends damaged units, as the end of a message."""
 
 
 class RunLayout:
@@ -31,12 +28,13 @@ class RunLayout:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = path / "manifest.json"
-        self.complete = path / "complete.json"
-        """The seal of a finished run."""
         self.events = path / "events.jsonl"
-        """The log with times."""
+        """The log with times; no number depends on it."""
+        self.vocabulary = path / "vocabulary.json"
+        """The text of every token id, for a run with a lens."""
+        self.verification = path / "verification.json"
+        """What `loopscope verify --bitwise` compared last."""
         self.lock = path / ".loopscope.lock"
-        """The file that a writer locks."""
         self.units = path / "units"
         """The folder of commit records."""
 
@@ -44,65 +42,24 @@ class RunLayout:
         """The commit record of a unit."""
         return self.units / f"{unit.name}.json"
 
-    def folder(self, table: Table | str) -> Path:
-        """The folder of a table's shards."""
-        return self.path / (table if isinstance(table, str) else table.name)
-
     def shard(self, table: Table | str, unit: WorkUnit) -> Path:
-        """The shard of a unit in a table."""
-        return self.folder(table) / f"{unit.name}.parquet"
-
-    def folders(self) -> tuple[Path, ...]:
-        """All folders that a run may hold."""
-        return (self.units, *map(self.folder, TABLES))
+        """The file of a unit in a table."""
+        return self.path / (table if isinstance(table, str) else table.name) / f"{unit.name}.parquet"
 
     def unit_files(self) -> list[Path]:
-        """Every file inside those folders, partial ones included, in order."""
-        return [
-            path
-            for folder in self.folders()
-            if folder.is_dir()
-            for path in sorted(folder.iterdir())
-            if path.name not in _IGNORED
-        ]
+        """Every record, then every shard, whatever unit they are of, partial ones included."""
+        return [path for folder in ("units", *TABLES) for path in sorted((self.path / folder).glob("*.*"))]
 
-    def require_free(self) -> None:
-        """Refuse a directory that holds anything but what a writer killed at its first steps would leave."""
-        if self.path.exists() and not self.path.is_dir():
-            raise LoopscopeError(f"{self.path} is a file: choose a folder for {setting('output')}")
-        if self.path.is_dir():
-            ours = {self.lock.name, self.events.name, *_IGNORED}
-            ours.add(self.manifest.name + PARTIAL)
-            self._refuse(path for path in sorted(self.path.iterdir()) if path.name not in ours)
-
-    def require_no_strangers(self, tables: Iterable[str], units: Iterable[WorkUnit]) -> None:
-        """Refuse a run whose folders hold a file that no unit of it has, since readers take every shard there.
-
-        Other files may lie beside the run's own in the directory itself; they are left alone.
-        """
-        units = tuple(units)
-        ours = {self.record(unit) for unit in units}
-        ours |= {self.shard(table, unit) for table in tables for unit in units}
-        ours |= {partial_path(path) for path in ours}
-        self._refuse(path for path in self.unit_files() if path not in ours)
-
-    def _refuse(self, foreign: Iterable[Path]) -> None:
-        names = [str(path.relative_to(self.path)) for path in foreign]
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise LoopscopeError(
-                f"{self.path} holds files that are not of this run ({names[0]}{more}):"
-                f" move them away or choose another {setting('output')}"
-            )
+    def recorded(self) -> set[str]:
+        """The names of the units that have a record, sound or not."""
+        return {path.stem for path in self.units.glob("*.json")}
 
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**50)]
 
 
-class Shard(BaseModel):
-    """One file of a unit: the rows of a table, or the states of so many questions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Shard(Stored):
+    """One file of a unit: its rows of a table."""
 
     table: str
     rows: Count
@@ -113,7 +70,7 @@ class Shard(BaseModel):
 class UnitRecord(SealedJson):
     """What was committed for one unit."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Count = SCHEMA_VERSION
     unit: Count
     task: str
     split: str
@@ -122,140 +79,66 @@ class UnitRecord(SealedJson):
     manifest_sha256: Sha256
     shards: tuple[Shard, ...]
 
-    def belongs_to(self, unit: WorkUnit) -> bool:
-        """Whether this is the record of `unit`."""
-        return WorkUnit(self.unit, self.task, self.split, self.start, self.stop) == unit
-
     def shard(self, table: str) -> Shard:
         """The shard in one table."""
         return next(shard for shard in self.shards if shard.table == table)
 
 
-class Completion(SealedJson):
-    """The seal of a finished run: what all records together say."""
-
-    schema_version: int = SCHEMA_VERSION
-    manifest_sha256: Sha256
-    units: Count
-    rows: dict[str, Count]
-    records_sha256: Sha256
-    """Digest of the encoded records in unit order."""
-
-    @classmethod
-    def of(cls, manifest: Manifest, records: list[UnitRecord]) -> Completion:
-        """The seal of a run with these records."""
-        return cls(
-            schema_version=manifest.schema_version,
-            manifest_sha256=manifest.digest,
-            units=len(records),
-            rows={
-                first.table: sum(record.shard(first.table).rows for record in records)
-                for first in (records[0].shards if records else ())
-            },
-            records_sha256=sha256_bytes(b"".join(record.encode() for record in records)),
-        )
-
-
 class DamageError(Exception):
-    """Why a unit does not count; never shown as a traceback, for it is found and mended."""
+    """Why a unit does not count; never shown as a traceback, for it is reported and mended."""
 
 
-class NoRecordError(DamageError):
-    """A unit without a record: not measured yet, unless the run was sealed."""
-
-    def __init__(self) -> None:
-        super().__init__("no record")
+class OtherManifestError(DamageError):
+    """A sound record that was measured under another manifest."""
 
 
-REPAIR = "the same `measure` command repairs it in place"
-"""What mends damaged units and seals, as the end of a message."""
+def read_record(layout: RunLayout, unit: WorkUnit, manifest: Manifest) -> UnitRecord:
+    """The sound record of a unit under this manifest, whose files have the right sizes.
 
-
-def decode_record(data: bytes) -> UnitRecord:
-    """Read a record; raises `DamageError` unless it is one and matches its own digest."""
+    Raises:
+        DamageError: why the unit does not count.
+    """
     try:
-        return UnitRecord.model_validate(unsealed(data))
-    except (ValueError, RecursionError) as error:
-        raise DamageError("the record does not match its own digest") from error
-
-
-def load_record(layout: RunLayout, unit: WorkUnit) -> UnitRecord:
-    """The sound record of a unit, whatever manifest it was written under."""
-    record = _load(layout.record(unit))
-    if not record.belongs_to(unit):
-        raise DamageError("the record is of another unit")
-    return record
-
-
-def sound_records(layout: RunLayout) -> Iterator[UnitRecord]:
-    """Every sound record of the directory, whatever manifest and unit it is of."""
-    for path in sorted(layout.units.glob("*.json")) if layout.units.is_dir() else ():
-        try:
-            yield _load(path)
-        except DamageError:
-            continue
-
-
-def _load(path: Path) -> UnitRecord:
-    try:
-        return decode_record(read_regular(path))
+        record = UnitRecord.decode(read_regular(layout.record(unit)))
     except FileNotFoundError:
-        raise NoRecordError from None
+        raise DamageError("no record") from None
     except OSError as error:
         raise DamageError(f"the record cannot be read ({error.strerror})") from error
-
-
-def check_unit(
-    layout: RunLayout, unit: WorkUnit, manifest: Manifest, *, depth: Literal["size", "sha256"] = "sha256"
-) -> UnitRecord:
-    """The record of a unit that counts; raises `DamageError` otherwise.
-
-    Args:
-        layout: the run directory.
-        unit: the unit.
-        manifest: the manifest that the unit must have been measured under.
-        depth: `size` looks only at what the file system says of the shards, `sha256` reads them.
-    """
-    record = load_record(layout, unit)
+    except ValueError as error:
+        raise DamageError("the record does not match its own digest") from error
     if record.manifest_sha256 != manifest.digest:
-        raise DamageError("the record belongs to another manifest")
-    named = [shard.table for shard in record.shards]
-    if manifest.schema_version < SCHEMA_VERSION:
-        # Tables that are gone since stay where they are.
-        named = [name for name in named if name in TABLES]
-    if named != list(manifest.shards):
+        raise OtherManifestError("the record belongs to another manifest")
+    if WorkUnit(record.unit, record.task, record.split, record.start, record.stop) != unit:
+        raise DamageError("the record is of another unit")
+    # In an older run, tables that are gone since stay where they are.
+    names = [
+        shard.table for shard in record.shards if manifest.schema_version == SCHEMA_VERSION or shard.table in TABLES
+    ]
+    if names != [table.name for table in manifest.tables()]:
         raise DamageError("the record names other tables than the run has")
-    for shard in record.shards:
-        check_shard(layout, unit, shard, depth=depth)
+    for name in names:
+        path = layout.shard(name, unit)
+        try:
+            status = path.stat()
+        except OSError:
+            raise DamageError(f"{name}/{path.name} is gone") from None
+        if not stat.S_ISREG(status.st_mode):
+            raise DamageError(f"{name}/{path.name} is not a regular file")
+        if status.st_size != record.shard(name).bytes:
+            raise DamageError(f"{name}/{path.name} has {status.st_size} bytes instead of {record.shard(name).bytes}")
     return record
 
 
-def check_shard(
-    layout: RunLayout, unit: WorkUnit, shard: Shard, *, depth: Literal["size", "once", "sha256"] = "once"
-) -> Path:
-    """The path of a shard whose bytes are those of its record; raises `DamageError` otherwise.
-
-    Args:
-        layout: the run directory.
-        unit: the unit.
-        shard: what the unit's record says of it.
-        depth: `once` reads a file that has not changed since only the first time in a process, `sha256` always.
-    """
-    path = layout.shard(shard.table, unit)
-    where = path.relative_to(layout.path).as_posix()
+def read_shard_bytes(layout: RunLayout, unit: WorkUnit, record: UnitRecord, table: str) -> bytes:
+    """The bytes of a shard, which are those of its record; raises `DamageError` otherwise."""
+    path = layout.shard(table, unit)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise DamageError(f"{where} is not a regular file")
-        if status.st_size != shard.bytes:
-            raise DamageError(f"{where} has {status.st_size} bytes instead of {shard.bytes}")
-        if depth != "size" and (sha256_once if depth == "once" else sha256_file)(path) != shard.sha256:
-            raise DamageError(f"{where} does not match its hash")
-    except FileNotFoundError:
-        raise DamageError(f"{where} is gone") from None
+        data = read_regular(path, most=record.shard(table).bytes)
     except OSError as error:
-        raise DamageError(f"{where} cannot be read ({error.strerror})") from error
-    return path
+        raise DamageError(f"{table}/{path.name} cannot be read ({error.strerror})") from error
+    if sha256_bytes(data) != record.shard(table).sha256:
+        raise DamageError(f"{table}/{path.name} does not match its hash")
+    return data
 
 
 class NoRunError(LoopscopeError):
@@ -264,28 +147,41 @@ class NoRunError(LoopscopeError):
 
 def read_manifest(layout: RunLayout) -> Manifest:
     """The manifest of a run; one that is lost or damaged is named with its remedy."""
+    remedy = f"put back a copy of it, or choose another {setting('output')}"
     try:
         return decode_manifest(read_regular(layout.manifest), str(layout.path))
     except (FileNotFoundError, NotADirectoryError) as error:
-        if next(sound_records(layout), None) is not None:
-            raise LoopscopeError(f"{layout.manifest} is gone: {_put_back()}") from error
-        remedy = "name a folder that `loopscope measure` wrote"
-        raise NoRunError(f"{layout.path} is no run: it holds no manifest.json; {remedy}") from error
+        if layout.recorded():
+            raise LoopscopeError(f"{layout.manifest} is gone: {remedy}") from error
+        raise NoRunError(
+            f"{layout.path} is not a run: it holds no manifest.json; name a folder that `loopscope measure` wrote"
+        ) from error
     except OSError as error:
-        raise LoopscopeError(f"cannot read {layout.manifest} ({error.strerror}): {_put_back()}") from error
-    except ManifestDamageError as error:
-        raise LoopscopeError(f"{layout.manifest} is damaged ({error}): {_put_back()}") from error
+        raise LoopscopeError(f"cannot read {layout.manifest} ({error.strerror}): {remedy}") from error
+    except ValueError as error:
+        raise LoopscopeError(f"{layout.manifest} is damaged ({error}): {remedy}") from error
 
 
-def require_own_manifest(layout: RunLayout, manifest: Manifest) -> bool:
-    """Refuse a manifest that no sound record was measured under; whether there is a record."""
-    digests = {record.manifest_sha256 for record in sound_records(layout)}
-    if digests and manifest.digest not in digests:
+def read_records(layout: RunLayout, manifest: Manifest) -> tuple[dict[int, UnitRecord], dict[int, str]]:
+    """The records of the units that count, and why the other recorded units do not, by the number of the unit.
+
+    Raises:
+        LoopscopeError: every sound record was measured under another manifest than this one.
+    """
+    recorded = layout.recorded()
+    records: dict[int, UnitRecord] = {}
+    damage: dict[int, str] = {}
+    others = 0
+    for unit in manifest.units():
+        if unit.name in recorded:
+            try:
+                records[unit.index] = read_record(layout, unit, manifest)
+            except DamageError as error:
+                damage[unit.index] = str(error)
+                others += isinstance(error, OtherManifestError)
+    if others and not records:
         raise LoopscopeError(
-            f"{layout.manifest} was altered (its records were measured under another one): {_put_back()}"
+            f"{layout.manifest} was altered (its records were measured under another one): put back a copy of it,"
+            f" or choose another {setting('output')}"
         )
-    return bool(digests)
-
-
-def _put_back() -> str:
-    return f"put back a copy of it, or choose another {setting('output')}"
+    return records, damage

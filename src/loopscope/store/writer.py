@@ -1,15 +1,18 @@
-"""Writing a run: open or create, commit unit by unit, finish; killed anywhere, the same calls carry on.
+"""Writing a run: open or create, commit unit by unit; killed anywhere, the same calls continue.
 
 Shards stay as they were committed, one per unit and table; nothing is compacted at the end. So there is no moment at
 which a finished measurement exists only half, a unit can be checked and redone alone, and the bytes of a finished run
 depend neither on the order in which units were finished nor on how often it was interrupted.
+
+Several processes of one launch may write together: process i of n commits the units whose index is i modulo n. Process
+0 opens the directory first, and opens it for all others.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,94 +21,86 @@ from typing import Any, Literal
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.regular_files import read_regular
-from loopscope.store.atomic import (
-    RunLock,
-    clear_write_errors,
-    open_plain,
-    partial_path,
-    publish,
-    remove,
-    require_folder,
-    sync_folder,
-    write_atomically,
-    write_partial,
-)
-from loopscope.store.hashing import sha256_bytes
+from loopscope.store.atomic import PARTIAL, RunLock, clear_write_errors, require_plain, sync_folder, write_atomically
+from loopscope.store.hashing import sha256_bytes, sha256_file
 from loopscope.store.manifest import Manifest, WorkUnit, differences
-from loopscope.store.records import (
-    Completion,
-    DamageError,
-    NoRunError,
-    RunLayout,
-    Shard,
-    UnitRecord,
-    check_unit,
-    read_manifest,
-    require_own_manifest,
-)
+from loopscope.store.records import NoRunError, RunLayout, Shard, UnitRecord, read_manifest, read_records
 from loopscope.store.run import StoredRun
-from loopscope.store.shards import TableData, constants, encode, to_arrow, unit_problems
+from loopscope.store.shards import TableData, constants, encode, table_problems, to_arrow
 
 Status = Literal["new", "resumed", "finished"]
 
 
-def open_or_create(path: str | os.PathLike[str], manifest: Manifest) -> RunWriter:
+def open_or_create(path: str | os.PathLike[str], manifest: Manifest, rank: int = 0, ranks: int = 1) -> RunWriter:
     """Begin a run in `path`, or carry on with the one that is there if it is the same.
 
     Every committed unit is read and checked against its hashes; what is torn, flipped, incomplete or left over is
     discarded and pending again.
+
+    Args:
+        path: the run directory.
+        manifest: what would be measured.
+        rank: of this process among those of one launch; others than 0 open the directory after 0 has.
+        ranks: how many processes of one launch write together.
 
     Raises:
         LoopscopeError: the directory holds another run (the differences are named) or foreign files, another process
             is writing it, or it cannot be written.
     """
     layout = RunLayout(Path(path))
-    agreed_manifest(layout, manifest)
+    _agreed_manifest(layout, manifest)
     with clear_write_errors(layout.path):
         layout.path.mkdir(parents=True, exist_ok=True)
-    lock = RunLock(layout.lock)
+    lock = RunLock(_lock_of(layout, rank))
     lock.acquire()
     try:
-        return RunWriter(layout, manifest, lock)
+        return RunWriter(layout, manifest, lock, rank, ranks)
     except BaseException:
         lock.release()
         raise
 
 
-class RunWriter:
-    """The one process that may write a run; made by `open_or_create`, used as a context manager."""
+def _lock_of(layout: RunLayout, rank: int) -> Path:
+    return layout.lock if rank == 0 else layout.lock.with_name(f"{layout.lock.name}.{rank}")
 
-    def __init__(self, layout: RunLayout, manifest: Manifest, lock: RunLock) -> None:
-        self._layout = layout
-        self._lock = lock
-        self._events = EventLog(layout.events)
-        self.manifest = agreed_manifest(layout, manifest)
+
+class RunWriter:
+    """The one process that may write a run, or one of a launch; made by `open_or_create`, a context manager."""
+
+    def __init__(self, layout: RunLayout, manifest: Manifest, lock: RunLock, rank: int, ranks: int) -> None:
+        self._layout, self._lock, self._rank, self._ranks = layout, lock, rank, ranks
+        self.manifest = _agreed_manifest(layout, manifest)
         self.units = self.manifest.units()
         self.discarded: tuple[str, ...] = ()
-        """What was found damaged and will be measured again, one line each."""
-        found = layout.manifest.exists()
-        self._events.end_torn_line()
-        self._settle_files()
+        """What was damaged and will be measured again, one line each."""
+        require_plain(layout.events)
+        begun = layout.manifest.exists()
+        if rank == 0:
+            for other in layout.path.glob(f"{layout.lock.name}.*"):  # left by another launch, or still held by it
+                with RunLock(other):
+                    pass
+            self._settle()
         self._records = self._sound_records()
-        self._clean()
-        self.status: Status = "finished" if self._is_sealed() else "resumed" if found or self._records else "new"
+        if rank == 0:
+            self._clean()
+        self.status: Status = "finished" if not self.pending() else "resumed" if begun else "new"
         """Whether the run was begun here, carried on, or had nothing left to do."""
-        self.log(
-            self.status,
-            pending=len(self.pending()),
-            discarded=list(self.discarded),
-            command_line=list(manifest.command_line),
-        )
+        command_line = list(manifest.command_line)
+        self.log(self.status, pending=len(self.pending()), discarded=list(self.discarded), command_line=command_line)
 
     @property
     def path(self) -> Path:
         """The run directory."""
         return self._layout.path
 
-    def pending(self, units: Iterable[WorkUnit] | None = None) -> list[WorkUnit]:
-        """The units, of all or of `units`, that remain to be measured."""
-        return [unit for unit in (self.units if units is None else units) if unit.index not in self._records]
+    @property
+    def share(self) -> tuple[WorkUnit, ...]:
+        """The units that this process measures: all of them, or every n-th."""
+        return self.units[self._rank :: self._ranks]
+
+    def pending(self) -> list[WorkUnit]:
+        """The units of this process that remain to be measured."""
+        return [unit for unit in self.share if unit.index not in self._records]
 
     def commit(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> UnitRecord:
         """Write the rows of a unit; when this returns they are on disk and count.
@@ -118,13 +113,15 @@ class RunWriter:
             ValueError: the rows are not those of the unit, or not of the schema.
         """
         if unit.index >= len(self.units) or self.units[unit.index] != unit:
-            raise ValueError(f"{unit} is no unit of this run")
+            raise ValueError(f"{unit} is not a unit of this run")
         if unit.index in self._records:
             return self._records[unit.index]
-        shards, contents = self._encode(unit, self._checked(unit, tables))
-        for path, data in contents.items():
-            write_partial(path, data)
-        publish(contents)
+        shards = []
+        for name, data in self._checked(unit, tables).items():
+            content = encode(next(table for table in self.manifest.tables() if table.name == name), data)
+            shards.append((name, len(data), content))
+        for name, _, content in shards:
+            write_atomically(self._layout.shard(name, unit), content)
         record = UnitRecord(
             unit=unit.index,
             task=unit.task,
@@ -132,25 +129,37 @@ class RunWriter:
             start=unit.start,
             stop=unit.stop,
             manifest_sha256=self.manifest.digest,
-            shards=shards,
+            shards=tuple(
+                Shard(table=name, rows=rows, bytes=len(content), sha256=sha256_bytes(content))
+                for name, rows, content in shards
+            ),
         )
         write_atomically(self._layout.record(unit), record.encode())
         self._records[unit.index] = record
-        self.log("unit", unit=unit.index, bytes=sum(shard.bytes for shard in shards))
+        self.log("unit", unit=unit.index, bytes=sum(shard.bytes for shard in record.shards))
         return record
 
     def finish(self) -> StoredRun:
-        """Seal the run once every unit is committed, and open it."""
+        """Open the run, every unit of which must be committed."""
         if self.pending():
             raise ValueError(f"{len(self.pending())} units are not committed")
-        if not self._is_sealed():
-            write_atomically(self._layout.complete, self._completion().encode())
-            self.log("complete")
         return StoredRun(self.path)
 
     def log(self, event: str, **fields: Any) -> None:
-        """Append to `events.jsonl`, which no other file depends on."""
-        self._events.append(event, **fields)
+        """Append a line with the current time (UTC) to `events.jsonl`, which no number depends on.
+
+        A line that cannot be written (disk full) is dropped: the shard that is written next reports the same failure.
+        """
+        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+        # An empty line first, in case a kill cut off the last one.
+        line = b"\n" * (event == self.status) + json.dumps(entry).encode() + b"\n"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with suppress(OSError):
+            descriptor = os.open(self._layout.events, flags, 0o666)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
 
     def close(self) -> None:
         """Give the directory free for the next writer."""
@@ -162,49 +171,45 @@ class RunWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _settle_files(self) -> None:
+    def _settle(self) -> None:
         """Put the manifest and the folders in place; the manifest first, for it makes the directory a run."""
         if not self._layout.manifest.exists():
             write_atomically(self._layout.manifest, self.manifest.encode())
-        folders = (self._layout.units, *(self._layout.folder(name) for name in self.manifest.shards))
         with clear_write_errors(self.path):
-            for folder in folders:
-                with suppress(FileExistsError):
-                    folder.mkdir()
-                require_folder(folder)
+            for name in ("units", *(table.name for table in self.manifest.tables())):
+                folder = self.path / name
+                if not folder.is_symlink():
+                    folder.mkdir(exist_ok=True)
+                if folder.is_symlink() or not folder.is_dir():
+                    where = f"move it away or choose another {setting('output')}"
+                    raise LoopscopeError(f"{folder} is not a folder of its own: {where}")
             sync_folder(self.path)
 
     def _sound_records(self) -> dict[int, UnitRecord]:
-        records: dict[int, UnitRecord] = {}
-        discarded = []
-        for unit in self.units:
-            try:
-                records[unit.index] = check_unit(self._layout, unit, self.manifest)
-            except DamageError as damage:
-                # A unit without a record was merely not finished; one with a record has lost something.
-                if self._layout.record(unit).exists():
-                    discarded.append(f"unit {unit.index}: {damage}")
-        self.discarded = tuple(discarded)
+        records, damage = read_records(self._layout, self.manifest)
+        for index, record in list(records.items()):
+            for shard in record.shards:
+                path = self._layout.shard(shard.table, self.units[index])
+                if sha256_file(path) != shard.sha256:
+                    damage[index] = f"{shard.table}/{path.name} does not match its hash"
+                    records.pop(index, None)
+        self.discarded = tuple(f"unit {index}: {reason}" for index, reason in sorted(damage.items()))
         return records
 
     def _clean(self) -> None:
-        """Remove what belongs to no committed unit: the seal, then records, then shards.
-
-        In that order a kill in between leaves a unit that is pending, never a record without its shards.
-        """
-        layout = self._layout
-        if self.pending() and layout.complete.exists():
-            remove(layout.complete)
-        kept = set()
-        for unit in self.units:
-            if unit.index in self._records:
-                kept.add(layout.record(unit))
-                kept.update(layout.shard(name, unit) for name in self.manifest.shards)
-        leftovers = [path for path in layout.unit_files() if path not in kept]
-        leftovers += [partial_path(path) for path in (layout.manifest, layout.complete)]
-        for path in leftovers:
-            if path.exists() or path.is_symlink():
-                remove(path)
+        """Remove the files of units that do not count: records first, so that none is without its shards."""
+        names = {unit.name for unit in self.units if unit.index not in self._records}
+        leftovers = [
+            path
+            for path in self._layout.unit_files()
+            if path.name.split(".")[0] in names or path.name.endswith(PARTIAL)
+        ]
+        partial = [path.with_name(path.name + PARTIAL) for path in (self._layout.manifest, self._layout.vocabulary)]
+        with clear_write_errors(self.path):
+            for path in (*leftovers, *partial):
+                path.unlink(missing_ok=True)
+            if leftovers:
+                sync_folder(self._layout.units)
 
     def _checked(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> dict[str, pa.Table]:
         declared = {table.name: table for table in self.manifest.tables()}
@@ -212,77 +217,28 @@ class RunWriter:
             raise ValueError(f"this run has the tables {sorted(declared)}, got {sorted(tables)}")
         fixed = constants(self.manifest, unit)
         arrow = {name: to_arrow(table, tables[name], fixed) for name, table in declared.items()}
-        problems = unit_problems(self.manifest, unit, arrow)
-        not_finite = [problem.message for problem in problems if problem.kind == "value"]
-        if not_finite:
-            raise LoopscopeError(
-                f"{unit.task} ({unit.split}): {not_finite[0]}: the model overflows there,"
-                f" try {setting('dtype', 'float32')} or leave the example out"
-            )
+        problems = [
+            problem
+            for name, table in declared.items()
+            for problem in table_problems(self.manifest, unit, table, arrow[name])
+        ]
+        for problem in problems:
+            if problem.kind == "value":
+                raise LoopscopeError(
+                    f"{unit.task} ({unit.split}): {problem.message}: the model overflows there,"
+                    f" try {setting('dtype', 'float32')} or leave the example out"
+                )
         if problems:
             raise ValueError(f"unit {unit.index}: " + "; ".join(problem.message for problem in problems[:5]))
         return arrow
-
-    def _encode(self, unit: WorkUnit, tables: Mapping[str, pa.Table]) -> tuple[tuple[Shard, ...], dict[Path, bytes]]:
-        made = [
-            (table.name, len(tables[table.name]), encode(table, tables[table.name])) for table in self.manifest.tables()
-        ]
-        shards = tuple(Shard(table=name, rows=n, bytes=len(data), sha256=sha256_bytes(data)) for name, n, data in made)
-        return shards, {self._layout.shard(name, unit): data for name, _, data in made}
-
-    def _completion(self) -> Completion:
-        return Completion.of(self.manifest, [self._records[unit.index] for unit in self.units])
-
-    def _is_sealed(self) -> bool:
-        if self.pending():
-            return False
-        try:
-            return read_regular(self._layout.complete) == self._completion().encode()
-        except OSError:
-            return False
-
-
-class EventLog:
-    """Appends one JSON line per event.
-
-    A line that cannot be written (disk full) is dropped: it is a log, not a record, and the shard that is written next
-    reports the same failure with its remedy.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def append(self, event: str, **fields: Any) -> None:
-        """Append one event with the current time (UTC)."""
-        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
-        # Half a surrogate pair (from a file name that is not UTF-8) becomes the JSON escape of itself.
-        self._write((json.dumps(entry, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
-
-    def end_torn_line(self) -> None:
-        """End the line that a kill left without its end, so that the next event begins on its own."""
-        with suppress(OSError):
-            if not read_regular(self._path).endswith(b"\n"):
-                self._write(b"\n")
-
-    def _write(self, line: bytes) -> None:
-        with suppress(OSError):
-            descriptor = open_plain(self._path, os.O_WRONLY | os.O_APPEND)
-            try:
-                size = os.fstat(descriptor).st_size
-                if os.write(descriptor, line) < len(line):
-                    os.ftruncate(descriptor, size)
-            finally:
-                os.close(descriptor)
 
 
 _NAMED = 3
 """How many differences a refusal spells out."""
 
 
-def agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
-    """The manifest under which `wanted` may be measured in this directory, without touching it.
-
-    That is the stored one, which may differ in provenance, or `wanted` where nothing was measured yet.
+def _agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
+    """The stored manifest, which may differ from `wanted` in provenance, or `wanted` where nothing was measured yet.
 
     Raises:
         LoopscopeError: the directory holds another run, one whose manifest is lost, damaged or altered, or something
@@ -291,19 +247,29 @@ def agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
     try:
         stored = read_manifest(layout)
     except NoRunError:
-        layout.require_free()
+        _require_free(layout)
         return wanted
-    begun = require_own_manifest(layout, stored)
-    named = _named(stored, wanted)
-    if named:
-        empty = "" if begun else f" or remove {layout.path}, which holds no sound unit"
-        raise LoopscopeError(f"{layout.path} holds another run ({named}): choose another {setting('output')}{empty}")
-    # Only now, so that a run with other settings is refused for those and not for the files that they bring.
-    layout.require_no_strangers(stored.shards, stored.units())
+    different = differences(stored, wanted)
+    if different:
+        read_records(layout, stored)  # an altered manifest is refused as such
+        names = "; ".join(map(str, different[:_NAMED]))
+        more = f"; and {len(different) - _NAMED} more" if len(different) > _NAMED else ""
+        empty = "" if layout.recorded() else f" or remove {layout.path}, which holds no measured unit"
+        raise LoopscopeError(
+            f"{layout.path} holds another run ({names}{more}): choose another {setting('output')}{empty}"
+        )
     return stored
 
 
-def _named(stored: Manifest, wanted: Manifest) -> str:
-    found = differences(stored, wanted)
-    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return "; ".join(str(difference) for difference in found[:_NAMED]) + more
+def _require_free(layout: RunLayout) -> None:
+    """Refuse a directory that holds anything but what a writer killed at its first steps would leave."""
+    if layout.path.exists() and not layout.path.is_dir():
+        raise LoopscopeError(f"{layout.path} is a file: choose a folder for {setting('output')}")
+    ours = (layout.lock.name, layout.events.name, layout.manifest.name + PARTIAL, ".DS_Store")
+    others = [path.name for path in sorted(layout.path.glob("*")) if not path.name.startswith(ours)]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise LoopscopeError(
+            f"{layout.path} holds files that are not of a run ({others[0]}{more}):"
+            f" move them away or choose another {setting('output')}"
+        )

@@ -28,7 +28,7 @@ from loopscope.errors import LoopscopeError, choice, setting, text
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.regular_files import read_text
 from loopscope.store import sha256_bytes
-from loopscope.store.atomic import clear_write_errors, publish, write_partial
+from loopscope.store.atomic import clear_write_errors, write_atomically
 from loopscope.studies.conditions import Condition, printable, shortened, spelled
 from loopscope.studies.records import Floats, Records
 from loopscope.studies.registry import FIGURE_FORMATS
@@ -235,9 +235,8 @@ class FigureResult:
         with clear_write_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.with_suffix(".json")
-        write_partial(target, drawing)
-        write_partial(beside, self.describe(target.name, drawing).encode())
-        publish([target, beside])
+        write_atomically(target, drawing)
+        write_atomically(beside, self.describe(target.name, drawing).encode())
         return target
 
     def drawn(self, kind: str, dpi: int) -> bytes:
