@@ -60,14 +60,11 @@ class Run(StoredRun):
 
         return question(self, id, transition, task, alpha)
 
-    def table(self, name: str, bootstrap: Bootstrap | None = None, *, protocol: str | None = None) -> TableResult[Row]:
-        """One of the paper's tables for this run, e.g. `table("mechanism")`; it prints and exports.
-
-        `protocol` chooses whose bounds to show where a run holds both, by default the run's own.
-        """
+    def table(self, name: str, bootstrap: Bootstrap | None = None) -> TableResult[Row]:
+        """One of the paper's tables for this run, e.g. `table("mechanism")`; it prints and exports."""
         from loopscope.studies import table
 
-        return table(name, self, bootstrap, protocol=protocol)
+        return table(name, self, bootstrap)
 
     def figure(
         self,

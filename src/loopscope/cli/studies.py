@@ -19,23 +19,18 @@ def tables(
     runs: Runs,
     name: Name = None,
     format: TableFormat = "text",
-    protocol: Annotated[
-        str | None, flag("--protocol", "Whose bounds, of runs that hold both: paper or loopscope.")
-    ] = None,
 ) -> None:
     """The paper's tables, from your own runs."""
-    sys.stdout.write(render_tables(runs, name, format, protocol))
+    sys.stdout.write(render_tables(runs, name, format))
 
 
-def render_tables(
-    runs: Sequence[str], name: str | None = None, format: str = "text", protocol: str | None = None
-) -> str:
+def render_tables(runs: Sequence[str], name: str | None = None, format: str = "text") -> str:
     """One table by name, or every table that the runs can fill, ready to print."""
     from loopscope.studies.registry import TABLES, find, open_records
 
     _check_format(format, FORMATS)
     studies = list(TABLES.values()) if name is None else [find(name, TABLES)]
-    records = open_records(list(runs), protocol)
+    records = open_records(list(runs))
     results = [study.table(records) for study in studies]
     if not records.updates and not (records.logs and name == "training"):
         raise LoopscopeError(records.no_updates())

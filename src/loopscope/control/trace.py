@@ -158,6 +158,10 @@ class Trace(Positions):
         depths_RT = frame["depth"].to_numpy()
         if len(depths_RT) % loops or not (depths_RT.reshape(-1, loops) == np.arange(1, loops + 1)).all():
             raise LoopscopeError("this trace does not have every loop of every position: measure it again")
+        if "gains" in frame.columns:
+            import polars as pl
+
+            frame = frame.with_columns(pl.col("gains").list.get(at).alias(name) for at, name in enumerate(_GAINS))
         first = frame.gather_every(loops)
         rows, options = first["row"].to_numpy(), first["option"].to_numpy()
         _, question_R = np.unique(rows, return_inverse=True)

@@ -1,4 +1,4 @@
-"""What the table `as_in_paper` holds from level grid on; `fp64` adds the paper's envelope and brackets.
+"""What the paper's protocol adds from level grid on; `fp64` has its envelope and brackets.
 
 **Endpoint replay** (Appendix "Execution and differentiation"): U(H) and U(H⁺) are read a second time from the states,
 as a sweep of utilities without updates reads them, and compared with what the update's path gave.
@@ -23,7 +23,7 @@ from loopscope.measuring.update import Update
 from loopscope.models.walk import read
 from loopscope.readout.affine.sources import full_precision_products
 
-KL = ("kl_slope", "kl_gain", "kl_correction", "kl_residual")
+KL = ("kl_slope", "kl_gain", "kl_correction")
 
 
 def paper_columns(update: Update, before_B: Tensor, after_B: Tensor) -> Columns:
@@ -37,7 +37,7 @@ def paper_columns(update: Update, before_B: Tensor, after_B: Tensor) -> Columns:
 
 
 def kl_columns(update: Update) -> Columns:
-    """A, ΔU, C and the residual of every question, where the readout is affine and the reference a solution."""
+    """A, ΔU and C of every question, where the readout is affine and the reference a solution."""
     if not update.readout.is_affine or update.layout.is_options:
         return {}
     # Logits, their softmax and their gradient at both ends.
@@ -47,7 +47,7 @@ def kl_columns(update: Update) -> Columns:
 
 
 def _decomposition(update: Update) -> Tensor:
-    """The columns in the order of `KL`, float64 [B, 4]."""
+    """The columns in the order of `KL`, float64 [B, 3]."""
     layout = update.layout
     before_RSD, after_RSD = update.before_RSD.float(), update.after_RSD.float()
     with full_precision_products():
@@ -61,7 +61,7 @@ def _decomposition(update: Update) -> Tensor:
     slope_B = layout.question_sum((gradient_RSD * (after_RSD - before_RSD.detach())).sum(-1).double().sum(-1))
     gain_B = _utility(after_NV.gather(1, layout.targets_N.unsqueeze(1))[:, 0], layout) - _utility(log_p_N, layout)
     correction_B = _utility((log_p_NV.exp() * (log_p_NV - after_NV)).sum(-1), layout)
-    return torch.stack([slope_B, gain_B, correction_B, gain_B - (slope_B - correction_B)], 1)
+    return torch.stack([slope_B, gain_B, correction_B], 1)
 
 
 def _log_softmax(update: Update, state_RSD: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ import numpy as np
 
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.groups import LOGITS
-from loopscope.measuring.transfer import Columns, array, stacked
+from loopscope.measuring.transfer import Columns, array, pairs, stacked
 from loopscope.measuring.update import Update, predicted_scale
 from loopscope.models.protocol import AffineHead
 from loopscope.path import Outcome
@@ -34,7 +34,7 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 _ENTRIES = {"cpu": 1 << 21}
 """Float64 numbers at a time, where not `_ON_GPU`: what stays near a core's cache."""
 _ON_GPU = 1 << 28
-_QUANTITIES = ("utility", "slope", "quadratic", "prediction", "gain", "quarter_gain", "predicted_gain", "kl")
+_QUANTITIES = ("utility", "slope", "quadratic", "prediction", "gain", "quarter_gain", "predicted_gain")
 
 
 def require_affine(model: str, remedy: str, *, is_affine: bool) -> None:
@@ -110,19 +110,14 @@ def _group_columns(update: Update, head: AffineHead, certified: Head) -> Columns
         how[place] = "balls"
     final = verdicts(ends)
     how[final.is_open] = "open"
-    columns: Columns = {}
-    for name in _QUANTITIES:
-        for end, values in zip(("low", "high"), ends[name], strict=True):
-            columns[f"{name}_{end}"] = _known(values)
+    columns = {name: pairs(*ends[name]) for name in _QUANTITIES if name != "prediction"}
     return {**columns, "predicted_scale": scale, **_bound_columns(found), **final._asdict(), "arithmetic": list(how)}
 
 
 def _bound_columns(found: UpdateEnclosures) -> Columns:
     bounds = found.bounds
-    low, high = _ends(bounds.C)
-    named = {"L_D": bounds.L_D, "safe_scale": bounds.safe_scale, "safe_gain_low": bounds.safe_gain}
-    named |= {"residual_high": bounds.residual, "regret_high": bounds.regret}
-    return {"C_low": _known(low), "C_high": _known(high), **{name: _known(array(x)) for name, x in named.items()}}
+    named = {"L_D": bounds.L_D, "safe_scale": bounds.safe_scale, "regret_high": bounds.regret}
+    return {"C": pairs(*_ends(bounds.C)), **{name: _known(array(values)) for name, values in named.items()}}
 
 
 def _in_balls(

@@ -22,12 +22,12 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.as_in_paper import paper_columns
 from loopscope.measuring.certificates import certificate_columns
 from loopscope.measuring.fp64 import analyse
-from loopscope.measuring.layout import Layout, Question, collate, identity_columns, length_columns
+from loopscope.measuring.layout import Layout, Question, collate, identity_columns
 from loopscope.measuring.longer_steps import longer_step_columns
 from loopscope.measuring.reading import Reading, Surveyed, readout_of
 from loopscope.measuring.scalar_check import scalar_check_columns
 from loopscope.measuring.settings import Settings
-from loopscope.measuring.tokens import GateDecision, GateTrace, gate_columns, gate_trace, token_columns
+from loopscope.measuring.tokens import GateTrace, TokenDecisions, gate_columns, gate_trace, token_columns
 from loopscope.measuring.trace import Trace
 from loopscope.measuring.transfer import Arrival, Columns, Later, array, pinned, stacked
 from loopscope.measuring.update import Update, update_columns
@@ -149,10 +149,9 @@ class Trip:
 
     def _gate(self) -> GateTrace | None:
         settings = self._settings
-        if not (settings.tokens or (settings.level is not Level.QUICK and settings.transitions)):
+        if not settings.tokens:
             return None
-        stored = self._layout.positions_N2 if settings.tokens else None
-        return gate_trace(self._model, settings.exit_threshold, stored)
+        return gate_trace(self._model, settings.exit_threshold, self._layout.positions_N2)
 
     def _finite_sequences(self, state_RSD: Tensor) -> Tensor:
         """Whether every valid position of a sequence is finite: its sum is, in an arithmetic that cannot overflow."""
@@ -187,13 +186,13 @@ class Trip:
             found[transition + 1] = Reading.of(paths.log_p_after(), layout)
         questions: Columns = {
             **identity_columns(layout),
-            **length_columns(layout),
+            "source_row": np.asarray([question.example.source_row for question in layout.questions]),
             **update_columns(update, paths, settings),
         }
         tables: Tables = {"questions": questions}
-        identity = {name: questions[name] for name in ("row", "example_id")}
+        identity = {"row": questions["row"]}
         if paths.interpolation is not None:
-            tables["interpolation"] = {**identity, **paths.interpolation}
+            questions.update(paths.interpolation)
         if self._trace is not None and settings.level is not Level.QUICK:
             self._trace.gained(transition + 1, paths.tokens)
         if settings.level is not Level.QUICK:
@@ -209,29 +208,21 @@ class Trip:
         bracket = settings.paper_bracket
         if bracket is not None:
             ends = questions["utility_before"], questions["utility_after"]
-            tables["as_in_paper"] = {**identity, **paper_columns(update, *ends)}
+            questions.update(paper_columns(update, *ends))
         if settings.level is Level.FULL:
             del paths
             analysis = analyse(update, bracket)
             questions.update(analysis.questions)
-            if bracket is not None:
-                tables["as_in_paper"].update(analysis.paper)
             if settings.paths:
                 tables["paths"] = {**identity, **analysis.nodes}
         return tables
 
-    def _decided(self, tables: Tables, transition: int, decision: GateDecision | None) -> None:
+    def _decided(self, tables: Tables, transition: int, decision: TokenDecisions | None) -> None:
         """What is only known at the end of the trip: the transition's number and the gate's decision."""
         for columns in tables.values():
             columns["transition"] = np.full(len(columns["row"]), transition)
-        if decision is None:
-            return
-        continuing_R = (decision.continues(transition) & self._layout.batch.attention_mask).sum(1)
-        if self._settings.level is not Level.QUICK:
-            counted_B = self._layout.question_sum(continuing_R.double())
-            tables["questions"]["gate_continuing"] = counted_B.to(torch.int32)
-        if decision.tokens is not None and self._settings.tokens:
-            tables["tokens"].update(gate_columns(decision.tokens, transition))
+        if decision is not None:
+            tables["tokens"].update(gate_columns(decision, transition))
 
     def _depth(self, depth: int, found: Reading) -> Columns:
         layout = self._layout

@@ -8,7 +8,8 @@ boundary. Every other path is searched adaptively, without such bounds (`searche
 optima"): 257 locations with local refinement, third derivatives with their central differences, and what changes from
 129 locations to 257.
 
-Under the paper's protocol the same paths give its own numbers, too (`as_in_paper`).
+Under the paper's protocol bounds are those of its envelope, optima those of its brackets, extremes those at its
+locations.
 
 Shapes: R sequences, S positions, D hidden width, B questions, K nodes.
 """
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 
 from loopscope.measuring.groups import LOGITS
-from loopscope.measuring.transfer import Columns, array, stacked
+from loopscope.measuring.transfer import Columns, array, pairs, stacked
 from loopscope.measuring.update import Update
 from loopscope.path import (
     CONTRACTION,
@@ -53,40 +54,30 @@ _KEPT = {"cuda": 1 << 28}
 
 @dataclass(frozen=True)
 class Analysis:
-    """Columns of `questions`, of `paths` and of `as_in_paper` (none if not asked for), one row per question."""
+    """Columns of `questions` and of `paths`, one row per question."""
 
     questions: Columns
     nodes: Columns
-    paper: Columns
 
 
 def analyse(update: Update, paper_bracket: float | None = None) -> Analysis:
     """The FP64 columns of every question of a batch, as many at a time as their FP64 logits can be kept.
 
-    `paper_bracket` asks for the paper's numbers, too, with optima in brackets of this width.
+    `paper_bracket` asks for the paper's envelope and extremes, and for optima in brackets of this width.
     """
     kept = _KEPT.get(update.before_RSD.device.type, LOGITS)
     most = max(1, kept // update.readout.model.vocabulary_size)
     found = [_analyse_group(group, paper_bracket) for group in update.groups(most)]
-    return Analysis(*(stacked([getattr(group, name) for group in found]) for name in ("questions", "nodes", "paper")))
+    return Analysis(*(stacked([getattr(group, name) for group in found]) for name in ("questions", "nodes")))
 
 
 def _analyse_group(update: Update, paper_bracket: float | None) -> Analysis:
     path = update.readout.fp64_path(update)
     known = ConcavePath(path) if isinstance(path, AffinePath) else SearchedPath(path)
-    found, nodes = known.columns(), known.nodes()
-    found["state_gap"] = state_gap(update, torch.float64)
-    quarter = int(CONTRACTION * (PATH_NODES - 1))
-    found["quarter_gain"] = nodes["gain"][:, quarter]
-    alpha = np.broadcast_to(np.linspace(0.0, 1.0, PATH_NODES), nodes["gain"].shape)
-    paper: Columns = {}
-    if paper_bracket is not None:
-        paper = {**known.paper_columns(paper_bracket), "state_gap": state_gap(update, torch.float32)}
-    return Analysis(_prefixed(found), {"alpha": alpha, **nodes}, _prefixed(paper))
-
-
-def _prefixed(columns: Columns) -> Columns:
-    return {f"fp64_{name}": values for name, values in columns.items()}
+    found, nodes = known.columns(paper_bracket), known.nodes()
+    found["state_gap"] = state_gap(update, torch.float64 if paper_bracket is None else torch.float32)
+    found["quarter_gain"] = nodes["gain"][:, int(CONTRACTION * (PATH_NODES - 1))]
+    return Analysis({f"fp64_{name}": values for name, values in found.items()}, nodes)
 
 
 def state_gap(update: Update, dtype: torch.dtype) -> Floats:
@@ -151,8 +142,8 @@ class ConcavePath:
         """The columns of `paths`."""
         return {"gain": self._phi, "slope": self._first, "curvature": self._second, "third": self._third}
 
-    def columns(self) -> Columns:
-        """The FP64 columns of every question, without their prefix."""
+    def columns(self, bracket: float | None = None) -> Columns:
+        """The FP64 columns of every question, without their prefix; with a bracket by the paper's envelope."""
         slope, quadratic, gain = self._first[:, 0], 0.5 * self._second[:, 0], self._phi[:, -1]
         predicted = predicted_scale(slope, quadratic)
         rows = np.arange(self._path.examples)
@@ -162,23 +153,22 @@ class ConcavePath:
             "quadratic": quadratic,
             "gain": gain,
             "decomposition_residual": pathwise_decomposition(self._nodes, self._second, slope, gain).residual,
-            "kl_residual": gain - (slope - array(self._path.divergence)),
             "sampled_curvature": (-self._second).max(1),
             "sampled_convexity": self._second.max(1),
             "sampled_third": np.abs(self._third).max(1),
-            **self._bounded(CellEnvelope.of(self._envelope)),
+            **self._bounded(self._cells(as_in_paper=bracket is not None), bracket),
             "predicted_scale": predicted,
             "predicted_gain": self._functions.value(predicted, rows),
-            **_where(slope > 0, {"boundary_low": boundary.lower, "boundary_high": boundary.upper}),
+            "boundary": pairs(boundary.lower, boundary.upper, slope > 0),
         }
 
-    def paper_columns(self, bracket: float) -> Columns:
-        """Those of them that the paper's envelope and its brackets of this width make others."""
+    def _cells(self, *, as_in_paper: bool) -> CellEnvelope:
+        if not as_in_paper:
+            return CellEnvelope.of(self._envelope)
         moments = array(self._envelope.range_moments)
-        envelope = paper_envelope(self._nodes, self._second, self._third, moments)
-        return self._bounded(CellEnvelope(*envelope), bracket)
+        return CellEnvelope(*paper_envelope(self._nodes, self._second, self._third, moments))
 
-    def _bounded(self, cells: CellEnvelope, bracket: float | None = None) -> Columns:
+    def _bounded(self, cells: CellEnvelope, bracket: float | None) -> Columns:
         """What follows from bounds on cells: constants of [0, 1], partition sums, optimum, safe scale."""
         slope, quadratic = self._first[:, 0], 0.5 * self._second[:, 0]
         deviation = curvature_deviation(self._nodes, self._second, cells.third)
@@ -190,7 +180,6 @@ class ConcavePath:
             "M": cells.third.max(1),
             "L_D": bound,
             "mu": cells.curvature_lower.min(1),
-            "C_lower": deviation.lower,
             "C_upper": deviation.upper,
             "S": residual_envelope(self._nodes, self._first, quadratic, cells.third, deviation.upper),
             **_optimum(self._functions, cells, self._path.examples, bracket),
@@ -238,11 +227,8 @@ def _optimum(functions: PathFunctions, cells: CellEnvelope, examples: int, brack
         "optimum_kind": [_KINDS[Location(code)] for code in optimum.location],
         "optimum_gain_low": lowest,
         "optimum_gain_high": np.maximum(highest, lowest),
-        "optimum_slope_low": optimum.slope_lower,
-        "optimum_slope_high": optimum.slope_upper,
-        "optimum_mu": mu,
-        "optimum_nu": nu,
-        "evaluations": optimum.evaluations,
+        "optimum_slope": pairs(optimum.slope_lower, optimum.slope_upper),
+        "optimum_curvature": pairs(mu, nu),
     }
 
 
@@ -255,6 +241,15 @@ def _bracket_curvature(envelope: CellEnvelope, lower: Floats, upper: Floats) -> 
     last = np.minimum((upper * cells).astype(int), cells - 1)[:, None]
     touched = (index >= first) & (index <= last)
     return np.where(touched, below, np.inf).min(1), np.where(touched, above, -np.inf).max(1)
+
+
+class Extremes(NamedTuple):
+    """The largest sampled −φ'', φ'' and |φ'''|, and how −φ'' and |φ'''| change from 129 locations to 257, [B] each."""
+
+    curvature: Floats
+    convexity: Floats
+    third: Floats
+    changes: tuple[Floats, Floats]
 
 
 class SearchedPath:
@@ -275,38 +270,42 @@ class SearchedPath:
         """The columns of `paths`."""
         return {"gain": self._phi, "slope": self._first, "curvature": self._second, "third": self._third}
 
-    def columns(self) -> Columns:
-        """The FP64 columns of every question, without their prefix."""
+    def columns(self, bracket: float | None = None) -> Columns:
+        """The FP64 columns of every question, without their prefix; with a bracket by the paper's extremes."""
         second, third, fine, coarse = self._second, self._third, self._fine, self._coarse
         slope, quadratic, gain = self._first[:, 0], 0.5 * second[:, 0], self._phi[:, -1]
+        extremes = self._even_extremes() if bracket is None else self._searched_extremes()
+        changes = (np.abs(fine.value - coarse.value), np.abs(fine.alpha - coarse.alpha), *extremes.changes)
         kinds = ["left" if alpha == 0.0 else "right" if alpha == 1.0 else "interior" for alpha in fine.alpha]
-        half = slice(None, None, 2)
         return {
             "slope": slope,
             "quadratic": quadratic,
             "gain": gain,
             "decomposition_residual": pathwise_decomposition(self._nodes, second, slope, gain).residual,
-            "sampled_curvature": (-second).max(1),
-            "sampled_convexity": second.max(1),
-            "sampled_third": np.abs(third).max(1),
+            "sampled_curvature": extremes.curvature,
+            "sampled_convexity": extremes.convexity,
+            "sampled_third": extremes.third,
             "optimum_low": fine.alpha,
             "optimum_high": fine.alpha,
             "optimum_kind": kinds,
             "optimum_gain_low": fine.value,
             "optimum_gain_high": fine.value,
-            "optimum_ceiling": fine.ceiling,
             "predicted_scale": self._predicted,
             "predicted_gain": fine.predicted_value,
-            "evaluations": fine.locations + fine.roots + 1,
             **_third_gaps(self._path, third[:, PATH_NODES // 2]),
-            "refined_gain_change": np.abs(fine.value - coarse.value),
-            "refined_scale_change": np.abs(fine.alpha - coarse.alpha),
-            "refined_curvature_change": np.abs((-second).max(1) - (-second[:, half]).max(1)),
-            "refined_third_change": np.abs(np.abs(third).max(1) - np.abs(third[:, half]).max(1)),
+            "refined_change": np.stack(changes, 1),
         }
 
-    def paper_columns(self, bracket: float) -> Columns:
-        """The extremes of φ'' and φ''' at the searched locations instead of the nodes, and from 129 of them to 257."""
+    def _even_extremes(self) -> Extremes:
+        second, third, half = self._second, np.abs(self._third), slice(None, None, 2)
+        changes = (
+            np.abs((-second).max(1) - (-second[:, half]).max(1)),
+            np.abs(third.max(1) - third[:, half].max(1)),
+        )
+        return Extremes((-second).max(1), second.max(1), third.max(1), changes)
+
+    def _searched_extremes(self) -> Extremes:
+        """At the searched locations instead of the nodes, as in the paper."""
         known = PathFunctions(self._path, self._nodes, self._second, self._third, order=3)
         (second, third), (coarse_second, coarse_third) = (
             [_by_row(function, search.searched) for function in (known.value, known.derivative)]
@@ -314,13 +313,8 @@ class SearchedPath:
         )
         curved, coarse_curved = (np.maximum(-values, 0.0).max(1) for values in (second, coarse_second))
         steepest, coarse_steepest = (np.abs(values).max(1) for values in (third, coarse_third))
-        return {
-            "sampled_curvature": (-second).max(1),
-            "sampled_convexity": second.max(1),
-            "sampled_third": steepest,
-            "refined_curvature_change": np.abs(curved - coarse_curved),
-            "refined_third_change": np.abs(steepest - coarse_steepest),
-        }
+        changes = (np.abs(curved - coarse_curved), np.abs(steepest - coarse_steepest))
+        return Extremes((-second).max(1), second.max(1), steepest, changes)
 
 
 def _by_row(function: Callable[[Floats, Indices], Floats], alpha_BK: Floats) -> Floats:

@@ -3,7 +3,7 @@
 Derivatives are taken at the five scales of the curvature path, and `readout.general.interpolation` makes a polynomial
 of every reference token from them. Its error is measured on every question; what it may be is the rounding of the
 readout itself. A question above that is evaluated at every scale of the grid, and at its own. φ(1) is the difference of
-the readings of H⁺ and H in any case. The table `interpolation` says of each question what was measured and done.
+the readings of H⁺ and H in any case. Two columns say of each question what was measured and done.
 
 Shapes: N reference tokens, R sequences, B questions, K scales.
 """
@@ -37,7 +37,7 @@ class InterpolatedGrid(NamedTuple):
     Attributes:
         tokens: every reference token, with the grid and the derivatives at `NODES` known.
         sequences: every sequence, for scales of their own.
-        columns: of the table `interpolation`, one row per question.
+        columns: of `questions`.
     """
 
     tokens: RememberedPath
@@ -77,9 +77,7 @@ def interpolated_grid(update: Update, sequences: JoinedPath, before: Reading, af
         return layout.sequence_mean(own(scales_R[layout.sequence_N]))
 
     columns: Columns = {
-        "evaluated": evaluated_B,
-        "truncation": layout.question_largest(truncation_R),
-        "residual": layout.question_largest(residual_R),
-        "allowed": layout.question_largest(allowed_R),
+        "grid_evaluated": evaluated_B,
+        "interpolation_error": layout.question_largest(torch.minimum(truncation_R, residual_R)),
     }
     return InterpolatedGrid(tokens, InterpolatedPath(sequences, of_each_sequence, of_sequences), columns)

@@ -315,22 +315,7 @@ def identity_columns(layout: Layout) -> Columns:
     return {
         "row": np.asarray([q.row for q in layout.questions]),
         "example_id": [q.example.id for q in layout.questions],
-        "source_row": np.asarray([q.example.source_row for q in layout.questions]),
     }
-
-
-def length_columns(layout: Layout) -> Columns:
-    """Sizes of the questions, and the width of the batch that they ran in."""
-    columns: Columns = {
-        "n_tokens": [q.example.prediction_count for q in layout.questions],
-        "n_positions": [q.positions for q in layout.questions],
-        "batch_width": [layout.width] * len(layout.questions),
-        "difficulty": [_difficulty(q) for q in layout.questions],
-    }
-    if layout.is_options:
-        columns["n_options"] = [q.sequences for q in layout.questions]
-        columns["correct_option"] = [q.example.answer for q in layout.questions]
-    return columns
 
 
 def example_columns(questions: Sequence[Question]) -> Columns:
@@ -352,8 +337,6 @@ def example_columns(questions: Sequence[Question]) -> Columns:
                 "options": text.texts if is_options else None,
                 "correct_option": example.answer,
                 "n_tokens": example.prediction_count,
-                "n_positions": question.positions,
-                "option_tokens": [len(s.positions) for s in example.sequences] if is_options else None,
                 "difficulty": _difficulty(question),
                 "metadata": json.dumps(metadata, sort_keys=True) if metadata else None,
             }

@@ -1,4 +1,4 @@
-"""Steps longer than the proposed one (`--scales-to S`): φ'(1), φ on [0, S], and the best scale there.
+"""Steps longer than the proposed one (`--scales-to S`): φ'(1), φ on [0, S], and the quadratic scale there.
 
 The scales are 0, 0.05, …, S, those of the grid and as dense beyond it. φ'(1) > 0 says that the step was too short:
 going on in its direction would have gained more, at first. Where φ is concave (a reference solution under an affine
@@ -11,14 +11,11 @@ Shapes: B questions.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from torch import Tensor
 
-from loopscope.measuring.transfer import Columns, Later
+from loopscope.measuring.transfer import Columns
 from loopscope.measuring.update import UpdatePaths, predicted_scale
-from loopscope.path import best_of, scales_up_to
+from loopscope.path import scales_up_to
 
 
 def longer_step_columns(paths: UpdatePaths, end: float, *, is_affine: bool) -> Columns:
@@ -31,15 +28,9 @@ def longer_step_columns(paths: UpdatePaths, end: float, *, is_affine: bool) -> C
     scale = _predicted(slope, 0.5 * curvature, end)
     # With a slope that is not stored: the kernels of an affine head that answer values alone know [0, 1] only.
     quadratic_gain = path.at_own(scale, 1 if is_affine else 0)[0]
-
-    def best(columns: Columns) -> np.ndarray[Any, Any]:
-        return np.atleast_1d(best_of(scales, columns["gains"]).alpha)
-
     return {
         "end_slope": end_slope,
         "gains": gains_BK,
-        "best_scale": Later(best),
-        "best_gain": Later(lambda columns: columns["gains"].max(axis=1)),
         "quadratic_scale": scale,
         "quadratic_gain": quadratic_gain,
     }

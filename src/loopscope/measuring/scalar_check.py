@@ -77,8 +77,4 @@ def scalar_check_columns(update: Update, checked_B: Sequence[bool]) -> Columns:
         held = dict(zip(chosen, values.tolist(), strict=True))
         return [held.get(index) for index in range(len(checked_B))]
 
-    def passed(columns: Columns) -> list[bool | None]:
-        pairs = zip(columns["quadratic"].tolist(), columns["scalar_quadratic"], strict=True)
-        return [None if scalar is None else agrees(quadratic, scalar) for quadratic, scalar in pairs]
-
-    return {"scalar_quadratic": Later(spread, scalars), "scalar_check_passed": Later(passed)}
+    return {"scalar_quadratic": Later(spread, scalars)}

@@ -27,39 +27,34 @@ from loopscope.store.schema import Level
 
 @dataclass
 class GateTrace:
-    """The gate's logits at depths 1..T, collected on the way down.
+    """The gate's logits at the prediction positions [N, 2] of the reference tokens, at depths 1..T.
 
-    Published arithmetic is that of the states and covers every position. The FP64 reconstruction runs the same policy
-    on FP64 logits, at the `positions` [N, 2] whose decisions are stored; None where none are.
+    Published arithmetic is that of the states. The FP64 reconstruction runs the same policy on FP64 logits.
     """
 
     gate: ExitGate
     threshold: float
-    positions: Tensor | None
+    positions_N2: Tensor
     published: list[Tensor] = field(default_factory=list)
     rebuilt: list[Tensor] = field(default_factory=list)
 
     def see(self, depth: int, state_RSD: Tensor) -> None:
         """Take note of a state; depths beyond the budget do not count."""
-        if not 1 <= depth <= self.gate.budget:
-            return
-        self.published.append(self.gate.logits(state_RSD, None))
-        if self.positions is not None:
-            row, place = self.positions.unbind(1)
+        if 1 <= depth <= self.gate.budget:
+            row, place = self.positions_N2.unbind(1)
+            self.published.append(self.gate.logits(state_RSD, None)[row, place])
             self.rebuilt.append(self.gate.logits(state_RSD[row, place][None], torch.float64)[0])
 
-    def decide(self) -> GateDecision | None:
+    def decide(self) -> TokenDecisions | None:
         """The policy's decisions, once the whole budget was seen."""
         if len(self.published) < self.gate.budget:
             return None
-        compared_RST = self.gate.compared(self.published)
-        exit_depth_RS = self.gate.exit_depth(compared_RST, self.threshold)
-        if self.positions is None:
-            return GateDecision(exit_depth_RS, None)
-        row, place = self.positions.unbind(1)
-        rebuilt_N = self.gate.exit_depth(self.gate.compared(self.rebuilt), self.threshold)
-        tokens = TokenDecisions(compared_RST[row, place].double(), exit_depth_RS[row, place], rebuilt_N)
-        return GateDecision(exit_depth_RS, tokens)
+        compared_NT = self.gate.compared(self.published)
+        return TokenDecisions(
+            compared_NT.double(),
+            self.gate.exit_depth(compared_NT, self.threshold),
+            self.gate.exit_depth(self.gate.compared(self.rebuilt), self.threshold),
+        )
 
 
 @dataclass(frozen=True)
@@ -70,10 +65,6 @@ class TokenDecisions:
     exit_depth_N: Tensor
     exit_depth_fp64_N: Tensor
 
-    def continues(self, transition: int) -> Tensor:
-        """Whether the policy takes the update t → t+1, [N]."""
-        return self.exit_depth_N > transition
-
     def compared_at(self, transition: int) -> Tensor:
         """Exit CDF through depth t, or the confidence at t, [N]; 0 before the first loop, the last one beyond it."""
         budget = self.compared_NT.shape[-1]
@@ -82,22 +73,10 @@ class TokenDecisions:
         return self.compared_NT[..., min(transition, budget) - 1]
 
 
-@dataclass(frozen=True)
-class GateDecision:
-    """Where every position exits, [R, S], and more about the reference tokens' where they are stored."""
-
-    exit_depth_RS: Tensor
-    tokens: TokenDecisions | None
-
-    def continues(self, transition: int) -> Tensor:
-        """Whether the policy takes the update t → t+1, [R, S]."""
-        return self.exit_depth_RS > transition
-
-
-def gate_trace(model: object, threshold: float | None, positions: Tensor | None) -> GateTrace | None:
+def gate_trace(model: object, threshold: float | None, positions_N2: Tensor) -> GateTrace | None:
     """A trace for a model that has a gate; None for others."""
     gate = exit_gate_of(model)
-    return None if gate is None else GateTrace(gate, gate.threshold if threshold is None else threshold, positions)
+    return None if gate is None else GateTrace(gate, gate.threshold if threshold is None else threshold, positions_N2)
 
 
 def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> Columns:
@@ -124,14 +103,13 @@ def token_columns(path: RememberedPath, layout: Layout, settings: Settings) -> C
 
 def token_identity(layout: Layout) -> Columns:
     """Which token of which option of which question each row is, and where it stands in the text."""
-    rows, ids, options, tokens, positions = [], [], [], [], []
+    rows, options, tokens, positions = [], [], [], []
     starts: list[int | None] = []
     ends: list[int | None] = []
     for question in layout.questions:
         for option, sequence in enumerate(question.example.sequences):
             count = len(sequence.positions)
             rows.append(np.full(count, question.row))
-            ids += [question.example.id] * count
             options.append(np.full(count, option))
             tokens.append(np.arange(count))
             positions.append(np.asarray(sequence.positions))
@@ -140,7 +118,6 @@ def token_identity(layout: Layout) -> Columns:
             ends += [None] * count if spans is None else [span.end for span in spans]
     return {
         "row": np.concatenate(rows),
-        "example_id": np.asarray(ids, dtype=object),
         "option": np.concatenate(options),
         "token": np.concatenate(tokens),
         "position": np.concatenate(positions),
@@ -156,5 +133,4 @@ def gate_columns(decisions: TokenDecisions, transition: int) -> Columns:
         "exit_cdf": decisions.compared_at(transition),
         "exit_depth": decisions.exit_depth_N,
         "exit_depth_fp64": decisions.exit_depth_fp64_N,
-        "continues": decisions.continues(transition),
     }

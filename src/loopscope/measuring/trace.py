@@ -26,7 +26,7 @@ from loopscope.models.exit_gate import exit_gate_of
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.path import UtilityPath
 from loopscope.readout.softmax import Softmax, SoftmaxChange, likeliest
-from loopscope.store.schema import GAIN_COLUMNS, GAIN_SCALES, TRACE_COLUMNS, ColumnType
+from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, ColumnType
 
 _WINDOW = 1 << 30
 """Bytes that are kept of states before their logits are read."""
@@ -70,9 +70,7 @@ class Trace:
 
     def gained(self, depth: int, path: UtilityPath) -> None:
         """What fractions of the step to a depth gained each token; asked once the path knows its grid."""
-        gains_NK = path.at_scales(list(GAIN_SCALES), 0)[0]
-        for column, gain_N in zip(GAIN_COLUMNS, gains_NK.unbind(1), strict=True):
-            self._note(depth)[column.name] = gain_N
+        self._note(depth)["gains"] = path.at_scales(list(GAIN_SCALES), 0)[0]
 
     def settle(self) -> list[Columns]:
         """The columns of every depth, one row per reference token."""
@@ -170,8 +168,10 @@ def _cosine(a_ND: Tensor, b_ND: Tensor) -> Tensor:
 
 
 def _identity(layout: Layout) -> Columns:
-    """As `token_identity`, in arrays."""
+    """As `token_identity`, in arrays, with the names of the examples."""
     columns = token_identity(layout)
+    names = [q.example.id for q in layout.questions for _ in range(q.example.prediction_count)]
+    columns["example_id"] = np.asarray(names, dtype=object)
     for name in ("text_start", "text_end"):
         places = columns[name]
         missing = [place is None for place in places]

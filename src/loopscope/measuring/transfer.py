@@ -136,6 +136,15 @@ def array(values: Tensor) -> np.ndarray[Any, Any]:
     return values.detach().cpu().numpy()
 
 
+def pairs(
+    low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], where: np.ndarray[Any, Any] | bool = True
+) -> list[list[float] | None]:
+    """A list column of two numbers; null where one of them is not finite, and outside of `where`."""
+    both = np.stack([low, high], 1)
+    known: np.ndarray[Any, Any] = np.isfinite(both).all(1) & where
+    return [pair if is_known else None for pair, is_known in zip(both.tolist(), known.tolist(), strict=True)]
+
+
 def stacked(tables: Sequence[Columns]) -> Columns:
     """The rows of several tables, one after the other; a column that a table lacks is null there.
 

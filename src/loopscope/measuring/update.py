@@ -160,7 +160,6 @@ def update_columns(update: Update, paths: UpdatePaths, settings: Settings) -> Co
     assert outputs is not None, "every level but quick asks for them"
     if update.readout.is_affine and not layout.is_options:
         columns["kl_correction"] = outputs.divergence_R
-        columns["kl_residual"] = gain - (slope - outputs.divergence_R)
     columns["output_kl"] = layout.question_mean(outputs.divergence_R)
     columns["entropy_change"] = layout.question_mean(outputs.entropy_R)
     columns.update(state_change(update)._asdict())

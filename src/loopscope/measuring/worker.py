@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 
 from loopscope.errors import LoopscopeError, setting
@@ -81,9 +80,6 @@ class _Unit(Generic[Name]):
     ways_taken: set[str] = field(default_factory=set)
 
     def tables(self) -> Tables:
-        for number, tables in enumerate(self.batches):
-            if "row" in tables["questions"]:
-                tables["questions"]["batch"] = np.full(len(tables["questions"]["row"]), number)
         joined = {name: stacked([tables[name] for tables in self.batches]) for name in self.batches[0]}
         joined["examples"] = example_columns(self.questions)
         return joined

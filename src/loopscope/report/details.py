@@ -33,8 +33,6 @@ STORED = {
     "kl_correction": "kl_correction",
     "optimum_low": "fp64_optimum_low",
     "optimum_high": "fp64_optimum_high",
-    "boundary_low": "fp64_boundary_low",
-    "boundary_high": "fp64_boundary_high",
     "safe_scale": "fp64_safe_scale",
     "safe_gain": "fp64_safe_gain",
     "L_D": "fp64_L_D",
@@ -115,6 +113,10 @@ def scalars(data: EvaluationSet) -> dict[str, Single]:
         crossing = sampled_crossing(GRID_SCALES, grid)
         found["crossing_low"] = np.asarray(crossing.lower, dtype=np.float32)
         found["crossing_high"] = np.asarray(crossing.upper, dtype=np.float32)
+    if data.has("fp64_boundary"):
+        for index, end in enumerate(("low", "high")):
+            ends = [updates.element("fp64_boundary", index) for updates in data.updates]
+            found[f"boundary_{end}"] = np.stack(ends).astype(np.float32)
     if data.has("fp64_L_D"):
         found["safe_end"] = np.stack([_safe_end(data, index) for index in range(len(data.updates))])
     return found

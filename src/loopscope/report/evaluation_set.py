@@ -98,7 +98,7 @@ class EvaluationSet:
     def paths(self, transition: int) -> pl.DataFrame:
         """The stored FP64 paths of one transition, by question."""
         rows = self.run.paths.filter(of_set(self.condition), pl.col("transition") == transition)
-        return rows.select("row", "alpha", "gain").collect().sort("row")
+        return rows.select("row", "gain").collect().sort("row")
 
 
 def _standing(updates: Updates, certificates: pl.DataFrame | None) -> NDArray[np.uint8]:

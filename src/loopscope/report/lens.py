@@ -29,7 +29,7 @@ PROBABILITY_STEPS = 65535
 """Probabilities of candidates are kept in 16 bits; those of references as 32-bit logarithms."""
 _COLUMNS = (
     *("row", "option", "token", "depth", "token_id", "text_start", "text_end", "log_prob", "rank"),
-    *("gain_25", "gain_50", "gain_75", "lens_ids", "lens_probs"),
+    *("gains", "lens_ids", "lens_probs"),
 )
 
 
@@ -78,7 +78,7 @@ class Lens:
         shape = (first.height, depths)
         start, end = text_spans(data, first)
         log_prob = frame["log_prob"].to_numpy().reshape(shape)
-        gains = np.stack([frame[f"gain_{share}"].to_numpy().reshape(shape) for share in (25, 50, 75)])
+        gains = np.stack([frame["gains"].list.get(index).to_numpy().reshape(shape) for index in range(3)])
         return cls(
             data,
             len(rows),

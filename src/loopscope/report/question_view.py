@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import polars as pl
 
 from loopscope.errors import LoopscopeError, setting, shown, whole
 from loopscope.frames import with_outcome_names
-from loopscope.path import GRID, Outcome, beneficial_range, classify, grid_optimum, quadratic_root
+from loopscope.path import GRID, PATH_NODES, Outcome, beneficial_range, classify, grid_optimum, quadratic_root
 from loopscope.report.sentences import of_update, scale, signed
 from loopscope.studies.conditions import printable
 
@@ -85,7 +85,7 @@ class QuestionView:
         """Scales α and gains φ(α): the stored FP64 path, the 21 grid scales, or both ends."""
         if self.run.manifest.paths:
             row = self._here(self.run.scan("paths"))
-            return row["alpha"][0].to_numpy(), row["gain"][0].to_numpy()
+            return np.linspace(0.0, 1.0, PATH_NODES), row["gain"][0].to_numpy()
         if self.record["grid_gain"] is not None:
             return np.array(GRID), np.array(self.record["grid_gain"])
         return np.array([0.0, 1.0]), np.array([0.0, self.gain])
@@ -98,7 +98,7 @@ class QuestionView:
         model; `boundary` r₁; `safe`, the end of the range in which every scale helps.
         """
         record = self.record
-        best = middle(record, "fp64_optimum")
+        best = middle((record["fp64_optimum_low"], record["fp64_optimum_high"]))
         if math.isnan(best) and record["grid_gain"] is not None:
             best = float(grid_optimum(GRID, record["grid_gain"]).alpha)
         bound = record["fp64_L_D"]
@@ -106,7 +106,7 @@ class QuestionView:
             "predicted": float(record["quadratic_scale"]),
             "best": best,
             "root": float(quadratic_root(self.slope, self.quadratic)),
-            "boundary": middle(record, "fp64_boundary"),
+            "boundary": middle(record["fp64_boundary"]),
             "safe": math.nan if bound is None else float(beneficial_range(record["fp64_slope"], bound).end),
         }
 
@@ -214,9 +214,9 @@ class QuestionView:
         return self._rows(frame.filter(pl.col("transition") == self.transition)).collect()
 
 
-def middle(record: Mapping[str, Any], name: str) -> float:
+def middle(bracket: Sequence[float | None] | None) -> float:
     """The middle of a stored bracket; NaN where there is none."""
-    low, high = record[f"{name}_low"], record[f"{name}_high"]
+    low, high = bracket or (None, None)
     return math.nan if low is None or high is None else (low + high) / 2
 
 

@@ -40,11 +40,8 @@ LARGEST_STEP = 10**18
 Depth = Annotated[int, Field(ge=0, le=DEEPEST)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
 
-REQUESTED_BY = {
-    **{"certificates": "certify", "trace": "trace", "longer_steps": "scales_to"},
-    **{"as_in_paper": "protocol", "interpolation": "interpolate"},
-}
-"""Tables that a run has where `settings` holds this; `as_in_paper` if it is about updates, from level grid on."""
+REQUESTED_BY = {"certificates": "certify", "trace": "trace", "longer_steps": "scales_to"}
+"""Tables that a run has where `settings` holds this."""
 
 PROVENANCE = frozenset({"command_line"})
 """Fields that may differ between the command that began a run and one that continues it."""
@@ -209,7 +206,6 @@ class Manifest(Stored):
         """The tables of this run that this version knows."""
         chosen = {"tokens": self.tokens, "paths": self.paths}
         chosen |= {name: bool(self.settings.get(wanted)) for name, wanted in REQUESTED_BY.items()}
-        chosen["as_in_paper"] = self.protocol == "paper" and bool(self.transitions) and self.level is not Level.QUICK
         tables = (table for name, table in TABLES.items() if chosen.get(name, True))
         return tuple(table for table in tables if table.since <= self.schema_version)
 

@@ -211,10 +211,7 @@ class StoredRun:
 def _requesting(table: str) -> str:
     if TABLES[table].since > 1 and table not in REQUESTED_BY:
         return "this loopscope"
-    if table == "interpolation":
-        return f"{setting('level', 'grid')}, through a nonlinear readout and without {setting('every_scale', True)}"
-    wanted = {"longer_steps": 2, "as_in_paper": "paper"}.get(table, True)
-    return setting(REQUESTED_BY.get(table, table), wanted)
+    return setting(REQUESTED_BY.get(table, table), 2 if table == "longer_steps" else True)
 
 
 def _empty(table: Table) -> pl.DataFrame:

@@ -42,7 +42,7 @@ def arrow_schema(table: Table) -> pa.Schema:
 def constants(manifest: Manifest, unit: WorkUnit) -> dict[str, Any]:
     """The columns that are the same in every row of a unit."""
     kind = manifest.task(unit.task, unit.split).kind
-    return {"model": manifest.model.name, "task": unit.task, "split": unit.split, "kind": kind}
+    return {"task": unit.task, "split": unit.split, "kind": kind}
 
 
 def to_arrow(table: Table, data: TableData, fixed: Mapping[str, Any]) -> pa.Table:
@@ -194,5 +194,7 @@ def _with_example(problem: Problem, column: Column, data: pa.Table) -> Problem:
     for index, value in enumerate(data.column(column.name).to_pylist()):
         numbers = value if column.type.is_list else [value]
         if value is not None and not np.all(np.abs(numbers) <= LARGEST):
-            return Problem("value", f"{problem.message} for example {data.column('example_id')[index].as_py()!r}")
+            named = "example_id" if "example_id" in data.column_names else "row"
+            where = f"{named.removesuffix('_id')} {data.column(named)[index].as_py()!r}"
+            return Problem("value", f"{problem.message} for {where}")
     return problem

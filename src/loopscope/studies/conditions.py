@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loopscope.studies.paper.published_numbers import model_names, set_titles
+from loopscope.studies.paper_numbers import bounds_of
 
 if TYPE_CHECKING:
     from loopscope.store import Manifest, StoredRun, TaskInfo
@@ -220,6 +221,7 @@ def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo, label: str) -
         long=str(settings.get("long", "error")),
         data_sha256=task.data_sha256,
         data_revision=task.data_revision,
+        bounds=bounds_of(manifest.protocol, manifest.level, manifest.schema_version),
     )
 
 

@@ -44,6 +44,10 @@ class Fp64Paths:
         """A column without its prefix."""
         return self.updates.floats(f"fp64_{name}")
 
+    def element(self, name: str, index: int) -> Floats:
+        """One element of a list column without its prefix."""
+        return self.updates.element(f"fp64_{name}", index)
+
     @cached_property
     def slope(self) -> Floats:
         """A of the FP64 path."""
@@ -101,9 +105,9 @@ class Fp64Paths:
         bracket = refine_bracket(
             self.floats("optimum_low")[inside],
             self.floats("optimum_high")[inside],
-            self.floats("optimum_slope_low")[inside],
-            self.floats("optimum_slope_high")[inside],
-            self.floats("optimum_mu")[inside],
-            self.floats("optimum_nu")[inside],
+            self.element("optimum_slope", 0)[inside],
+            self.element("optimum_slope", 1)[inside],
+            self.element("optimum_curvature", 0)[inside],
+            self.element("optimum_curvature", 1)[inside],
         )
         return scale_error_interval(self.floats("predicted_scale")[inside], bracket.lower, bracket.upper)

@@ -6,7 +6,7 @@ Shapes: N questions of a condition, G = 21 grid scales.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from loopscope.errors import setting
 from loopscope.path import (
     GRID,
+    PATH_NODES,
     GridOptimum,
     Outcome,
     classify,
@@ -26,7 +27,6 @@ from loopscope.path import (
 from loopscope.store import StoredRun, sha256_bytes
 from loopscope.store.monitor_log import MonitorLog
 from loopscope.studies.conditions import Condition, at, conditions_of, place_of, printable, run_labels
-from loopscope.studies.paper_numbers import as_in_paper, bounds_of, check_protocol
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -66,6 +66,10 @@ class Updates:
     def floats(self, column: str) -> Floats:
         """A column as float64, NaN where it is null."""
         return self.frame[column].cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+    def element(self, column: str, index: int) -> Floats:
+        """One element of each list of a column, NaN where the list is null."""
+        return self.frame[column].list.get(index).fill_null(np.nan).to_numpy()
 
     def matrix(self, column: str) -> Floats:
         """A list column as an array with one row per question; every list has the same length."""
@@ -178,19 +182,16 @@ class Tokens:
 class Records:
     """Everything that studies may ask of some opened runs; tables are read when first needed, and once.
 
-    `protocol` says whose bounds, brackets and residuals they read of runs that hold both: "paper" or "loopscope"; None
-    is that of each run. `logs` are those of monitors, which the study of a training reads.
+    `logs` are those of monitors, which the study of a training reads.
     """
 
     def __init__(
         self,
         runs: Sequence[StoredRun],
-        protocol: str | None = None,
         logs: Sequence[tuple[Path, MonitorLog]] = (),
     ) -> None:
         self.runs = tuple(runs)
         self.logs = tuple(logs)
-        self._protocol = check_protocol(protocol, self.runs)
         self._labels = run_labels(self.runs)
 
     def conditions(self) -> Iterator[tuple[StoredRun, Condition]]:
@@ -206,11 +207,7 @@ class Records:
     @cached_property
     def updates(self) -> tuple[Updates, ...]:
         """All conditions with records, in the order of runs, tasks and transitions."""
-        return tuple(
-            group
-            for run, condition in self.conditions()
-            for group in _updates(run, replace(condition, bounds=bounds_of(run, self._protocol)))
-        )
+        return tuple(group for run, condition in self.conditions() for group in _updates(run, condition))
 
     @cached_property
     def sweeps(self) -> tuple[DepthSweep, ...]:
@@ -238,15 +235,15 @@ class Records:
             return "these runs hold no records yet: the measuring command given again continues them"
         return f"these runs hold utilities by depth and no update: measure again with {setting('transitions')}"
 
-    def path(self, condition: Condition, example_id: str) -> tuple[Floats, Floats] | None:
+    def path(self, condition: Condition, question: int) -> tuple[Floats, Floats] | None:
         """Scales and gains of one stored FP64 path, where the run keeps them."""
         run = self.run_of(condition)
         if not run.manifest.paths:
             return None
         row = run.paths.filter(
-            of_set(condition), pl.col("transition") == condition.transition, pl.col("example_id") == example_id
+            of_set(condition), pl.col("transition") == condition.transition, pl.col("row") == question
         ).collect()
-        return (row["alpha"][0].to_numpy(), row["gain"][0].to_numpy()) if row.height else None
+        return (np.linspace(0.0, 1.0, PATH_NODES), row["gain"][0].to_numpy()) if row.height else None
 
     def certificates(self, condition: Condition) -> pl.DataFrame | None:
         """The certificates of a condition's updates, where its run has some."""
@@ -293,8 +290,6 @@ def of_set(condition: Condition) -> pl.Expr:
 
 def _updates(run: StoredRun, condition: Condition) -> Iterator[Updates]:
     here = run.records.filter(of_set(condition))
-    if condition.bounds == "paper":
-        here = as_in_paper(here, run)
     for transition in run.manifest.transitions:
         rows = here.filter(pl.col("transition") == transition).sort("row")
         if rows.height:
@@ -329,13 +324,14 @@ def _choices(run: StoredRun, condition: Condition, rows: pl.DataFrame, questions
 
 def _tokens(run: StoredRun, condition: Condition) -> Iterator[Tokens]:
     gated = ("continues", "exit_depth", "exit_depth_fp64")
+    continues = (pl.col("exit_depth") > pl.col("transition")).alias("continues")
     columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", *gated)
     # One pass over the shards for all transitions: they lie side by side in every shard.
     rows = run.tokens.filter(of_set(condition))
     if condition.kind == "options":
         right = run.examples.lazy().filter(of_set(condition)).select("row", option="correct_option")
         rows = rows.join(right, on=["row", "option"], how="semi", maintain_order="left")
-    found = rows.select(columns).collect()
+    found = rows.with_columns(continues).select(columns).collect()
     for transition in run.manifest.transitions:
         here = found.filter(pl.col("transition") == transition)
         if here.height:

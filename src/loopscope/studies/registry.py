@@ -152,11 +152,8 @@ FIGURES: dict[str, Study] = {
 Source: TypeAlias = "StoredRun | str | os.PathLike[str]"
 
 
-def open_records(runs: Source | Sequence[Source] | Records, protocol: str | None = None) -> Records:
-    """The records of runs, opened or by path; a folder of runs stands for all of them, a file is a monitor's log.
-
-    `protocol` says whose bounds they hold, see `Records`.
-    """
+def open_records(runs: Source | Sequence[Source] | Records) -> Records:
+    """The records of runs, opened or by path; a folder of runs stands for all of them, a file is a monitor's log."""
     from loopscope.store import StoredRun
     from loopscope.store.monitor_log import is_monitor_log, read_monitor_log
     from loopscope.store.run import runs_at
@@ -179,15 +176,13 @@ def open_records(runs: Source | Sequence[Source] | Records, protocol: str | None
             logs.append((Path(path), read_monitor_log(path)))
         else:
             opened += map(StoredRun, runs_at(path))
-    return Records(opened, protocol, logs)
+    return Records(opened, logs)
 
 
 def table(
     name: str,
     runs: Source | Sequence[Source] | Records,
     bootstrap: Bootstrap | None = None,
-    *,
-    protocol: str | None = None,
 ) -> TableResult[Row]:
     """One of the paper's tables, from your own runs.
 
@@ -195,9 +190,8 @@ def table(
         name: a name from `loopscope studies`, such as `mechanism`.
         runs: run directories or opened runs; several are put into one table.
         bootstrap: resamples, seed and level; the paper's by default.
-        protocol: whose bounds, brackets and residuals to show of runs that hold both: "paper" or "loopscope".
     """
-    return find(name, TABLES).table(open_records(runs, protocol), _checked(bootstrap))
+    return find(name, TABLES).table(open_records(runs), _checked(bootstrap))
 
 
 def figure(

@@ -10,7 +10,7 @@ from loopscope.errors import setting
 from loopscope.stats import Bootstrap
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition, Weights, title
-from loopscope.studies.paper_numbers import SHARED
+from loopscope.studies.paper_numbers import PAPER_COLUMNS
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.result import Column, Panel, Row, TableResult
 
@@ -135,11 +135,11 @@ def unfinished(notes: Iterable[str]) -> list[str]:
     return [note for note in notes if _UNFINISHED in note]
 
 
-def notes_on_bounds(kept: Iterable[Updates], columns: Iterable[str] = SHARED) -> tuple[str, ...]:
+def notes_on_bounds(kept: Iterable[Updates], columns: Iterable[str] = PAPER_COLUMNS) -> tuple[str, ...]:
     """Whose bounds these are, where the columns that a study reads are others under the paper's protocol."""
-    if not {*columns} & {*SHARED} or not any(updates.condition.bounds == "paper" for updates in kept):
+    if not PAPER_COLUMNS & {*columns} or not any(updates.condition.bounds == "paper" for updates in kept):
         return ()
-    return (f"envelopes, brackets and residuals as in the paper; {setting('protocol', 'loopscope')} shows ours",)
+    return (f"envelopes, brackets and residuals as in the paper ({setting('protocol', 'paper')})",)
 
 
 def notes_on(conditions: Iterable[Condition]) -> tuple[str, ...]:

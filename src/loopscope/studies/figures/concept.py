@@ -170,7 +170,7 @@ def balanced_failure(records: Records, updates: Updates) -> Example | None:
 def example_of(records: Records, updates: Updates, index: int, rule: str) -> Example:
     """One question's path, as finely as the run stores it."""
     fp64 = updates.has("fp64_slope", "fp64_quadratic", "fp64_predicted_scale")
-    stored = records.path(updates.condition, updates.ids[index])
+    stored = records.path(updates.condition, updates.frame["row"][index])
     scale, gain = stored if stored is not None else (GRID_SCALES, updates.grid_gain[index])
     prefix = "fp64_" if fp64 else ""
     return Example(

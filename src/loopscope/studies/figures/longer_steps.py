@@ -22,7 +22,7 @@ from loopscope.studies.figures.style import (
     shared_model,
 )
 from loopscope.studies.records import Floats, Records, matrix
-from loopscope.studies.tables.longer_steps import with_longer_steps
+from loopscope.studies.tables.longer_steps import best_scales, with_longer_steps
 
 TITLE = "Steps longer than the proposed one"
 _EVERY = 5
@@ -36,10 +36,10 @@ def longer_steps(records: Records, bootstrap: Bootstrap | None = None) -> Figure
         return empty_figure("longer-steps", TITLE, records, found.selection)
     conditions = [updates.condition for updates in found.selection.kept]
     frames = [found.frames[condition] for condition in conditions]
-    curves = [_curve(matrix(frame["gains"]), bootstrap or Bootstrap()) for frame in frames]
-    shares = [
-        _shares(frame["best_scale"].to_numpy(), curve["scale"]) for frame, curve in zip(frames, curves, strict=True)
-    ]
+    gains = [matrix(frame["gains"]) for frame in frames]
+    curves = [_curve(each, bootstrap or Bootstrap()) for each in gains]
+    best = [best_scales(each) for each in gains]
+    shares = [_shares(scales, curve["scale"]) for scales, curve in zip(best, curves, strict=True)]
     with paper_style():
         narrow = drawing().narrow
         height = (4.2 if narrow else 2.1) + (0.14 if narrow else 0.08) * len(conditions)
@@ -53,10 +53,10 @@ def longer_steps(records: Records, bootstrap: Bootstrap | None = None) -> Figure
         {
             "condition": str(updates.condition),
             "ids": updates.ids,
-            "best_scale": frame["best_scale"].to_list(),
+            "best_scale": scales.tolist(),
             **{name: values.tolist() for name, values in curve.items()},
         }
-        for updates, curve, frame in zip(found.selection.kept, curves, frames, strict=True)
+        for updates, curve, scales in zip(found.selection.kept, curves, best, strict=True)
     ]
     return FigureResult(
         "longer-steps",

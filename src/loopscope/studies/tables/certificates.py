@@ -113,8 +113,8 @@ def _row(updates: Updates, frame: pl.DataFrame) -> CertificateRow:
         recovered=int(recovered.sum() or 0),
         lost=int((~recovered).sum() or 0),
         safe=joined.height - joined["safe_scale"].null_count(),
-        slope_width=_median(joined["slope_high"] - joined["slope_low"]),
-        gain_width=_median(joined["gain_high"] - joined["gain_low"]),
+        slope_width=_median(joined["slope"].list.get(1) - joined["slope"].list.get(0)),
+        gain_width=_median(joined["gain"].list.get(1) - joined["gain"].list.get(0)),
         regret=_median(joined["regret_high"]),
     )
 

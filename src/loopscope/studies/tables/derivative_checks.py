@@ -12,7 +12,7 @@ from loopscope.errors import setting
 from loopscope.stats import Bootstrap, Estimate, Maximum, Quantile
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition
-from loopscope.studies.records import DepthSweep, Floats, Records, Updates
+from loopscope.studies.records import DepthSweep, Floats, Mask, Records, Updates
 from loopscope.studies.result import (
     COUNT,
     IDENTITY,
@@ -171,12 +171,17 @@ def _changes(updates: Updates) -> tuple[int | None, int | None]:
     return int((primary != updates.primary).sum()), int((harmful != (updates.gain < 0)).sum())
 
 
-def _gaps(updates: Updates, name: str) -> Floats:
-    """A list column over the three spacings, without the questions that lack it: [questions, 3]."""
-    column_name = f"fp64_third_{name}_gap"
-    if not updates.has_some(column_name):
-        return np.empty((0, 3))
-    stored = updates.frame[column_name].drop_nulls()
+def agrees(quadratic: Floats, scalar: Floats) -> Mask:
+    """Whether two calculations of Q agree: to 1e-6 absolute or 1e-4 relative (the paper's disjunctive criterion)."""
+    gap = np.abs(quadratic - scalar)
+    return (gap <= 1e-6) | (gap <= 1e-4 * np.abs(scalar))
+
+
+def _lists(updates: Updates, name: str, width: int) -> Floats:
+    """A list column without the questions that lack it: [questions, width]."""
+    if not updates.has_some(name):
+        return np.empty((0, width))
+    stored = updates.frame[name].drop_nulls()
     return stored.explode().to_numpy().reshape(len(stored), -1)
 
 
@@ -197,7 +202,7 @@ def _endpoint_difference(updates: Updates, sweep: DepthSweep | None) -> float | 
 def _row(updates: Updates, sweep: DepthSweep | None, bootstrap: Bootstrap) -> DerivativeRow:
     scalar = updates.floats("scalar_quadratic")
     checked = ~np.isnan(scalar)
-    relative, absolute = _gaps(updates, "relative"), _gaps(updates, "absolute")
+    relative, absolute = (_lists(updates, f"fp64_third_{name}_gap", 3) for name in ("relative", "absolute"))
     third = bootstrap.estimate({index: Quantile(relative[:, index], 0.5) for index in range(3)})
     primary = updates.primary if updates.has("fp64_sampled_curvature", "fp64_sampled_third") else None
     nothing = np.empty(0)
@@ -215,12 +220,14 @@ def _row(updates: Updates, sweep: DepthSweep | None, bootstrap: Bootstrap) -> De
         curved = sampled > 0
         ratio = updates.floats("fp64_L_D")[primary][curved] / sampled[curved]
     primary_changes, harmful_changes = _changes(updates)
+    changes = _lists(updates, "fp64_refined_change", 4)
+    gain_change, scale_change, curvature_change, third_change = (Maximum(change).value() for change in changes.T)
     convexity = updates.floats("fp64_sampled_convexity") if updates.has("fp64_sampled_convexity") else None
     return DerivativeRow(
         updates.condition,
         "",
         checks=int(checked.sum()),
-        passed=int(updates.frame["scalar_check_passed"].fill_null(False).sum()),
+        passed=int(agrees(updates.quadratic, scalar)[checked].sum()),
         scalar_difference=Maximum(np.abs(scalar - updates.quadratic)[checked]).value(),
         endpoint_difference=_endpoint_difference(updates, sweep),
         endpoint_reread=_largest(updates, "endpoint_replay"),
@@ -235,10 +242,10 @@ def _row(updates: Updates, sweep: DepthSweep | None, bootstrap: Bootstrap) -> De
         third_relative_2=third[1],
         third_relative_3=third[2],
         third_absolute=Maximum(absolute[:, -1]).value(),
-        refined_gain=_largest(updates, "fp64_refined_gain_change"),
-        refined_scale=_largest(updates, "fp64_refined_scale_change"),
-        refined_third=_largest(updates, "fp64_refined_third_change"),
-        refined_curvature=_largest(updates, "fp64_refined_curvature_change"),
+        refined_gain=gain_change,
+        refined_scale=scale_change,
+        refined_third=third_change,
+        refined_curvature=curvature_change,
         negative_everywhere=None if convexity is None else int((convexity < 0).sum()),
         negative_primary=None if convexity is None else int(((convexity < 0) & updates.primary).sum()),
         envelope_ratio=bootstrap.estimate({"": Quantile(ratio, 0.5)})[""],

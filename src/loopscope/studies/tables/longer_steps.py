@@ -88,13 +88,23 @@ def _rows(updates: Updates, frame: pl.DataFrame, bootstrap: Bootstrap) -> list[L
     return [_row(updates, frame, gains, key, chosen, bootstrap) for key, chosen in populations.items()]
 
 
+def _end(gains: Floats) -> float:
+    return int(gains.shape[1] - 1) / (len(GRID) - 1)
+
+
+def best_scales(gains: Floats) -> Floats:
+    """The best of the scales 0, 0.05, … of every question, ties to the smallest."""
+    found: Floats = scales_up_to(_end(gains))[gains.argmax(axis=1)] if gains.size else np.empty(0)
+    return found
+
+
 def _row(
     updates: Updates, frame: pl.DataFrame, gains: Floats, key: str, chosen: Mask, bootstrap: Bootstrap
 ) -> LongerStepsRow:
     own = frame.filter(pl.Series(chosen))
-    best_scale, best_gain = own["best_scale"].to_numpy(), own["best_gain"].to_numpy()
+    best_scale, best_gain = best_scales(gains[chosen]), gains[chosen].max(axis=1, initial=-np.inf)
     full, inside = gains[chosen, len(GRID) - 1], gains[chosen, : len(GRID)].max(axis=1, initial=-np.inf)
-    end = (gains.shape[1] - 1) / (len(GRID) - 1)
+    end = _end(gains)
     estimates = bootstrap.estimate(
         {
             "too_short": Mean(own["end_slope"].to_numpy() > 0),

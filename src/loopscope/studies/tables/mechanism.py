@@ -180,7 +180,7 @@ EXACT_KL_COLUMNS = (
 
 def exact_kl(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ExactKLRow]:
     """One row per condition whose path is concave; maxima and counts have no intervals."""
-    return select(records, "kl_correction", "kl_residual", level=Level.GRID, about=CONCAVE_PATHS).table(
+    return select(records, "kl_correction", level=Level.GRID, about=CONCAVE_PATHS).table(
         "exact-kl",
         _exact_kl_row,
         bootstrap,
@@ -201,7 +201,7 @@ def _exact_kl_row(updates: Updates, _: Bootstrap) -> ExactKLRow:
     if updates.has("kl_slope", "kl_gain"):  # the paper's own, of the same FP32 readout
         slope, gain = updates.floats("kl_slope"), updates.floats("kl_gain")
     ordered = (slope > 0) & (slope < correction)
-    residual = updates.floats("kl_residual")
+    residual = gain - (slope - correction)
     exceptions = np.flatnonzero(updates.finite_step & ~ordered)
     worst = exceptions[np.argmin(gain[exceptions])] if exceptions.size else None
     return ExactKLRow(

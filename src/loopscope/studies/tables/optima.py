@@ -130,7 +130,7 @@ def _refined_rows(updates: Updates, bootstrap: Bootstrap) -> list[RefinedRow]:
     return rows
 
 
-BRACKET = ("optimum_slope_low", "optimum_slope_high", "optimum_mu", "optimum_nu")
+BRACKET = ("fp64_optimum_slope", "fp64_optimum_curvature")
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ def _refinement_rows(updates: Updates, _: Bootstrap) -> list[RefinementRow]:
     uncovered = bound < paths.error.upper
     refinable = uncovered & paths.of_kind("interior") & (paths.floats("optimum_low") < paths.floats("optimum_high"))
     for name in BRACKET:
-        refinable &= ~np.isnan(paths.floats(name))
-    refinable &= paths.floats("optimum_mu") > 0
+        refinable &= updates.frame[name].is_not_null().to_numpy()
+    refinable &= paths.element("optimum_curvature", 0) > 0
     refined = np.full(len(updates), np.nan)
     refined[refinable] = paths.refined_error(refinable).upper
     rows = []
