@@ -104,7 +104,12 @@ def write_run(path: Path, made: Made) -> StoredRun:
     with open_or_create(path, manifest) as writer:
         for unit in writer.pending():
             rows = np.arange(unit.start, unit.stop)
-            writer.commit(unit, {table.name: makers[table.name](made, rows) for table in manifest.tables()})
+            tables = {table: makers[table.name](made, rows) for table in manifest.tables()}
+            writer.commit(
+                unit,
+                {table.name: {name: columns[name] for name in table.names if name in columns}
+                 for table, columns in tables.items()},
+            )  # fmt: skip
         if made.lens:
             write_vocabulary(path, manifest, made.vocabulary)
         return writer.finish()
@@ -169,14 +174,12 @@ def examples(made: Made, rows: np.ndarray) -> dict[str, Any]:
         "source_row": rows,
         "prompt": [question.prompt for question in chosen],
         "n_tokens": np.array([sum(each) for each in counts]),
-        "n_positions": np.array([sum(each) + 20 for each in counts]),
     }
     if made.kind == "solution":
         return columns | {"reference": [question.texts[0] for question in chosen]}
     return columns | {
         "options": [question.texts for question in chosen],
         "correct_option": np.array([question.right for question in chosen]),
-        "option_tokens": counts,
     }
 
 
@@ -198,13 +201,10 @@ def update_columns(made: Made, at: int, rows: np.ndarray) -> dict[str, Any]:
     A, Q, gain = made.A[at, rows], made.Q[at, rows], made.path(at, 1.0)[rows]
     alpha = np.atleast_1d(predicted_scale(A, Q))
     at_alpha = alpha * (A + alpha * (Q + alpha * made.R[at, rows]))
-    counts = [sum(made.token_counts[row]) for row in rows]
     columns: dict[str, Any] = {
         **identity(made, rows),
         "source_row": rows,
         "transition": np.full(len(rows), transition),
-        "n_tokens": np.array(counts),
-        "n_positions": np.array(counts) + 20,
         "utility_before": made.utility[rows, here],
         "utility_after": made.utility[rows, here + 1],
         "gain": gain,
@@ -213,9 +213,6 @@ def update_columns(made: Made, at: int, rows: np.ndarray) -> dict[str, Any]:
         "outcome": made.outcome(at)[rows],
         "quadratic_scale": alpha,
     }
-    if made.kind == "options":
-        columns["n_options"] = np.array([len(made.questions[row].texts) for row in rows])
-        columns["correct_option"] = np.array([made.questions[row].right for row in rows])
     if made.level == "quick":
         return columns
     rng = np.random.default_rng(7)
@@ -253,7 +250,6 @@ def fp64_columns(made: Made, at: int, rows: np.ndarray) -> dict[str, Any]:
         "M": 6 * np.abs(R),
         "L_D": bound,
         "mu": ends.min(axis=0),
-        "C_lower": 3 * np.abs(R),
         "C_upper": 3 * np.abs(R),
         "S": 3 * np.abs(R),
         "sampled_curvature": ends.max(axis=0),
@@ -269,9 +265,7 @@ def fp64_columns(made: Made, at: int, rows: np.ndarray) -> dict[str, Any]:
         "quarter_gain": made.path(at, 0.25)[rows],
         "safe_scale": np.ma.masked_array(safe, mask=no_scale),
         "safe_gain": np.ma.masked_array(safe * (A + safe * (Q + safe * R)), mask=no_scale),
-        "boundary_low": NODES[np.maximum(first - 1, 0)],
-        "boundary_high": NODES[first],
-        "evaluations": np.full(len(rows), 257),
+        "boundary": np.stack([NODES[np.maximum(first - 1, 0)], NODES[first]], axis=1),
     }
     return {f"fp64_{name}": values for name, values in columns.items()}
 
@@ -377,7 +371,7 @@ def trace(made: Made, rows: np.ndarray) -> dict[str, Any]:
         "top_prob": probs[:, 0],
         **{name: np.full(count, 0.5) for name in ("margin", "entropy", "state_norm", "step_norm", "state_cosine")},
         **{name: np.ma.array(rng.uniform(0.1, 1.0, count), mask=depth == 1) for name in CHANGES},
-        **{f"gain_{share}": np.ma.array(np.full(count, gain), mask=~known) for share in (25, 50, 75)},
+        "gains": [[value] * 3 if is_known else None for value, is_known in zip(gain, known, strict=True)],
         "lens_ids": ids,
         "lens_probs": probs.astype(np.float32),
         "rank": np.where(inside, place + 1, made.lens + 7),
@@ -392,7 +386,6 @@ def paths(made: Made, rows: np.ndarray) -> dict[str, Any]:
             {
                 **identity(made, rows),
                 "transition": np.full(len(rows), transition),
-                "alpha": np.tile(NODES, (len(rows), 1)),
                 "gain": NODES * (A + NODES * (Q + NODES * R)),
                 "slope": A + 2 * Q * NODES + 3 * R * NODES**2,
                 "curvature": 2 * Q + 6 * R * NODES,

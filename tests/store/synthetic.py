@@ -76,17 +76,14 @@ def make_tables(manifest: Manifest, unit: WorkUnit) -> dict[str, Any]:
         counts = rng.integers(1, 5, size=3 if options else 1).tolist()
         identity = {"row": row, "example_id": example_id(unit.task, row)}
         source = {**identity, "source_row": row * 3}
-        sizes = {"n_tokens": sum(counts), "n_positions": sum(counts) + 9}
-        right = {"correct_option": row % 3 if options else None}
         tables["examples"].append(
             {
                 **source,
-                **sizes,
-                **right,
+                "n_tokens": sum(counts),
+                "correct_option": row % 3 if options else None,
                 "prompt": f"What is {row} + {row}? ∑ </script>\n",
                 "reference": None if options else f"It is {2 * row}.",
                 "options": ["a", "b", "c"] if options else None,
-                "option_tokens": counts if options else None,
                 "metadata": None if row % 2 else '{"level": 2}',
             }
         )
@@ -95,7 +92,7 @@ def make_tables(manifest: Manifest, unit: WorkUnit) -> dict[str, Any]:
             scores = rng.normal(size=3) if options else None
             tables["depths"].append(
                 {
-                    **source,
+                    **identity,
                     "depth": depth,
                     "utility": utility[depth],
                     "option_scores": scores,
@@ -104,18 +101,17 @@ def make_tables(manifest: Manifest, unit: WorkUnit) -> dict[str, Any]:
                 }
             )
         for transition in manifest.transitions:
-            update = {**source, **sizes, **right, "transition": transition, "n_options": 3 if options else None}
-            update |= {"difficulty": "easy", "utility_before": utility[transition]}
+            update = {**source, "transition": transition, "utility_before": utility[transition]}
             update |= {"utility_after": utility[transition + 1], "gain": utility[transition + 1] - utility[transition]}
             update |= fill(manifest, "questions", rng, skip=set(update))
             update["outcome"] = int(classify(update["slope"], update["gain"]))
             tables["questions"].append(update)
             if manifest.paths:
-                key = {**identity, "transition": transition}
+                key = {"row": row, "transition": transition}
                 tables["paths"].append({**key, **fill(manifest, "paths", rng, skip=set(key))})
             for option, count in enumerate(counts if manifest.tokens else []):
                 for token in range(count):
-                    key = {**identity, "transition": transition, "option": option, "token": token, "position": 9}
+                    key = {"row": row, "transition": transition, "option": option, "token": token, "position": 9}
                     values = fill(manifest, "tokens", rng, skip=set(key))
                     values["outcome"] = int(classify(values["slope"], values["gain"]))
                     tables["tokens"].append({**key, **values})
@@ -139,7 +135,7 @@ def fill(manifest: Manifest, name: str, rng: np.random.Generator, skip: set[str]
             case "float64":
                 values[column.name] = float(rng.normal())
             case "list<float64>" | "list<float32>":
-                assert column.length in (len(GRID), len(CURVATURE_SCALES), PATH_NODES, 3)
+                assert column.length in (len(GRID), len(CURVATURE_SCALES), PATH_NODES, 2, 3, 4)
                 values[column.name] = rng.normal(size=column.length).astype(column.type.element.value)
             case "string":
                 values[column.name] = "interior"

@@ -165,9 +165,7 @@ def real_run(path: Path) -> Path:
     with open_or_create(path, manifest) as writer:
         for unit, old in zip(writer.units, measured.units, strict=True):
             names = [table.name for table in manifest.tables()]
-            writer.commit(
-                unit, {name: measured.read_shard(name, old).drop_columns(["model", "task"]) for name in names}
-            )
+            writer.commit(unit, {name: measured.read_shard(name, old).drop_columns(["task"]) for name in names})
         return writer.finish().path
 
 

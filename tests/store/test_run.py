@@ -41,7 +41,7 @@ def test_shapes_and_laziness(undisturbed: Path) -> None:
     assert run.examples.shape[0] == 12
     assert isinstance(run.tokens, pl.LazyFrame)
     assert isinstance(run.paths, pl.LazyFrame)
-    assert run.paths.select(pl.col("alpha").list.len().unique()).collect().item() == 257
+    assert run.paths.select(pl.col("gain").list.len().unique()).collect().item() == 257
 
 
 def test_an_unfinished_run_shows_what_is_committed(tmp_path: Path, make_manifest: Make, make_tables: Tables) -> None:

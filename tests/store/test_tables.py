@@ -6,7 +6,7 @@ import pytest
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.path.grids import DIFFERENCE_SPACINGS, PATH_NODES
 from loopscope.store import TABLES, Column, ColumnType, Level, Table
-from loopscope.store.schema import GAIN_COLUMNS, GAIN_SCALES, MIN_P
+from loopscope.store.schema import GAIN_SCALES, MIN_P
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "run-directory.md"
 
@@ -45,8 +45,8 @@ def test_the_grids_are_the_papers() -> None:
     lengths = {column.name: column.length for column in (*questions.columns, *paths.columns)}
     assert (lengths["grid_gain"], lengths["curvature_path"]) == (len(GRID), len(CURVATURE_SCALES))
     assert lengths["fp64_third_relative_gap"] == len(DIFFERENCE_SPACINGS)
-    assert lengths["alpha"] == PATH_NODES
-    assert [column.name for column in GAIN_COLUMNS] == [f"gain_{100 * scale:.0f}" for scale in GAIN_SCALES]
+    assert lengths["gain"] == PATH_NODES
+    assert TABLES["trace"].column("gains").length == len(GAIN_SCALES)
     assert f"below {MIN_P:g}·max" in TABLES["trace"].column("kl_min_p").meaning
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
 from loopscope.store import BatchInfo, Dtypes, Manifest, ModelInfo, StoredRun, TaskInfo, ids_sha256, open_or_create
-from loopscope.store.schema import AS_IN_PAPER
+from loopscope.store.schema import TABLES
 from loopscope.studies.paper.published_numbers import data_hashes, templates
 
 GRID_SCALES = np.array(GRID)
@@ -147,8 +147,14 @@ def write_run(path: Any, tasks: list[Task], **changes: Any) -> StoredRun:
         for unit in writer.pending():
             task = by_name[unit.task, unit.split]
             rows = np.arange(unit.start, unit.stop)
-            writer.commit(unit, {table.name: MAKERS[table.name](described, task, rows) for table in described.tables()})
+            made = {table.name: MAKERS[table.name](described, task, rows) for table in described.tables()}
+            writer.commit(unit, {name: declared(name, columns) for name, columns in made.items()})
         return writer.finish()
+
+
+def declared(table: str, columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns that the table has."""
+    return {name: values for name, values in columns.items() if name in TABLES[table].names}
 
 
 def identity(task: Task, rows: np.ndarray) -> dict[str, Any]:
@@ -161,13 +167,11 @@ def examples(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any
         "source_row": rows,
         "prompt": [f"Question {row}?" for row in rows],
         "n_tokens": token_counts(task, rows),
-        "n_positions": np.full(len(rows), 20),
     }
     if task.kind == "options":
         return columns | {
             "options": [["a", "b", "c", "d"] for _ in rows],
             "correct_option": np.zeros(len(rows), int) if task.right is None else task.right[rows],
-            "option_tokens": [[1, 1, 1, 1] for _ in rows],
         }
     return columns | {"reference": [f"Answer {row}." for row in rows]}
 
@@ -201,8 +205,6 @@ def question_columns(described: Manifest, task: Task, transition: int, rows: np.
         **identity(task, rows),
         "source_row": rows,
         "transition": np.full(len(rows), transition),
-        "n_tokens": token_counts(task, rows),
-        "n_positions": np.full(len(rows), 20),
         "utility_before": before,
         "utility_after": before + gain,
         "gain": gain,
@@ -211,8 +213,6 @@ def question_columns(described: Manifest, task: Task, transition: int, rows: np.
         "outcome": classify(paths.A, gain),
         "quadratic_scale": alpha,
     }
-    if task.kind == "options":
-        columns |= {"n_options": np.full(len(rows), 4), "correct_option": np.zeros(len(rows), int)}
     if described.level in ("grid", "full"):
         columns |= grid_columns(described, paths, alpha, rows)
     if described.level == "full":
@@ -237,10 +237,13 @@ def grid_columns(described: Manifest, paths: Paths, alpha: np.ndarray, rows: np.
         "bf16_quarter_gain": paths.value(0.25),
         "bf16_quadratic_gain": paths.value(alpha),
         "scalar_quadratic": np.ma.masked_array(paths.Q, mask=rows >= 16),
-        "scalar_check_passed": [bool(row < 16) if row < 16 else None for row in rows],
     }
     if described.model.affine_readout:
-        columns |= {"kl_correction": paths.A - paths.value(1.0), "kl_residual": np.zeros(len(rows))}
+        columns["kl_correction"] = paths.A - paths.value(1.0)
+        if described.protocol == "paper":
+            columns |= {"kl_slope": paths.A, "kl_gain": paths.value(1.0)}
+    if described.protocol == "paper":
+        columns["endpoint_replay"] = np.zeros(len(rows))
     return columns
 
 
@@ -267,7 +270,6 @@ def fp64_columns(described: Manifest, task: Task, paths: Paths, alpha: np.ndarra
         "predicted_scale": alpha,
         "predicted_gain": paths.value(alpha),
         "quarter_gain": paths.value(0.25),
-        "evaluations": np.full(len(paths), 257),
     }
     if described.model.affine_readout and task.kind == "solution":
         L_D = np.maximum(ends.max(axis=0), 0.0)
@@ -277,17 +279,13 @@ def fp64_columns(described: Manifest, task: Task, paths: Paths, alpha: np.ndarra
         safe = np.where(no_scale, 0.0, safe)
         local = np.stack([-paths.curvature(low), -paths.curvature(high)])
         columns |= {
-            "kl_residual": np.zeros(len(paths)),
             "M": 6 * np.abs(paths.R),
             "L_D": L_D,
             "mu": ends.min(axis=0),
-            "C_lower": 3 * np.abs(paths.R),
             "C_upper": 3 * np.abs(paths.R),
             "S": 3 * np.abs(paths.R),
-            "optimum_slope_low": paths.slope(low),
-            "optimum_slope_high": paths.slope(high),
-            "optimum_mu": local.min(axis=0),
-            "optimum_nu": local.max(axis=0),
+            "optimum_slope": np.stack([paths.slope(low), paths.slope(high)], axis=1),
+            "optimum_curvature": np.stack([local.min(axis=0), local.max(axis=0)], axis=1),
             "safe_scale": np.ma.masked_array(safe, mask=no_scale),
             "safe_gain": np.ma.masked_array(paths.value(safe), mask=no_scale),
         }
@@ -295,10 +293,7 @@ def fp64_columns(described: Manifest, task: Task, paths: Paths, alpha: np.ndarra
         columns |= {
             "third_absolute_gap": np.tile([1e-6, 2.5e-7, 6e-8], (len(paths), 1)),
             "third_relative_gap": np.tile([1e-5, 2.5e-6, 6e-7], (len(paths), 1)),
-            "refined_gain_change": np.full(len(paths), 1e-10),
-            "refined_scale_change": np.full(len(paths), 1e-4),
-            "refined_curvature_change": np.full(len(paths), 1e-9),
-            "refined_third_change": np.full(len(paths), 2e-9),
+            "refined_change": np.tile([1e-10, 1e-4, 1e-9, 2e-9], (len(paths), 1)),
         }
     return {f"fp64_{name}": values for name, values in columns.items()}
 
@@ -356,9 +351,18 @@ def tokens(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
                 "outcome": classify(given["slope"], given["gain"]),
                 "quadratic_scale": predicted_scale(given["slope"], given["quadratic"]),
                 **given,
+                **exits(given, transition),
             }
         )
     return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def exits(given: dict[str, np.ndarray], transition: int) -> dict[str, np.ndarray]:
+    """Exit depths by which the policy takes the update at just the tokens that `continues` names."""
+    if "continues" not in given or "exit_depth" in given:
+        return {}
+    depth = transition + given["continues"].astype(int)
+    return {"exit_depth": depth, "exit_depth_fp64": depth}
 
 
 def stored_paths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
@@ -371,7 +375,6 @@ def stored_paths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
             {
                 **identity(task, rows),
                 "transition": np.full(len(rows), transition),
-                "alpha": np.tile(nodes, (len(rows), 1)),
                 "gain": paths.on(nodes),
                 "slope": np.stack([paths.slope(alpha) for alpha in nodes], axis=1),
                 "curvature": np.stack([paths.curvature(alpha) for alpha in nodes], axis=1),
@@ -389,13 +392,12 @@ def certificates(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
         gain, quarter = paths.value(1.0), paths.value(0.25)
         outcome, still_open = classify(paths.A, gain), rows == len(task) - 1
         known = {
-            "utility": -np.ones(len(rows)), "slope": paths.A, "quadratic": paths.Q, "prediction": paths.A + paths.Q,
+            "utility": -np.ones(len(rows)), "slope": paths.A, "quadratic": paths.Q, "C": np.abs(paths.R),
             "gain": gain, "quarter_gain": quarter, "predicted_gain": paths.value(predicted_scale(paths.A, paths.Q)),
-            "kl": np.abs(paths.A - gain), "C": np.abs(paths.R),
         }  # fmt: skip
         columns: dict[str, Any] = {**identity(task, rows), "transition": np.full(len(rows), transition)}
         for name, values in known.items():
-            columns |= {f"{name}_low": values - 1e-12, f"{name}_high": values + 1e-12}
+            columns[name] = np.stack([values - 1e-12, values + 1e-12], axis=1)
         failed = (outcome == 3) & ~still_open
         columns |= {
             "outcome": np.ma.masked_array(outcome, mask=still_open),
@@ -458,19 +460,6 @@ def longer_steps(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
     return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def as_in_paper(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
-    """The same numbers as in `questions`: here the paper's are no others."""
-    parts = []
-    for transition in described.transitions:
-        known = question_columns(described, task, transition, rows)
-        if described.level != "quick":
-            known["endpoint_replay"] = np.zeros(len(rows))
-        if "kl_correction" in known:
-            known |= {"kl_slope": known["slope"], "kl_gain": known["gain"]}
-        parts.append({name: values for name, values in known.items() if name in AS_IN_PAPER.names})
-    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
 MAKERS = {
     "trace": trace,
     "longer_steps": longer_steps,
@@ -480,7 +469,6 @@ MAKERS = {
     "tokens": tokens,
     "paths": stored_paths,
     "certificates": certificates,
-    "as_in_paper": as_in_paper,
 }
 
 

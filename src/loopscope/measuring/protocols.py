@@ -24,8 +24,8 @@ class Protocol:
         initial_state: how a drawn H_0 is drawn; None is the model's own way.
         every_scale: whether φ is evaluated at every scale through any readout, instead of interpolated where that is
             as good.
-        paper_bracket: the widest bracket around an optimum in the table `as_in_paper`, which holds the paper's own
-            envelope, brackets, FP32 residuals and adaptive extremes beside ours; None writes no such table.
+        paper_bracket: the widest bracket around an optimum, by bisection, together with the paper's envelope, FP32
+            residuals and adaptive extremes; None for ours.
     """
 
     about: str

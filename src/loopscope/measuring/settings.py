@@ -221,7 +221,7 @@ class Settings:
 
     @property
     def paper_bracket(self) -> float | None:
-        """The widest bracket of the table `as_in_paper`; None where there is no such table."""
+        """The widest bracket of the paper's protocol; None under another or at level quick."""
         return None if self.level is Level.QUICK else find_protocol(self.protocol).paper_bracket
 
     @property

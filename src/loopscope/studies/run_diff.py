@@ -166,7 +166,7 @@ def _questions(run: StoredRun, conditions: dict[tuple[object, ...], Condition], 
     return (
         run.records.filter(wanted)
         .sort("row")
-        .join(run.examples.select(*rows, scored=scored), on=rows, maintain_order="left")
+        .join(run.examples.select(*rows, "correct_option", scored=scored), on=rows, maintain_order="left")
         .join(after, on=(*rows, "transition"), how="left", maintain_order="left")
         .select(
             *(*GROUP, "example_id", "scored", *MEANS),

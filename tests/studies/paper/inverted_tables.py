@@ -146,7 +146,7 @@ class Maker(RunMaker):
         made = paths(self.synthetic, kinds)
         residuals = np.zeros(500)
         residuals[0], residuals[-1] = residual, cells["exact-kl.max_residual"]
-        columns = {"kl_residual": residuals, "kl_correction": made.A - made.value(1.0) + residuals}
+        columns = {"kl_correction": made.A - made.value(1.0) + residuals}
         return self.run(OURO_2, [self.task(name, {4: made}, columns=columns)], level="grid")
 
     def _gsm8k_train(self) -> StoredRun:
@@ -301,7 +301,6 @@ class Maker(RunMaker):
                 "gain": made.value(1.0),
                 "quarter_gain": made.value(0.25),
                 "quadratic_gain": made.value(scale),
-                "continues": np.ones(positions, bool),
                 "exit_depth": np.full(positions, cells["latest"]),
                 "exit_depth_fp64": np.full(positions, cells["latest"]),
             }

@@ -60,7 +60,6 @@ def awkward(tmp_path_factory, synthetic):
                 "gain": paths.value(1.0),
                 "quarter_gain": paths.value(0.25),
                 "quadratic_gain": paths.value(0.5),
-                "continues": np.ones(len(paths), bool),
                 "exit_depth": np.full(len(paths), 8),
                 "exit_depth_fp64": np.full(len(paths), 8),
             }

@@ -80,8 +80,8 @@ def test_refinement_with_curvature_bounds_by_hand(records, synthetic):
     # Bracket [0.2, 0.3], slopes 0.1 and -0.1, 1.6 ≤ -φ'' ≤ 2.5: the zero lies in [0.24, 0.26].
     paths = synthetic.Paths.of([0.5], [-1.0])
     columns = {
-        "fp64_optimum_low": [0.2], "fp64_optimum_high": [0.3], "fp64_optimum_slope_low": [0.1],
-        "fp64_optimum_slope_high": [-0.1], "fp64_optimum_mu": [1.6], "fp64_optimum_nu": [2.5],
+        "fp64_optimum_low": [0.2], "fp64_optimum_high": [0.3], "fp64_optimum_slope": [[0.1, -0.1]],
+        "fp64_optimum_curvature": [[1.6, 2.5]],
         "fp64_predicted_scale": [0.25], "fp64_S": [0.06],
     }  # fmt: skip
     columns = {name: np.array(values) for name, values in columns.items()}

@@ -79,7 +79,6 @@ def test_coverage_and_agreement_of_the_gate(records, synthetic):
     columns |= {
         "row": np.array([0, 1, 1, 1]),
         "quadratic": np.zeros(4),
-        "continues": np.array([True, True, False, True]),
         "exit_depth": np.array([4, 3, 1, 4]),
         "exit_depth_fp64": np.array([4, 3, 1, 3]),
     }
