@@ -81,9 +81,9 @@ def test_a_table_survives_the_round_trip(name: str, data: st.DataObject) -> None
 
 
 def test_missing_columns_become_nulls_or_the_constant() -> None:
-    data = to_arrow(TABLES["examples"], {"row": [1, 0]}, {"model": "m"})
+    data = to_arrow(TABLES["examples"], {"row": [1, 0]}, {"task": "m"})
     assert data.column("row").to_pylist() == [0, 1]
-    assert data.column("model").to_pylist() == ["m", "m"]
+    assert data.column("task").to_pylist() == ["m", "m"]
     assert data.column("prompt").null_count == 2
 
 
@@ -176,7 +176,11 @@ def test_a_sound_unit_has_no_problem(problems: Check) -> None:
     ("change", "expected"),
     [
         *[
-            (set_cell(table, column, value), f"value: {table}.{column} is not finite for example 'sums-00006'")
+            (
+                set_cell(table, column, value),
+                f"value: {table}.{column} is not finite for "
+                + ("row 2" if table == "tokens" else "example 'sums-00006'"),
+            )
             for table, column in (("questions", "fp64_M"), ("depths", "utility"), ("tokens", "gain"))
             for value in (float("nan"), float("-inf"), 1e101)
         ],
