@@ -107,27 +107,13 @@ MISTAKES = {
         lambda: _nonlinear(readout=lambda h: h.detach() if not isinstance(h, torch.Tensor) else h).slope,
         "plain tensor",
     ),
-    "nonlinear-implementation": (lambda: _nonlinear(impl="magic"), "'taylor', 'nested', 'autograd'"),
+    "nonlinear-implementation": (lambda: _nonlinear(impl="magic"), "'taylor', 'nested'"),
     "positions-type": (lambda: _nonlinear(positions=torch.zeros(3, 2)), "int64"),
     "positions-shape": (lambda: _nonlinear(positions=torch.zeros(3, 3, dtype=torch.int64)), "2"),
     "positions-empty": (lambda: _nonlinear(positions=torch.zeros(0, 2, dtype=torch.int64)), "reference set is empty"),
     "positions-outside": (lambda: _nonlinear(positions=torch.tensor([[0, 4]])), "reach outside"),
     "from-states-dtype": (lambda: nonlinear_path_from_states(lambda h: h, Z, Z, Y, dtype=torch.float16), "float32"),
     "from-states-integers": (lambda: nonlinear_path_from_states(lambda h: h, Z.long(), Z.long(), Y), "floating-point"),
-    "autograd-tokens": (lambda: _nonlinear(impl="autograd").per_token(), "impl='taylor'"),
-    "autograd-shared-rows": (
-        lambda: _nonlinear(
-            readout=lambda h, p: h[p[:, 0]], positions=torch.tensor([[0, 0], [0, 1], [1, 0]]),
-            examples=[0, 1, 1], impl="autograd",
-        ).slope,
-        "share no row",
-    ),
-    "autograd-unknown-rows": (
-        lambda: _nonlinear(
-            readout=lambda h: torch.cat([h, h]), targets=[0] * 6, examples=[0] * 3 + [1] * 3, impl="autograd"
-        ).slope,
-        "need positions",
-    ),
     "question-gap": (lambda: option_path(_path().per_token(), [0, 0, 2], [0, 1, 2]), "question 1 has no options"),
     "question-negative": (lambda: option_path(_path().per_token(), [0, -1, 1], [0, 1]), "number the questions from 0"),
     "correct-elsewhere": (lambda: option_path(_path().per_token(), [0, 0, 1], [2, 2]), "belongs to another question"),

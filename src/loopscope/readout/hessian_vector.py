@@ -1,7 +1,7 @@
 """A and Q the paper's own way: a gradient and a Hessian–vector product through the readout utility (Appendix E.2).
 
-Kept as the named reference `impl="autograd"`, with the paper's second calculation along the normalised chord to check
-it. Both record the whole readout twice, so they cost far more than the closed form or Taylor mode.
+A reference for the closed form and for Taylor mode, with the paper's second calculation along the normalised chord.
+Both record the whole readout twice, so they cost far more.
 """
 
 from __future__ import annotations
@@ -76,23 +76,14 @@ def chord_curvature(utility: Callable[[Tensor], Tensor], state: Tensor, displace
         state: H.
         displacement: D, the full valid-token displacement of one example.
     """
-    length = torch.linalg.vector_norm(displacement.double())
-    if float(length) == 0.0:
-        return torch.zeros((), dtype=torch.float64, device=state.device)
-    direction = (displacement.double() / length).to(state.dtype)
-    with torch.enable_grad(), differentiable_attention():
-        s = torch.zeros((), dtype=state.dtype, device=state.device, requires_grad=True)
-        value = utility(state.detach() + s * direction)
-        (first,) = torch.autograd.grad(value.sum(), s, create_graph=True)
-        second = torch.autograd.grad(first, s)[0] if first.requires_grad else torch.zeros_like(s)
-    result: Tensor = second.detach().double() * length**2
-    return result
+    owner = torch.zeros(state.shape[0], dtype=torch.int64, device=state.device)
+    return chord_curvatures(lambda h: utility(h).reshape(1), state, displacement, owner, 1)[0]
 
 
 def chord_curvatures(
     utility: Callable[[Tensor], Tensor], state: Tensor, displacement: Tensor, owner: Tensor, examples: int
 ) -> Tensor:
-    """The same of many examples at once, float64 [N]: each along its own chord, all by one second derivative.
+    """`chord_curvature` of many examples, float64 [N]: each along its own chord, all by one second derivative.
 
     Examples share no rows, so the second derivative of the sum of their utilities by their scalars s_n is diagonal.
     Nothing here waits for the device, and sums are taken in an order that does not vary.

@@ -176,9 +176,6 @@ class Derivatives:
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.stack)
 
-    def __len__(self) -> int:
-        return int(self.stack.shape[0])
-
 
 class UtilityPath(ABC):
     """φ(α) and its derivatives for one example, or for many at once.
@@ -305,11 +302,6 @@ class UtilityPath(ABC):
     def Q(self) -> Tensor:  # noqa: N802 - the paper's name
         """Q = φ''(0)/2, the coefficient of α² in the local quadratic model."""
         return 0.5 * self.curvature
-
-    @property
-    def quadratic(self) -> Tensor:
-        """The same as `Q`."""
-        return self.Q
 
     @property
     def gain(self) -> Tensor:

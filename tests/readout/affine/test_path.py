@@ -121,7 +121,6 @@ def test_summary_numbers_are_those_of_the_path():
     assert torch.equal(path.slope, start.first)
     assert torch.equal(path.curvature, start.second)
     assert torch.equal(path.Q, 0.5 * start.second)
-    assert torch.equal(path.quadratic, path.Q)
     assert torch.equal(path.gain, path.value(1.0))
     expected = torch.log_softmax(z0 + 0.3 * v, -1)[range(4), range(4)].mean()
     torch.testing.assert_close(path.utility(0.3), expected)

@@ -85,7 +85,7 @@ def experts(x):
 
 CASES = {
     "add": lambda x: torch.add(x, x * x, alpha=2) + K + 1.5 + x[0, 0],
-    "sub": lambda x: torch.sub(x, K, alpha=3) - x * x + (2.0 - x) + (K - x) - torch.rsub(x * x, K),
+    "sub": lambda x: torch.sub(x, K, alpha=3) - x * x + (2.0 - x) + (K - x),
     "neg": lambda x: -x * x + torch.neg(x),
     "mul": lambda x: x * x * K * 2.0 + K * x + x[0, 0] * K + K[0] * x,
     "div": lambda x: x / positive(x) + K / positive(x) + x / 2.0 + 1.0 / positive(x) + x / K.abs().add(1.0)[0],
@@ -101,7 +101,6 @@ CASES = {
     "softcap": lambda x: 15.0 * torch.tanh(functional.linear(x * x, W.T) / 15.0),
     "silu": lambda x: functional.silu(x * 2.0),
     "gelu": lambda x: functional.gelu(x) + functional.gelu(x, approximate="tanh"),
-    "softplus": lambda x: functional.softplus(x, beta=1.5) + functional.softplus(x, threshold=0.5),
     "relu": lambda x: torch.relu(x).square() + functional.relu(x * x - 0.5) + x.relu(),
     "where": lambda x: torch.where(MASK, x * x, 0.1) + torch.where(x > 0.1, K, x) + torch.where(x < 0, x, x**3),
     "comparisons": lambda x: (
@@ -113,7 +112,6 @@ CASES = {
     "dropout": lambda x: functional.dropout(x * x, 0.5, training=False),
     "sum": lambda x: (x * x).sum() + (x * x).sum(-1) + torch.sum(x, dim=(0, 1), keepdim=True)[..., :3][0],
     "mean": lambda x: (x * x).mean() + torch.mean(x * x, dim=-1, keepdim=True),
-    "var": lambda x: torch.var(x, -1) + x.var(2, unbiased=False) + x.var(dim=-1, correction=0.5) + x.var(),
     "cumsum": lambda x: torch.cumsum(x * x, 1),
     "softmax": lambda x: torch.softmax(4.0 * x * x, -1) + functional.softmax(x, dim=1) + x.softmax(0),
     "softmax-masked": lambda x: torch.softmax((x * x).masked_fill(MASK, -torch.inf), -1),
@@ -124,7 +122,6 @@ CASES = {
     "matmul-vectors": lambda x: (x * x) @ W[:, 0] + K[0, 0] @ x.mT + K[0] @ x[0, 0] + torch.mv(x[0], x[1, 1]),
     "matmul-broadcast": lambda x: (x * x)[0] @ K.mT + K @ x[1].mT + torch.bmm(x, K.mT),
     "addmm": lambda x: torch.addmm(torch.ones(3, 6).double(), torch.mm(x[0], x[0].T @ x[1]), W, beta=0.5, alpha=2.0),
-    "baddbmm": lambda x: torch.baddbmm(x @ x.mT, x, K.mT, alpha=2.0) + torch.baddbmm(K @ K.mT, x, x.mT),
     "rms_norm": lambda x: functional.rms_norm(x * x, (4,), BIAS, 1e-5) + functional.rms_norm(x, (3, 4)),
     "layer_norm": lambda x: functional.layer_norm(x * x, (4,), BIAS, K[0, 1], 1e-5),
     "gated_silu_joined": lambda x: gated_silu_joined(3.0 * x * x - x, plain=True),
@@ -194,7 +191,6 @@ def test_float_converts_every_coefficient(line):
 # By operation: a function of one number, the places where it is not smooth, and the slopes that are taken there.
 AT_KINKS = {
     "relu": (torch.relu, [0.0], [0.0]),
-    "softplus": (lambda x: functional.softplus(x, threshold=0.0), [0.0], [0.5]),
     "clamp": (lambda x: x.clamp(-1.0, 1.0), [-1.0, 1.0], [1.0, 1.0]),
     "where": (lambda x: torch.where(x > 0, x, 3.0 * x), [0.0], [3.0]),
 }

@@ -146,16 +146,16 @@ def test_a_plain_readout_runs_once_for_the_start():
     assert readout.bodies == [torch.Tensor, Series]
 
 
-def test_every_other_way_takes_the_same_readout(readout):
+def test_nested_forward_mode_takes_the_same_readout(readout):
     g = torch.Generator().manual_seed(3)
     state, displacement = torch.randn(2, 5, 10, HIDDEN, generator=g, dtype=torch.float64)
-    paths = [
+    taylor, nested = (
         nonlinear_path(readout, state, displacement, torch.zeros(TOKENS, dtype=torch.int64), POSITIONS, impl=impl)
-        for impl in ("taylor", "nested", "autograd")
-    ]
-    taylor, nested, autograd = (path.derivatives(0.0, 2).stack for path in paths)
-    torch.testing.assert_close(taylor, nested, rtol=1e-11, atol=1e-14)
-    torch.testing.assert_close(taylor, autograd, rtol=1e-11, atol=1e-14)
+        for impl in ("taylor", "nested")
+    )
+    torch.testing.assert_close(
+        taylor.derivatives(0.0, 2).stack, nested.derivatives(0.0, 2).stack, rtol=1e-11, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("which", ["mix", "weight"])

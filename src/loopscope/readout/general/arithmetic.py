@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from loopscope.readout.general.core import (
     Series,
@@ -48,12 +47,6 @@ def add(input: Any, other: Any, *, alpha: float = 1) -> Series:
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Series:
     """The difference input − alpha·other."""
     return add(input, -other, alpha=alpha)
-
-
-@implements("rsub")
-def rsub(input: Any, other: Any, *, alpha: float = 1) -> Series:
-    """The difference other − alpha·input."""
-    return sub(other, input, alpha=alpha)
 
 
 @implements("mul")
@@ -195,14 +188,6 @@ def gelu(input: Series, approximate: str = "none") -> Series:
     return mul(input, _with_slope(input, 0.5 * torch.erfc(input.coefficients[0] * -math.sqrt(0.5)), density))
 
 
-@implements("softplus")
-def softplus(input: Series, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    """log(1 + e^{βx})/β, with g = σ(βx); x itself above the threshold, as torch has it."""
-    value = input.coefficients[0]
-    soft = _with_slope(input, functional.softplus(value, beta, threshold), sigmoid(mul(input, beta)))
-    return where(value * beta > threshold, input, soft)
-
-
 @implements("relu")
 def relu(input: Series) -> Any:
     """The positive part; slope 0 at 0."""
@@ -259,17 +244,6 @@ def sum_(input: Series, dim: Any = None, keepdim: bool = False, *, dtype: torch.
 def mean(input: Series, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Series:
     """Mean over axes."""
     return Series(input.coefficients.mean(shifted_all(input, dim), keepdim=keepdim, dtype=dtype))
-
-
-@implements("var")
-def var(
-    input: Series, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
-) -> Series:
-    """The variance over axes, with n − correction in the denominator."""
-    centred = sub(input, mean(input, dim, keepdim=True))
-    total = sum_(square(centred), dim, keepdim)
-    count = input.shape.numel() / total.shape.numel()
-    return mul(total, 1.0 / (count - (correction if correction is not None else float(unbiased))))
 
 
 def exponentials(c: Tensor, axis: int) -> tuple[Series, Series]:

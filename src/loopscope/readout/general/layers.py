@@ -56,7 +56,7 @@ def matmul(input: Any, other: Any) -> Series:
     return Series(out.squeeze(-1) if column else out)
 
 
-@implements("addmm", "baddbmm")
+@implements("addmm")
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Series:
     """beta·input + alpha·mat1 @ mat2."""
     return add((mat1 @ mat2) * alpha, input * beta)

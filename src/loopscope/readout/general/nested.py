@@ -22,7 +22,7 @@ from loopscope.readout.general import layers
 from loopscope.readout.general.core import MissingRuleError
 from loopscope.readout.hessian_vector import differentiable_attention
 
-IMPLEMENTATIONS = ("auto", "taylor", "nested", "autograd")
+IMPLEMENTATIONS = ("auto", "taylor", "nested")
 
 
 class Derivation:

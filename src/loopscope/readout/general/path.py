@@ -34,7 +34,6 @@ from loopscope.readout.general.token_derivatives import (
     takes_blocks,
     token_derivatives,
 )
-from loopscope.readout.hessian_vector import autograd_coefficients
 from loopscope.readout.path import UtilityPath, as_segments, segment_mean
 
 Readout = Callable[..., Any]
@@ -44,6 +43,8 @@ _NESTED_ELEMENTS = 1 << 24
 
 class NonlinearPath(UtilityPath):
     """φ along H + αD through a readout; made by `nonlinear_path` or `nonlinear_path_from_states`."""
+
+    max_order = 4
 
     def __init__(
         self,
@@ -67,7 +68,6 @@ class NonlinearPath(UtilityPath):
             )
         if positions is not None:
             _require_positions(positions, state)
-        self.max_order = 2 if self._derivation.impl == "autograd" else 4
         self._readout, self._state, self._displacement = readout, state.detach(), displacement.detach()
         self._positions = positions
         self._whole: NonlinearPath | None = None
@@ -92,7 +92,7 @@ class NonlinearPath(UtilityPath):
 
     @property
     def ways_taken(self) -> set[str]:
-        """How derivatives were taken so far: "taylor", "nested" or "autograd"."""
+        """How derivatives were taken so far: "taylor" or "nested"."""
         return set(self._derivation.taken)
 
     @property
@@ -107,8 +107,6 @@ class NonlinearPath(UtilityPath):
 
     def per_token(self) -> NonlinearPath:
         """The same path with every reference token an example of its own."""
-        if self._derivation.impl == "autograd":
-            raise LoopscopeError("impl='autograd' differentiates whole examples; use impl='taylor' for single tokens.")
         twin = copy(self)
         for name in ("_start", "_full", "initial_N"):
             twin.__dict__.pop(name, None)
@@ -199,8 +197,6 @@ class NonlinearPath(UtilityPath):
         gains = segment_mean(self._segments, gains_T).unsqueeze(0)
         if order == 0:
             return gains
-        if self._derivation.impl == "autograd":
-            return torch.cat([gains, self._by_autograd(base, order)])
         slopes_T = self._differentiated(base, order)[1:]
         return torch.cat([gains, segment_mean(self._segments, slopes_T.T).T])
 
@@ -239,16 +235,6 @@ class NonlinearPath(UtilityPath):
             logits = self._readout(state) if positions is None else self._readout(state, positions[rows])
         return torch.log_softmax(logits.double(), -1).gather(1, self._targets_T[rows].unsqueeze(1))[:, 0]
 
-    def _by_autograd(self, base: Tensor, order: int) -> Tensor:
-        self._derivation.taken.add("autograd")
-
-        def utility(state: Tensor) -> Tensor:
-            sums = torch.zeros(self.examples, dtype=torch.float64, device=state.device)
-            return sums.index_add(0, self._segments.index, self._plain_utility(state)) / self._segments.counts
-
-        found = autograd_coefficients(utility, base, self._displacement, self._owner(), self.examples)
-        return torch.stack([found.slope, found.curvature][:order])
-
     def _rows_of_tokens(self) -> Tensor:
         """The row of the state that each reference token is read from."""
         rows, index = int(self._state.shape[0]), self._segments.index
@@ -257,19 +243,6 @@ class NonlinearPath(UtilityPath):
         if rows == index.shape[0]:
             return torch.arange(rows, device=index.device)
         raise LoopscopeError("several rows of states need positions, to know which rows are whose; give positions.")
-
-    def _owner(self) -> Tensor:
-        """The example of each row of the state."""
-        rows = int(self._state.shape[0])
-        index = self._segments.index
-        if self._segments.examples == 1:
-            return torch.zeros(rows, dtype=torch.int64, device=index.device)
-        row_T = self._rows_of_tokens()
-        owner = torch.zeros(rows, dtype=torch.int64, device=index.device)
-        owner[row_T] = index
-        if bool((owner[row_T] != index).any()):
-            raise LoopscopeError("impl='autograd' needs examples that share no row of the state; use impl='taylor'.")
-        return owner
 
 
 @contextmanager
@@ -323,11 +296,9 @@ def nonlinear_path(
         targets: reference label of each token.
         positions: int64 [tokens, 2] of (row, position), which the readout gets.
         examples: which example each token belongs to, integers 0..N-1; None means one example.
-        impl: "taylor" (truncated power series, derivatives up to the fourth), "nested" (nested forward mode, the same,
-            for readouts with operations that Taylor mode does not know), "auto" (Taylor mode, or nested forward mode
-            where that does not take the readout; `ways_taken` and `note` of the path tell), or "autograd" (gradient
-            and Hessian–vector product, the paper's way, up to the second). Paths that share a `Derivation` find out
-            once.
+        impl: "taylor" (truncated power series), "nested" (nested forward mode, for readouts with operations that Taylor
+            mode does not know), or "auto" (Taylor mode, or nested forward mode where that does not take the readout;
+            `ways_taken` and `note` of the path say which). Paths that share a `Derivation` find out once.
 
     >>> W = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
     >>> state = torch.tensor([[0.5, -0.5]], dtype=torch.float64)
