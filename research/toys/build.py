@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from loopscope.models.families.huginn import Huginn, HuginnConfig
 from loopscope.models.families.ouro import Ouro, OuroConfig
-from loopscope.models.layers.blocks import Stream
+from loopscope.models.layers.residual import Stream
 from research.toys.recipe import Recipe
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315
@@ -87,10 +87,10 @@ def new_model(recipe: Recipe, seed: int) -> Toy:
     """The recipe's model with weights drawn from the seed, on the CPU in float32."""
     generator = torch.Generator().manual_seed(seed)
     if recipe.family == "ouro":
-        ouro = Ouro(OuroConfig.from_json(recipe.config))
+        ouro = Ouro(OuroConfig.read(recipe.config))
         _initialise_ouro(ouro, generator)
         return ouro
-    huginn = Huginn(HuginnConfig.from_json(recipe.config))
+    huginn = Huginn(HuginnConfig.read(recipe.config))
     _initialise_huginn(huginn, recipe, generator)
     return huginn
 

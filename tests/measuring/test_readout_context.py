@@ -18,7 +18,7 @@ from loopscope.measuring.settings import BatchPolicy, Settings
 from loopscope.models import load_tokenizer
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
-from loopscope.models.layers.attention import visible_keys
+from loopscope.models.layers.mask import causal_mask
 from loopscope.models.protocol import BodyAndHead, Context
 from loopscope.tasks.load import load_task
 
@@ -43,7 +43,7 @@ class Skip(LoopedModule):
     def embed(self, batch: Batch) -> Context:
         state = self.tokens(batch.input_ids)
         width = state.shape[1]
-        seen = visible_keys(batch)
+        seen = causal_mask(batch)
         causal = torch.ones(width, width, dtype=torch.bool).tril() if seen is None else seen[:, 0]
         attended = causal.double() / causal.sum(-1, keepdim=True).clamp(min=1)
         carry = torch.zeros_like(state)

@@ -173,39 +173,22 @@ def golden_variant(golden_folder, tmp_path):
 
 @pytest.fixture(scope="session")
 def golden_model(golden_folder):
-    """Builds the tiny checkpoint of a family from its own names, ready for inference unless told otherwise.
-
-    `prepare=False` is for the first four; the others are loaded as a user loads them, with choices if there are any.
-    """
-    import torch
+    """Loads the tiny checkpoint of a family, with choices if there are any; `prepare=False` leaves it trainable."""
     from safetensors.torch import load_file
 
-    from loopscope.models.families.huginn import Huginn, HuginnConfig
-    from loopscope.models.families.ouro import Ouro, OuroConfig
-    from loopscope.models.families.retrofit import RetrofitConfig, RetrofitLlama, RetrofitOlmo
+    from loopscope.models.families.registry import build_model, detect_family
     from loopscope.models.load import load_model
 
-    classes = {
-        "ouro": (Ouro, OuroConfig),
-        "huginn": (Huginn, HuginnConfig),
-        "retrofit_llama": (RetrofitLlama, RetrofitConfig),
-        "retrofit_olmo": (RetrofitOlmo, RetrofitConfig),
-    }
-
     def build(family, *, dtype=torch.float32, prepare=True):
-        if family.partition(":")[0] not in classes:
-            name, _, choices = family.partition(":")
-            return load_model(golden_folder(name), model_args=choices, dtype=dtype)
-        model_class, config_class = classes[family]
-        config = config_class.from_json(json.loads((GOLDEN / family / "config.json").read_text()))
-        with torch.device("meta"):
-            model = model_class(config)
-        tensors = load_file(GOLDEN / family / "model.safetensors")
-        tensors = {name: value.to(dtype) for name, value in tensors.items() if name not in model.ignorable_tensors()}
+        name, _, choices = family.partition(":")
+        folder = golden_folder(name)
+        if prepare:
+            return load_model(folder, model_args=choices or None, dtype=dtype)
+        config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+        model = build_model(detect_family(config, tensors), config, tensors)
+        tensors = {key: value.to(dtype) for key, value in tensors.items() if key not in model.ignorable_tensors()}
         model.load_state_dict(tensors, assign=True, strict=True)
         model.tie()
-        if prepare:
-            model.prepare()
         return model
 
     return build
@@ -377,7 +360,7 @@ def model_of(golden_model, randomise):
     def build(family, dtype=torch.float64):
         if family != "loop":
             return golden_model(family, dtype=dtype)
-        model = randomise(LayerLoop(LayerLoopConfig.from_json(LLAMA, (1, 2)))).to(dtype)
+        model = randomise(LayerLoop(LayerLoopConfig.read(LLAMA, chosen={"loop": "1-2"}))).to(dtype)
         model.prepare()
         return model
 
@@ -388,11 +371,11 @@ def model_of(golden_model, randomise):
 def tiny(tmp_path):
     """Writes a tiny checkpoint of a family: `tiny("ouro")` → its folder; `shards=2` splits the weights."""
     from loopscope.models.checkpoint.random_weights import fill_randomly
-    from loopscope.models.families.detect import build_model
+    from loopscope.models.families.registry import build_model
 
     def write(family, folder="checkpoint", *, dtype=torch.float32, shards=1, seed=0, **fields):
         config = TINY_CONFIGS[family] | fields
-        model = build_model(family, config, (1, 1) if family == "loop" else None)
+        model = build_model(family, config, None, {"loop": "1-1"} if family == "loop" else None)
         fill_randomly(model, torch.device("cpu"), dtype, seed)
         names = [name for name, _ in model.named_parameters()]
         tensors = {name: model.get_parameter(name).detach().clone() for name in names}

@@ -27,7 +27,7 @@ def model_of(golden_model, randomise, llama_config):
     def build(family, *, dtype=torch.float32, prepare=True):
         if family != "loop":
             return golden_model(family, dtype=dtype, prepare=prepare)
-        model = randomise(LayerLoop(LayerLoopConfig.from_json(qwen, (1, 2)))).to(dtype)
+        model = randomise(LayerLoop(LayerLoopConfig.read(qwen, chosen={"loop": "1-2"}))).to(dtype)
         if prepare:
             model.prepare()
         return model
@@ -101,9 +101,9 @@ def test_a_bfloat16_models_readout_runs_in_the_dtype_asked_for(model_of, family,
 
 def test_readout_weights_are_cast_once(model_of):
     model = model_of("huginn", dtype=torch.bfloat16)
-    first = model._readout_modules(torch.float32)
-    assert model._readout_modules(torch.float32) is first
-    assert {name.split(".")[0] for name, _ in first.named_parameters()} == {"coda", "ln_f", "head"}
+    first = model.in_dtype(model.readout_layers, torch.float32)
+    assert model.in_dtype(model.readout_layers, torch.float32) is first
+    assert {name.split(".")[0] for name, _ in first.named_parameters()} == {"coda", "norm", "head"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

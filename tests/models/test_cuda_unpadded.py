@@ -8,7 +8,8 @@ import torch
 
 from loopscope.models.batch import Batch
 from loopscope.models.layers import varlen
-from loopscope.models.layers.attention import attend, surroundings
+from loopscope.models.layers.attention import attend
+from loopscope.models.layers.mask import attention_context
 from loopscope.models.layers.varlen import runs_unpadded, takes_varlen
 from loopscope.models.packing import Group, common_prefix, pack
 
@@ -48,7 +49,7 @@ def test_attention_is_the_plain_one_in_float64(dtype, heads, shared_heads, width
     shape = (1, packing.batch.input_ids.shape[1], heads + 2 * shared_heads, width)
     qkv = torch.randn(shape, device="cuda", generator=chance).to(dtype)
     q, k, v = qkv.split([heads, shared_heads, shared_heads], dim=2)
-    around = surroundings(packing.batch, None, dtype)
+    around = attention_context(packing.batch, None, dtype)
     assert takes_varlen(q)
     assert varlen.takes_shared(q, packing.batch.parts) == (way == "shared")
     found, exact = attend(q, k, v, around, 0), attend(q.double(), k.double(), v.double(), around, 0)
@@ -76,11 +77,11 @@ def test_a_group_does_not_depend_on_what_stands_beside_it(dtype):
     packing = pack(groups, unpadded=True).to("cuda")
     chance = torch.Generator("cuda").manual_seed(1)
     qkv = torch.randn(1, packing.batch.input_ids.shape[1], 12, 64, device="cuda", generator=chance).to(dtype)
-    every = attend(*qkv.split(4, dim=2), surroundings(packing.batch, None, dtype), 0)
+    every = attend(*qkv.split(4, dim=2), attention_context(packing.batch, None, dtype), 0)
     start = 0
     for group in groups:
         own = slice(start, start + group.tokens)
-        around = surroundings(pack([group], unpadded=True).to("cuda").batch, None, dtype)
+        around = attention_context(pack([group], unpadded=True).to("cuda").batch, None, dtype)
         assert torch.equal(attend(*qkv[:, own].split(4, dim=2), around, 0), every[:, own])
         start = own.stop
 
@@ -92,11 +93,11 @@ def test_a_sequence_does_not_depend_on_what_stands_beside_it(dtype):
     packing = pack(groups, unpadded=True).to("cuda")
     chance = torch.Generator("cuda").manual_seed(1)
     qkv = torch.randn(1, packing.batch.input_ids.shape[1], 12, 64, device="cuda", generator=chance).to(dtype)
-    every = attend(*qkv.split(4, dim=2), surroundings(packing.batch, None, dtype), 0)
+    every = attend(*qkv.split(4, dim=2), attention_context(packing.batch, None, dtype), 0)
     start = 0
     for sequence in (sequence for group in groups for sequence in group.sequences):
         own = slice(start, start + len(sequence))
-        around = surroundings(pack([Group([sequence])], unpadded=True).to("cuda").batch, None, dtype)
+        around = attention_context(pack([Group([sequence])], unpadded=True).to("cuda").batch, None, dtype)
         assert torch.equal(attend(*qkv[:, own].split(4, dim=2), around, 0), every[:, own])
         start = own.stop
 

@@ -36,7 +36,7 @@ def model_of(golden_model, randomise):
             return golden_model(family)
         sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
         rest = {"num_key_value_heads": 2, "vocab_size": 256, "rope_theta": 1e4, "max_position_embeddings": 64}
-        model = randomise(LayerLoop(LayerLoopConfig.from_json(sizes | rest, (1, 2))))
+        model = randomise(LayerLoop(LayerLoopConfig.read(sizes | rest, chosen={"loop": "1-2"})))
         model.prepare()
         return model
 

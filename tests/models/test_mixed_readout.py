@@ -41,7 +41,7 @@ def state_of(model):
 
 def test_matrices_are_shared_and_the_rest_is_cast(splitting, model):
     with torch.no_grad():
-        parts = model._readout_modules(torch.float32)
+        parts = model.in_dtype(model.readout_layers, torch.float32, mixes=True)
     layers = {id(part.weight) for part in parts.modules() if isinstance(part, Linear)}
     assert layers <= {id(parameter) for parameter in model.parameters()}
     others = [parameter for parameter in parts.parameters() if id(parameter) not in layers]
@@ -71,12 +71,16 @@ def test_a_series_passes_through(splitting, model):
 
 
 def test_differentiation_has_float32_matrices(splitting, model):
-    assert {parameter.dtype for parameter in model._readout_modules(torch.float32).parameters()} == {torch.float32}
+    assert {
+        parameter.dtype for parameter in model.in_dtype(model.readout_layers, torch.float32, mixes=True).parameters()
+    } == {torch.float32}
 
 
 def test_float64_has_float64_matrices(splitting, model):
     with torch.no_grad():
-        assert {part.dtype for part in model._readout_modules(torch.float64).parameters()} == {torch.float64}
+        assert {
+            part.dtype for part in model.in_dtype(model.readout_layers, torch.float64, mixes=True).parameters()
+        } == {torch.float64}
 
 
 def test_a_copy_made_inside_forward_mode_outlives_it(model):

@@ -15,7 +15,8 @@ from torch.nn import functional
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.layers.attention import attend, surroundings, visible_keys
+from loopscope.models.layers.attention import attend
+from loopscope.models.layers.mask import attention_context, causal_mask
 from loopscope.models.layers.rope import Rotary
 from loopscope.models.packing import Group, common_prefix, pack
 from loopscope.models.protocol import Context
@@ -90,7 +91,7 @@ def test_attention_sees_the_context_and_its_own_option(plain, shared, is_plain):
     q, k, v = (torch.randn(rows, width, h, 8, generator=generator, dtype=torch.float64) for h in (4, shared, shared))
     for tensor in (q, k, v):
         tensor[~packing.batch.attention_mask] = 1e6
-    around = dataclasses.replace(surroundings(packing.batch, Rotary(8, 100.0), torch.float64), plain=is_plain)
+    around = dataclasses.replace(attention_context(packing.batch, Rotary(8, 100.0), torch.float64), plain=is_plain)
     found = packing.separate(attend(q, k, v, around, 0))
     q, k, v = (packing.separate(x.flatten(2)).unflatten(2, (-1, 8)).numpy() for x in (q, k, v))
     for index, sequence in enumerate(SEQUENCES):
@@ -151,7 +152,7 @@ class Wheel(LoopedModule):
         self.check_batch(batch)
         places = torch.arange(batch.input_ids.shape[1])[None] if batch.position_ids is None else batch.position_ids
         embedded = self.tokens(batch.input_ids) + self.places(places)
-        return Context(embedded, batch, embedded, visible_keys(batch))
+        return Context(embedded, batch, embedded, causal_mask(batch))
 
     def step(self, state, context):
         q, k, v = (part[:, None] for part in self.qkv(state + context.injection).chunk(3, -1))

@@ -5,7 +5,7 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.models import registry
-from loopscope.models.families.detect import FAMILIES, build_model, detect_family
+from loopscope.models.families.registry import build_model, detect_family, families
 from loopscope.models.load import load_model
 from loopscope.models.published import PUBLISHED
 from loopscope.models.registry import find_published, parse_name
@@ -38,7 +38,7 @@ def test_table_agrees_with_the_model_it_describes(entry):
     assert sum(parameter.numel() for parameter in model.parameters()) == entry.parameters
     assert all(parameter.is_meta for parameter in model.parameters())
     assert (model.family, model.trained_depth) == (entry.family, entry.trained_depth)
-    assert model.boundary.startswith(FAMILIES[entry.family].boundary)
+    assert model.boundary.startswith(families()[entry.family].boundary)
     assert getattr(torch, entry.stored_dtype).is_floating_point
 
 

@@ -129,7 +129,8 @@ def test_it_agrees_with_the_family_that_reads_such_checkpoints(tied):
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**json)).eval()
-    own = LayerLoop(LayerLoopConfig.from_json(json | {"architectures": ["LlamaForCausalLM"]}, (START, END)))
+    config = json | {"architectures": ["LlamaForCausalLM"]}
+    own = LayerLoop(LayerLoopConfig.read(config, chosen={"loop": f"{START}-{END}"}))
     own.load_state_dict(model.state_dict())
     own.prepare()
     other = ls.loop_layers(model, START, END)

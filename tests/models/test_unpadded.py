@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.layers.attention import attend, surroundings
+from loopscope.models.layers.attention import attend
+from loopscope.models.layers.mask import attention_context
 from loopscope.models.layers.rope import Rotary
 from loopscope.models.layers.varlen import runs_unpadded, takes_varlen
 from loopscope.models.packing import Group, common_prefix, pack
@@ -84,7 +85,7 @@ def test_attention_is_that_of_each_sequence_alone(plain, heads, is_plain, shares
     count = packing.batch.input_ids.shape[1]
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, count, h, 8, generator=generator, dtype=torch.float64) for h in (4, heads, heads))
-    around = dataclasses.replace(surroundings(packing.batch, Rotary(8, 100.0), torch.float64), plain=is_plain)
+    around = dataclasses.replace(attention_context(packing.batch, Rotary(8, 100.0), torch.float64), plain=is_plain)
     found = packing.separate(attend(q, k, v, around, 0))
     q, k, v = (packing.separate(x.flatten(2)).unflatten(2, (-1, 8)).numpy() for x in (q, k, v))
     for index, sequence in enumerate(SEQUENCES):

@@ -20,7 +20,7 @@ FIGURES = json.loads(Path(__file__).with_name("lm_eval_figures.json").read_text(
 @pytest.fixture(scope="module")
 def model(tiny_llama: ModuleType) -> LayerLoop:
     """The tiny Llama model with all its layers looped once: the ordinary model."""
-    looped = LayerLoop(LayerLoopConfig.from_json(tiny_llama.CONFIG, (0, 1)))
+    looped = LayerLoop(LayerLoopConfig.read(tiny_llama.CONFIG, chosen={"loop": "0-1"}))
     looped.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tiny_llama.weights().items()})
     return looped.eval()
 

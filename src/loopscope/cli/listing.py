@@ -1,4 +1,4 @@
-"""`loopscope models` and `loopscope tasks`: what there is, one line each. Reads tables only: no data, no torch."""
+"""`loopscope models` and `loopscope tasks`: what there is, one line each. No data is read."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    from loopscope.models.families.detect import FAMILIES
+    from loopscope.models.families.registry import families
 
     line = _printer(console)
-    for family in FAMILIES.values():
+    for family in families().values():
         members = [row for row in rows if row["family"] == family.name]
         line(f"{family.name}: {family.title}", style="bold")
         line(f"  state: {family.boundary}")
@@ -46,7 +46,7 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
                 line(f"    certain: {row['certain']}", style="dim")
             if row["note"]:
                 line(f"    not certain: {row['note']}", style="dim")
-        for choice, meaning in family.choices.items():
+        for choice, meaning in family.config.options().items():
             line(f"  --model-args {choice}=… {meaning}")
         if family.name == "loop":
             line("  --model-args loop=FIRST-LAST, e.g. loop=10-20, of any causal language model of transformers")
@@ -60,7 +60,7 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
 
 def model_rows() -> list[dict[str, Any]]:
     """What is listed, as plain values: embedded models, published checkpoints, the user's own."""
-    from loopscope.models.families.detect import FAMILIES
+    from loopscope.models.families.registry import families
     from loopscope.models.published import PUBLISHED, RUN_DTYPE
     from loopscope.models.user_models import user_models
 
@@ -75,7 +75,7 @@ def model_rows() -> list[dict[str, Any]]:
             trained_depth=entry.trained_depth,
             dtype=RUN_DTYPE,
             stored_dtype=entry.stored_dtype,
-            boundary=FAMILIES[entry.family].boundary,
+            boundary=families()[entry.family].boundary,
             certain=entry.certain,
             note=entry.note,
         )
@@ -105,7 +105,7 @@ def _row(
 
 def _embedded_rows() -> list[dict[str, Any]]:
     from loopscope.models.checkpoint.safetensors import open_checkpoint
-    from loopscope.models.families.detect import FAMILIES, detect_family
+    from loopscope.models.families.registry import detect_family, families
     from loopscope.models.registry import embedded_models
 
     rows = []
@@ -122,7 +122,7 @@ def _embedded_rows() -> list[dict[str, Any]]:
             "inside the package",
             parameters=sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
             trained_depth=checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
-            boundary=FAMILIES[family].boundary,
+            boundary=families()[family].boundary,
         )
         rows.append(row)
         if name == "toy-ouro":

@@ -31,8 +31,9 @@ from loopscope.control.trace import Line, LineValues, Positions
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.exit_gate import exit_gate_of
-from loopscope.models.generate import CachedModel, can_cache
-from loopscope.models.layers.attention import KeysValues, KeyValueCache, Surroundings
+from loopscope.models.generate import can_cache
+from loopscope.models.layers.cache import KeysValues, KeyValueCache
+from loopscope.models.layers.mask import AttentionContext, seen_in_cache
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, read
 from loopscope.readout.softmax import log_probability
@@ -97,9 +98,9 @@ def _rows(positions_BS: Tensor) -> Tensor:
     return torch.arange(positions_BS.shape[0], device=positions_BS.device)[:, None]
 
 
-def keeping_keys(model: LoopedModel) -> CachedModel:
+def keeping_keys(model: LoopedModel) -> Any:
     """The model, which must keep keys and values for a policy to act on it."""
-    if not isinstance(model, CachedModel) or not can_cache(model):
+    if not can_cache(model):
         raise LoopscopeError(f"{model.name} keeps no keys and values, which a policy that acts on a model needs")
     return model
 
@@ -136,13 +137,12 @@ class Acted:
         if "gate" in policy.signals and self._gate is None:
             raise LoopscopeError(f"{model.name} has no exit gate, which the policy {policy.name!r} reads")
         around = context.extra
-        assert isinstance(around, Surroundings)
+        assert isinstance(around, AttentionContext)
         assert around.cache_positions is not None
-        if around.visible is None:
+        if around.mask is None:
             # The queries of a first pass read the cache, too, which may hold other entries than were just made.
-            keys = torch.arange(cache.used, device=around.cache_positions.device)
-            visible = keys <= around.cache_positions[:, None, :, None]
-            context = dataclasses.replace(context, extra=dataclasses.replace(around, visible=visible))
+            mask = seen_in_cache(cache, around.cache_positions)
+            context = dataclasses.replace(context, extra=dataclasses.replace(around, mask=mask))
         self.context, self._policy, self._cache, self._read_at = context, policy, cache, read_at
         mask_BS = context.batch.attention_mask
         self._where_R2, self._loops = mask_BS.nonzero(), loops
@@ -235,7 +235,7 @@ def act_on(model: LoopedModel, batch: Batch, policy: Policy, loops: int, dtype: 
     cache = LoopCache(ids.shape[1])
     cache.used = ids.shape[1]
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    context = keeping.embed_cached(dataclasses.replace(batch, position_ids=positions, initial_state=initial), cache)
+    context = keeping.embed(dataclasses.replace(batch, position_ids=positions, initial_state=initial), cache)
     # The whole sequence is here, so the ordinary readout serves: it needs no cache of its own.
     return Acted(model, context, policy, loops, cache, lambda state, where: read(model, state, where, dtype, context))
 

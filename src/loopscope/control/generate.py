@@ -195,10 +195,11 @@ def _next_logits(
 
     def by_cache(rows: list[list[int]]) -> Tensor:
         batch, last = plan.new_positions(rows, cache)
-        context = keeping.embed_cached(batch, cache)
+        context = keeping.embed(batch, cache)
 
         def logits(state_BSD: Tensor, positions: Tensor) -> Tensor:
-            return keeping.readout_cached(state_BSD, context, positions)
+            found: Tensor = keeping.readout_cached(state_BSD, context, positions)
+            return found
 
         acted = Acted(model, context, policy, plan.depth, cache, logits)
         note(acted, last)

@@ -19,15 +19,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.layers.attention import KeyValueCache
-from loopscope.models.protocol import Context, LoopedModel
+from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, asks
 
 
@@ -84,22 +84,6 @@ class Sampler:
 _GREEDY = Sampler()
 
 
-@runtime_checkable
-class CachedModel(LoopedModel, Protocol):
-    """A looped model that can continue from kept keys and values.
-
-    `step` asks for its `depth`, because every loop has keys of its own.
-    """
-
-    def embed_cached(self, batch: Batch, cache: KeyValueCache) -> Context:
-        """H_0 of new positions, given in `batch.position_ids`."""
-        ...
-
-    def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
-        """Logits of new positions."""
-        ...
-
-
 @dataclass(frozen=True)
 class Generation:
     """What was generated, one list per prompt.
@@ -148,8 +132,12 @@ NextLogits = Callable[[list[list[int]]], Tensor]
 
 
 def can_cache(model: LoopedModel) -> bool:
-    """Whether a model continues from kept keys and values."""
-    return isinstance(model, CachedModel) and asks(model.step, "depth")
+    """Whether a model continues from kept keys and values.
+
+    Its `embed(batch, cache)` embeds new positions, given in `batch.position_ids`, `step` asks for its `depth`, because
+    every loop has keys of its own, and `readout_cached(state, context, positions)` gives logits of new positions.
+    """
+    return asks(model.embed, "cache") and asks(model.step, "depth") and hasattr(model, "readout_cached")
 
 
 @dataclass(frozen=True)
@@ -261,7 +249,7 @@ def plain_logits(model: LoopedModel, plan: GenerationPlan, impl: Literal["auto",
     """Every token at the depth of the plan; `impl` as for `generate`."""
     if impl == "reference" or (impl == "auto" and not can_cache(model)):
         return _reference(model, plan)
-    if isinstance(model, CachedModel) and can_cache(model):
+    if can_cache(model):
         return _cached(model, plan)
     raise LoopscopeError(f'{model.name} keeps no keys and values; generate with impl="reference"')
 
@@ -273,13 +261,14 @@ def _reference(model: LoopedModel, plan: GenerationPlan) -> NextLogits:
     return next_logits
 
 
-def _cached(model: CachedModel, plan: GenerationPlan) -> NextLogits:
+def _cached(model: Any, plan: GenerationPlan) -> NextLogits:
     cache = KeyValueCache(plan.width)
 
     def next_logits(rows: list[list[int]]) -> Tensor:
         batch, last = plan.new_positions(rows, cache)
-        context = model.embed_cached(batch, cache)
-        return model.readout_cached(Walk(model, context).to(plan.depth).state, context, last)
+        context = model.embed(batch, cache)
+        logits: Tensor = model.readout_cached(Walk(model, context).to(plan.depth).state, context, last)
+        return logits
 
     return next_logits
 

@@ -28,6 +28,11 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+
+from loopscope.errors import LoopscopeError
+from loopscope.models.base import LoopedModule
+from loopscope.models.batch import Batch
 
 SEED = 20260904
 _CUT = 3.0
@@ -75,3 +80,36 @@ class InitialState:
         uniform = torch.empty(shape, dtype=torch.float32).uniform_(-reach, reach, generator=generator)
         bound = _CUT * self.std * self.scale
         return uniform.erfinv_().mul_(self.std * self.scale * math.sqrt(2.0)).clamp_(-bound, bound).to(self.dtype)
+
+
+class DrawsState(LoopedModule):
+    """A model whose H_0 is drawn, as its attribute `initial_state` says."""
+
+    initial_state: InitialState
+
+    def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
+        """H_0 for rows of the given lengths, [B, width, D] on the model's device; zero at padding."""
+        drawn = self.initial_state.draw(source_rows, lengths)
+        padded = functional.pad(drawn, (0, 0, 0, width - drawn.shape[1]))
+        if self.device.type == "cuda":
+            padded = padded.pin_memory()  # so that nobody waits for what the device does meanwhile
+        return padded.to(self.device, non_blocking=True).to(self.dtype)
+
+    def drawn(self, batch: Batch) -> Tensor:
+        """H_0 of a batch, packed or not, [B, S, D]."""
+        parts = batch.parts
+        count = batch.input_ids.shape[0] if parts is None else len(parts.lengths)
+        rows = batch.source_rows if batch.source_rows is not None else [0] * count
+        if not batch.is_packed:
+            return self.draw_initial_state(rows, batch.attention_mask.sum(dim=1).tolist(), batch.input_ids.shape[1])
+        shares = parts is None or parts.places is not None
+        if shares and (rule := self.initial_state.rule) != "question":
+            raise LoopscopeError(f'the rule "{rule}" draws a sequence by its length; run sequences one to a row')
+        assert batch.position_ids is not None
+        assert batch.reach is not None
+        positions = batch.position_ids.to(self.device)
+        if parts is not None:
+            return self.draw_initial_state(rows, parts.lengths, batch.reach)[parts.owner_1N.to(self.device), positions]
+        counted = self.draw_initial_state(rows, [batch.reach] * len(rows), batch.reach)
+        valid = batch.attention_mask.to(self.device)[..., None]
+        return counted.gather(1, positions[..., None].expand(-1, -1, counted.shape[2])) * valid

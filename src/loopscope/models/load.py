@@ -24,7 +24,7 @@ from loopscope.models.checkpoint.hub import HubRepository
 from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards, open_checkpoint, read_header
 from loopscope.models.checkpoint.weights import load_tensors, main_dtype, match_tensors
-from loopscope.models.families.detect import build_model, check_architecture, detect_family
+from loopscope.models.families.registry import build_model, check_architecture, detect_family
 from loopscope.models.in_memory import ModelSpec, spec_of, taken
 from loopscope.models.published import RUN_DTYPE
 from loopscope.models.registry import Source, parse_name
@@ -151,14 +151,13 @@ class CheckpointOptions:
         return cls(None if span is None else (int(span[1]), int(span[2])), random, seed, rest)
 
     @property
-    def chosen(self) -> dict[str, str]:
-        """The family's options as text."""
-        return {name: str(value) for name, value in self.family.items()}
+    def chosen(self) -> dict[str, Any]:
+        """The family's options, the layers to loop among them."""
+        return dict(self.family) if self.span is None else {"loop": f"{self.span[0]}-{self.span[1]}", **self.family}
 
     def named(self, name: str) -> str:
         """What tables call a model with these options."""
-        options = dict(self.family) if self.span is None else {"loop": f"{self.span[0]}-{self.span[1]}", **self.family}
-        listed = ",".join(f"{key}={value}" for key, value in options.items())
+        listed = ",".join(f"{key}={value}" for key, value in self.chosen.items())
         return name + (f":{listed}" if listed else "") + (" (random weights)" if self.random else "")
 
 
@@ -223,7 +222,7 @@ def _load_checkpoint(
             model = _loop_with_transformers(folder, options, device, dtype or stored)
         else:
             family = _family(source, options, checkpoint.config, list(checkpoint.tensors))
-            model = build_model(family, checkpoint.config, options.span, checkpoint.tensors, options.chosen)
+            model = build_model(family, checkpoint.config, checkpoint.tensors, options.chosen)
             matched = match_tensors(model, checkpoint.tensors)
             stored = main_dtype(matched.values())
             load_tensors(model, matched, device, dtype or stored)
@@ -274,7 +273,7 @@ def _fetch(repository: HubRepository | None, options: CheckpointOptions) -> Path
         if options.span is None:
             check_architecture(config)
         elif not _needs_transformers(config, options):
-            build_model("loop", config, options.span)
+            build_model("loop", config, None, options.chosen)
     return repository.fetch_weights()
 
 
@@ -295,7 +294,7 @@ def _load_random(
             config, names = read_config(folder), _stored_names(folder)
     with _naming(source.location):
         family = _family(source, options, config, names)
-        model = build_model(family, config, options.span, names, options.chosen)
+        model = build_model(family, config, names, options.chosen)
     fill_randomly(model, device, dtype or _stated_dtype(config), options.seed)
     model.prepare()
     return model, {"kind": "random", "revision": revision, "random": True, "seed": options.seed}

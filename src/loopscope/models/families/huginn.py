@@ -1,94 +1,217 @@
 """Huginn: prelude, recurrent core and coda of blocks that norm the residual sum.
 
-    x ← norm_2(x + attention(norm_1(x))),   x ← norm_4(x + feed_forward(norm_3(x)))
+    e = prelude(scale · wte[ids]),   s_0 drawn,   s_{t+1} = core(adapter([s_t ; e]))
     logits_t = lm_head(ln_f(coda(ln_f(s_t))))
+    block:  x ← norm_2(x + attention(norm_1(x))),   x ← norm_4(x + mlp(norm_3(x)))
 
-A bias is added to queries and keys before the rotation, whose pairs are interleaved.
+The raw output of the core is the state boundary. A bias is added to queries and keys before the rotation, whose pairs
+are interleaved.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, Self
 
-from torch import nn
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
 
-from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
-from loopscope.models.families.recurrent_depth import (
-    JointAttention,
-    JointFeedForward,
-    RecurrentDepth,
-    RecurrentDepthConfig,
-    read_stack_sizes,
+from loopscope.models.batch import Batch
+from loopscope.models.families.config import (
+    FamilyConfig,
+    Fraction,
+    Layers,
+    LayersOrNone,
+    Loops,
+    Number,
+    RotaryFields,
+    Size,
+    TokenIds,
+    grouped,
+    head_width,
 )
-from loopscope.models.layers.blocks import Block, Branch, RMSNorm
-from loopscope.models.layers.rope import Rotary
+from loopscope.models.families.registry import family
+from loopscope.models.initial_state import DrawsState, InitialState
+from loopscope.models.layers.attention import Attention, AttentionSizes, Kind
+from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.decoder import LoopedDecoder, Readout
+from loopscope.models.layers.linear import Embedding, Linear
+from loopscope.models.layers.mlp import GatedMLP
+from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.rope import Rotary, RotaryTables, rotate_own
+from loopscope.models.protocol import Context
 
 
-@dataclass(frozen=True)
-class HuginnConfig(RecurrentDepthConfig):
-    """The sizes of one Huginn checkpoint."""
+class InitValues(FamilyConfig):
+    """How the first state is drawn and embeddings are scaled."""
 
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> HuginnConfig:
-        """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
-        fields = ConfigFields(json, "Huginn")
-        sizes = read_stack_sizes(fields)
-        qk_bias = fields.flag("qk_bias", True)
-        shared = fields.grouped_heads(sizes.heads)
-        if qk_bias and shared != sizes.heads:
-            raise fields.fault(f"qk_bias needs as many key-value heads ({shared}) as heads ({sizes.heads})")
-        drawn = fields.mapping("init_values") or ConfigFields({}, fields.family)
-        return cls(
-            vocabulary_size=sizes.vocabulary,
-            hidden_size=sizes.hidden,
-            inner_size=fields.size("intermediate_size"),
-            heads=sizes.heads,
-            key_value_heads=shared,
-            head_width=sizes.head_width,
-            prelude_layers=sizes.prelude,
-            core_layers=sizes.core,
-            coda_layers=sizes.coda,
-            norm_eps=fields.number("norm_eps", 1e-6, most=1.0),
-            rotary=Rotary(sizes.head_width, fields.number("rope_base", 50000), "interleaved"),
-            max_positions=fields.size("block_size", 4096),
-            trained_depth=fields.size("mean_recurrence", 32, MOST_LOOPS),
-            state_std=drawn.number("std", math.sqrt(2 / (5 * sizes.hidden))),
-            embed_scale=drawn.number("embed_scale", math.sqrt(sizes.hidden)),
-            qk_bias=qk_bias,
-            tied=fields.flag("tie_embeddings", True),
-            eos_ids=fields.token_ids("eos_token_id", sizes.vocabulary),
-        )
+    title = "init_values"
+    std: Number | None = None
+    embed_scale: Number | None = None
+
+
+class RavenConfig(RotaryFields):
+    """The fields that Huginn and the models retrofitted to its skeleton share."""
+
+    vocab_size: Size
+    padded_vocab_size: Size | None = None
+    n_embd: Size
+    intermediate_size: Size
+    n_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    n_layers: Layers | None = None
+    n_layers_in_prelude: LayersOrNone
+    n_layers_in_recurrent_block: Layers
+    n_layers_in_coda: LayersOrNone
+    norm_eps: Fraction = 1e-6
+    init_values: InitValues = InitValues()
+    bias: Literal[False] = False
+    injection_type: Literal["linear"] = "linear"
+    state_init: Literal["like-init"] = "like-init"
+    nonlin_name: Literal["SiLU"] = "SiLU"
+    mlp_class_name: Literal["GatedMLP"] = "GatedMLP"
+    test_time_noise: Literal[0] = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        parts = (self.n_layers_in_prelude, self.n_layers_in_recurrent_block, self.n_layers_in_coda)
+        if self.n_layers not in (None, sum(parts)):
+            counts = " + ".join(map(str, parts))
+            raise self.fault(f"n_layers {self.n_layers} is not {counts} (prelude, core, coda)")
+        if self.vocabulary < self.vocab_size:
+            raise self.fault(f"padded_vocab_size {self.vocabulary} is smaller than vocab_size {self.vocab_size}")
+        self.sizes  # noqa: B018  checks them
+        return self
+
+    @property
+    def vocabulary(self) -> int:
+        """Entries of the embedding."""
+        return self.padded_vocab_size or self.vocab_size
+
+    @property
+    def sizes(self) -> AttentionSizes:
+        """Of the attention layers."""
+        width = head_width(self, self.n_embd, self.n_heads, self.head_dim)
+        return AttentionSizes(self.n_embd, self.n_heads, grouped(self, self.n_heads, self.num_key_value_heads), width)
+
+    @property
+    def state_std(self) -> float:
+        """Of the drawn state, before it is scaled."""
+        return self.init_values.std or math.sqrt(2 / (5 * self.n_embd))
+
+
+class HuginnConfig(RavenConfig):
+    """config.json of a Huginn checkpoint."""
+
+    title = "Huginn"
+    block_size: Size = 4096
+    mean_recurrence: Loops = 32
+    rope_base: Number = 50000.0
+    qk_bias: bool = True
+    tie_embeddings: bool = True
+    eos_token_id: TokenIds = ()
+
+    @model_validator(mode="after")
+    def _biases(self) -> Self:
+        shared, heads = self.sizes.key_value_heads, self.n_heads
+        if self.qk_bias and shared != heads:
+            raise self.fault(f"qk_bias needs as many key-value heads ({shared}) as heads ({heads})")
+        self.checked_ids(self.eos_token_id, self.vocabulary)
+        return self
+
+
+class BiasedAttention(Attention):
+    """Attention with a bias on queries and keys."""
+
+    def __init__(self, sizes: AttentionSizes, *, biased: bool) -> None:
+        super().__init__(sizes, "Wqkv proj")
+        self.qk_bias = nn.Parameter(torch.zeros(2, 1, self.heads, self.head_width)) if biased else None
+
+    def positioned(self, x_BSHP: Tensor, kind: Kind, tables: RotaryTables | None, plain: bool) -> Tensor:
+        """Queries or keys with their bias, rotated."""
+        assert tables is not None
+        return rotate_own(x_BSHP, tables, None if self.qk_bias is None else self.qk_bias[int(kind == "key"), 0])
 
 
 class HuginnBlock(Block):
-    """norm_2(x + attention(norm_1(x))), then norm_4(x + feed_forward(norm_3(x)))."""
+    """Norms before each branch and on each residual sum."""
 
-    def __init__(self, config: RecurrentDepthConfig) -> None:
-        super().__init__()
-        self.norm_1 = RMSNorm(config.hidden_size, config.norm_eps)
-        self.attn = JointAttention(config, flat_norm=False)
-        self.norm_2 = RMSNorm(config.hidden_size, config.norm_eps)
-        self.norm_3 = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = JointFeedForward(config)
-        self.norm_4 = RMSNorm(config.hidden_size, config.norm_eps)
-
-    def branches(self) -> tuple[Branch, Branch]:
-        """Norms before each branch and on each residual sum."""
-        attention = Branch(self.attn, self.norm_1, sum_norm=self.norm_2)
-        return attention, Branch(self.mlp, self.norm_3, sum_norm=self.norm_4)
+    attention_names = Names("attn", "norm_1", sum_norm="norm_2")
+    mlp_names = Names("mlp", "norm_3", sum_norm="norm_4")
 
 
-class Huginn(RecurrentDepth):
+def _is_huginn(config: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
+    if tensors is None:
+        return config.get("qk_bias") is True
+    return any(".norm_3." in name or name.endswith(("qk_bias", "freqs_cis")) for name in tensors)
+
+
+@family("huginn", HuginnConfig, "RavenForCausalLM", "huginn_raven", recognises=_is_huginn)
+class Huginn(LoopedDecoder, DrawsState):
     """Huginn at any size; padding on the right."""
 
-    family = "huginn"
-    name = "huginn"
-    norm_before_coda = True
+    boundary = "the recurrent core's raw output, before the coda"
+    config: RavenConfig
 
-    @staticmethod
-    def block(config: RecurrentDepthConfig, number: int) -> nn.Module:
-        """A Huginn block."""
-        return HuginnBlock(config)
+    def __init__(self, config: HuginnConfig) -> None:
+        super().__init__(
+            config,
+            hidden=config.n_embd,
+            vocabulary=config.vocabulary,
+            positions=config.block_size,
+            trained_depth=config.mean_recurrence,
+        )
+        self.eos_ids = config.eos_token_id
+        self.rotary = Rotary(config.sizes.head_width, config.rope_base, "interleaved")
+        wide = config.n_embd
+        self.scale = config.init_values.embed_scale or math.sqrt(wide)
+        self.initial_state = InitialState(wide, config.state_std, self.scale)
+        self.build(config)
+        self.tied = {"lm_head.weight": "transformer.wte.weight"} if config.tie_embeddings else {}
+        self.ignored = {"freqs_cis"}
+        self.tie()
+
+    def build(self, config: RavenConfig) -> None:
+        """Modules under the checkpoint's names."""
+        wide = config.n_embd
+        parts = {"prelude": config.n_layers_in_prelude, "core_block": config.n_layers_in_recurrent_block}
+        parts["coda"] = config.n_layers_in_coda
+        self.transformer: Any = nn.ModuleDict(
+            {name: nn.ModuleList(self.block(config) for _ in range(count)) for name, count in parts.items()}
+        )
+        self.transformer["wte"] = Embedding(config.vocabulary, wide)
+        self.transformer["adapter"] = Linear(2 * wide, wide, bias=False)
+        self.transformer["ln_f"] = RMSNorm(wide, config.norm_eps)
+        self.lm_head = Linear(wide, config.vocabulary, bias=False)
+
+    def block(self, config: Any) -> Block:
+        """A block of any part."""
+        attention = BiasedAttention(config.sizes, biased=config.qk_bias)
+        mlp = GatedMLP(config.n_embd, config.intermediate_size, "fc proj")
+        return HuginnBlock(attention, mlp, lambda: RMSNorm(config.n_embd, config.norm_eps))
+
+    def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
+        """The prelude's output, which every step reads, and the drawn s_0."""
+        batch, attention = self.enter(batch, cache)
+        x = self.transformer["wte"](batch.input_ids)
+        x = x * self.scale if self.scale != 1.0 else x
+        injection = self.run(self.transformer["prelude"], x, attention)
+        return Context(self.start(batch, lambda: self.drawn(batch)), batch, injection, attention)
+
+    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+        """The core, on the state joined with the injection."""
+        assert context.injection is not None
+        joined = self.transformer["adapter"](torch.cat([state, context.injection], dim=-1))
+        core = self.transformer["core_block"]
+        slot = self.config.n_layers_in_prelude + depth * self.config.n_layers_in_recurrent_block
+        return self.run(core, joined, context.extra, slot)
+
+    @property
+    def readout_layers(self) -> Readout:
+        """The norm, the coda, the norm again and the head."""
+        norm = self.transformer["ln_f"]
+        return Readout(self.lm_head, norm, self.transformer["coda"], enter=norm)

@@ -5,76 +5,96 @@
     LoopFormer:  c_t = E_time(τ_t) + E_dt(δ_t),   τ_0 = 0,  τ_{t+1} = τ_t + δ_t
     TMLT:        c_t = E_time(t)
 
-A step is another function at every depth, so it asks for `depth`. Depth has two meanings in LoopFormer. With the
-default schedule, eight steps of 1/8, depth t is the state after the first t of them. `budget=M` is the schedule of M
-steps of 1/M, `schedule=1/2+1/4+1/8+1/8` any other; depth t is then the state after t steps of that schedule. Beyond its
-end a schedule goes on with its last step, which leaves the time that the model was trained for (`trained_clock`).
+A step is another function at every depth. Depth has two meanings in LoopFormer. With the default schedule, eight steps
+of 1/8, depth t is the state after the first t of them. `budget=M` is the schedule of M steps of 1/M,
+`schedule=1/2+1/4+1/8+1/8` any other; depth t is then the state after t steps of that schedule. Beyond its end a
+schedule goes on with its last step, which leaves the time that the model was trained for (`trained_clock`).
 
 The time embedding of a number τ is [cos(τ f), sin(τ f)], f_j = 10000^(−j/128), through Linear, SiLU, Linear. Norms
 of the blocks have no weight; every norm's eps is float32's own. Times are added in the model's dtype.
-
-Shapes: B rows, S positions, D hidden width, H heads, P head width, V vocabulary.
 """
 
 from __future__ import annotations
 
+import fractions
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import torch
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from loopscope.models.base import LoopedModule, needs_elementary_operations, select
+from loopscope.errors import shown
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.config import ConfigFields
 from loopscope.models.checkpoint.safetensors import TensorEntry
-from loopscope.models.families.schedule import TRAINED_STEPS, Schedule
-from loopscope.models.layers.attention import Surroundings, attend, positions_of, surroundings
-from loopscope.models.layers.blocks import RMSNorm
-from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.protocol import BodyAndHead, Context
+from loopscope.models.families.config import FamilyConfig, Layers, Size, TokenIds, option
+from loopscope.models.families.registry import family
+from loopscope.models.layers.attention import Attention, AttentionSizes
+from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.decoder import LoopedDecoder, Readout
+from loopscope.models.layers.linear import Embedding, Linear
+from loopscope.models.layers.mask import AttentionContext, positions_of
+from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.protocol import Context
 
 EPS = torch.finfo(torch.float32).eps
 TIME_WIDTH = 256
-PREFIX = "gpt."
+TRAINED_STEPS = 8
+MOST_STEPS = 1000
+"""Of a schedule or a budget; a hundred times what was trained."""
 
 
-@dataclass(frozen=True)
-class LoopFormerConfig:
-    """The sizes of one LoopFormer or TMLT checkpoint."""
+class TmltConfig(FamilyConfig):
+    """config.json of a TMLT checkpoint."""
 
-    vocabulary_size: int
-    hidden_size: int
-    inner_size: int
-    layers: int
-    heads: int
-    max_positions: int
-    bias: bool
-    schedule: Schedule
-    eos_ids: tuple[int, ...] = ()
+    title = "TMLT (LoopFormer's baseline; no published weights known)"
+    vocab_size: Size
+    n_embd: Size
+    intermediate_dim: Size
+    n_layer: Layers
+    n_head: Size
+    block_size: Size
+    bias: bool = False
+    tie_word_embeddings: Literal[True] = True
+    eos_token_id: TokenIds = ()
 
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any], chosen: Mapping[str, str] | None = None) -> LoopFormerConfig:
-        """Reads config.json and what was chosen; every unsupported or contradictory value is a `LoopscopeError`."""
-        fields = ConfigFields(json, "TMLT" if json.get("model_type") == "tmlt" else "LoopFormer")
-        hidden, heads, vocabulary = fields.size("n_embd"), fields.size("n_head"), fields.size("vocab_size")
-        if hidden % heads:
-            raise fields.fault(f"n_embd {hidden} does not divide into n_head {heads}")
-        fields.only("tie_word_embeddings", True)
-        return cls(
-            vocabulary_size=vocabulary,
-            hidden_size=hidden,
-            inner_size=fields.size("intermediate_dim"),
-            layers=fields.size("n_layer"),
-            heads=heads,
-            max_positions=fields.size("block_size"),
-            bias=fields.flag("bias", False),
-            schedule=Schedule.chosen(chosen or {}),
-            eos_ids=fields.token_ids("eos_token_id", vocabulary),
-        )
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.n_embd % self.n_head:
+            raise self.fault(f"n_embd {self.n_embd} does not divide into n_head {self.n_head}")
+        self.checked_ids(self.eos_token_id, self.vocab_size)
+        return self
+
+
+class LoopFormerConfig(TmltConfig):
+    """config.json of a LoopFormer checkpoint, and the sizes of its steps, which were trained to sum to 1."""
+
+    title = "LoopFormer"
+    budget: Annotated[int, Field(gt=0, le=MOST_STEPS)] | None = option(None, "M steps of 1/M instead of eight of 1/8")
+    schedule: Annotated[str, BeforeValidator(str)] | None = option(None, "the steps, e.g. 1/2+1/4+1/8+1/8")
+
+    @property
+    def steps(self) -> tuple[float, ...]:
+        """The sizes of the steps."""
+        if self.schedule is None:
+            count = self.budget or TRAINED_STEPS
+            return (1 / count,) * count
+        if self.budget is not None:
+            raise self.fault("budget and schedule both name the steps: give one of them")
+        parts = self.schedule.split("+")
+        if len(parts) > MOST_STEPS:
+            raise self.fault(f"schedule= names {len(parts)} steps, more than the {MOST_STEPS} allowed")
+        return tuple(self._size(part) for part in parts)
+
+    def _size(self, part: str) -> float:
+        try:
+            size = float(fractions.Fraction(part)) if len(part) <= 20 else math.nan
+        except (ValueError, ZeroDivisionError):
+            size = math.nan
+        if not 0 < size <= 1:
+            raise self.fault(f"schedule: {shown(part)} is not a step above 0 and up to 1: write e.g. 1/2+1/4+1/8+1/8")
+        return size
 
 
 class TimeEmbedder(nn.Module):
@@ -94,29 +114,13 @@ class TimeEmbedder(nn.Module):
         return embedded
 
 
-class TimedAttention(nn.Module):
-    """Causal attention whose queries, keys and values are one matrix; nothing is rotated."""
-
-    def __init__(self, config: LoopFormerConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.c_attn = Linear(config.hidden_size, 3 * config.hidden_size, bias=config.bias)
-        self.c_proj = Linear(config.hidden_size, config.hidden_size, bias=config.bias)
-
-    def forward(self, x_BSD: Tensor, around: Surroundings) -> Tensor:
-        """[B, S, D] → [B, S, D]."""
-        q, k, v = self.c_attn(x_BSD).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        projected: Tensor = self.c_proj(attend(q, k, v, around, 0))
-        return projected
-
-
-class TimedFeedForward(nn.Module):
+class GeluMLP(nn.Module):
     """c_proj(gelu(c_fc(x))), the exact gelu."""
 
-    def __init__(self, config: LoopFormerConfig) -> None:
+    def __init__(self, hidden: int, inner: int, *, bias: bool) -> None:
         super().__init__()
-        self.c_fc = Linear(config.hidden_size, config.inner_size, bias=config.bias)
-        self.c_proj = Linear(config.inner_size, config.hidden_size, bias=config.bias)
+        self.c_fc = Linear(hidden, inner, bias=bias)
+        self.c_proj = Linear(inner, hidden, bias=bias)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] → [B, S, D]."""
@@ -125,18 +129,20 @@ class TimedFeedForward(nn.Module):
 
 
 class TimedBlock(nn.Module):
-    """Attention and feed-forward, each with a gain on its input and a gate on its output."""
+    """Attention and MLP, each with a gain on its input and a gate on its output."""
 
-    def __init__(self, config: LoopFormerConfig) -> None:
+    def __init__(self, config: TmltConfig) -> None:
         super().__init__()
-        self.attn = TimedAttention(config)
-        self.mlp = TimedFeedForward(config)
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.hidden_size, 4 * config.hidden_size))
+        hidden, heads, bias = config.n_embd, config.n_head, config.bias
+        sizes = AttentionSizes(hidden, heads, heads, hidden // heads)
+        self.attn = Attention(sizes, "c_attn c_proj", bias=bias, output_bias=bias)
+        self.mlp = GeluMLP(hidden, config.intermediate_dim, bias=bias)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(hidden, 4 * hidden))
 
-    def forward(self, x_BSD: Tensor, around: Surroundings, condition_1D: Tensor) -> Tensor:
+    def forward(self, x_BSD: Tensor, attention: AttentionContext, slot: int, condition_1D: Tensor) -> Tensor:
         """[B, S, D] → [B, S, D]."""
         gate_a, gate_m, scale_a, scale_m = self.adaLN_modulation(condition_1D).chunk(4, dim=-1)
-        x_BSD = x_BSD + gate_a * self.attn(_normed(x_BSD) * (1 + scale_a), around)
+        x_BSD = x_BSD + gate_a * self.attn(_normed(x_BSD) * (1 + scale_a), attention, slot)
         result: Tensor = x_BSD + gate_m * self.mlp(_normed(x_BSD) * (1 + scale_m))
         return result
 
@@ -145,130 +151,82 @@ def _normed(x: Tensor) -> Tensor:
     return functional.rms_norm(x, (x.shape[-1],), None, EPS)
 
 
-class TimedStack(nn.Module):
-    """Embeddings, blocks, last norm and time embedders, under the checkpoint's names."""
-
-    def __init__(self, config: LoopFormerConfig, *, knows_step_size: bool) -> None:
-        super().__init__()
-        wide = config.hidden_size
-        blocks = nn.ModuleList(TimedBlock(config) for _ in range(config.layers))
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": Embedding(config.vocabulary_size, wide),
-                "wpe": Embedding(config.max_positions, wide),
-                "h": nn.ModuleDict({"blocks": blocks}),
-                "norm_f": RMSNorm(wide, EPS),
-            }
-        )
-        self.lm_head = Linear(wide, config.vocabulary_size, bias=False)
-        self.time_embedder = TimeEmbedder(wide)
-        if knows_step_size:
-            self.dt_embedder = TimeEmbedder(wide)
-
-
-class TimedLoop(LoopedModule):
-    """What LoopFormer and TMLT share; a family says what a step is conditioned on."""
+@family("tmlt", TmltConfig, "tmlt")
+class Tmlt(LoopedDecoder):
+    """TMLT as in LoopFormer's repository, at any size; padding on either side."""
 
     boundary = "the residual stream after the shared blocks, before the last norm"
-    shares_context = True
-    unpadded = True
-    knows_step_size: bool
+    alike = False
 
-    def __init__(self, config: LoopFormerConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.hidden_size = config.hidden_size
-        self.vocabulary_size = config.vocabulary_size
-        self.max_positions = config.max_positions
-        self.eos_ids = config.eos_ids
-        self.trained_depth = self.trained_clock = TRAINED_STEPS
-        self.gpt = TimedStack(config, knows_step_size=self.knows_step_size)
+    def __init__(self, config: TmltConfig) -> None:
+        hidden, vocabulary = config.n_embd, config.vocab_size
+        super().__init__(
+            config, hidden=hidden, vocabulary=vocabulary, positions=config.block_size, trained_depth=TRAINED_STEPS
+        )
+        self.eos_ids, self.trained_clock = config.eos_token_id, TRAINED_STEPS
+        self.gpt: Any = nn.Module()
+        blocks = nn.ModuleList(TimedBlock(config) for _ in range(config.n_layer))
+        self.gpt.transformer = nn.ModuleDict(
+            {
+                "wte": Embedding(vocabulary, hidden),
+                "wpe": Embedding(config.block_size, hidden),
+                "h": nn.ModuleDict({"blocks": blocks}),
+                "norm_f": RMSNorm(hidden, EPS),
+            }
+        )
+        self.gpt.lm_head = Linear(hidden, vocabulary, bias=False)
+        self.gpt.time_embedder = TimeEmbedder(hidden)
+        self.tied = {"gpt.lm_head.weight": "gpt.transformer.wte.weight"}
         self.tie()
 
-    def tied_tensors(self) -> dict[str, str]:
-        """The head is the embedding."""
-        return {"gpt.lm_head.weight": "gpt.transformer.wte.weight"}
-
-    def arrange(self, tensors: Mapping[str, TensorEntry]) -> Mapping[str, TensorEntry]:
+    def arrange(self, tensors: dict[str, TensorEntry]) -> dict[str, TensorEntry]:  # type: ignore[override]
         """Training checkpoints lack the prefix of the published files."""
-        if any(name.startswith(PREFIX) for name in tensors):
+        if any(name.startswith("gpt.") for name in tensors):
             return tensors
-        return {PREFIX + name: entry for name, entry in tensors.items()}
+        return {"gpt." + name: entry for name, entry in tensors.items()}
 
     def condition(self, depth: int) -> Tensor:
-        """What the step after `depth` others is conditioned on, c, [1, D]."""
-        raise NotImplementedError
+        """E_time(number of the step), which counts from 0, [1, D]."""
+        embedded: Tensor = self.gpt.time_embedder(torch.tensor(float(depth), device=self.device))
+        return embedded
 
-    def embed(self, batch: Batch) -> Context:
+    def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """H_0 is the sum of the embeddings of token and position."""
-        self.check_batch(batch)
-        batch = batch.to(self.device)
-        around = surroundings(batch, None, self.dtype)
-        if batch.initial_state is not None:
-            return Context(batch.initial_state.to(self.dtype), batch, extra=around)
+        batch, attention = self.enter(batch, cache)
         parts = self.gpt.transformer
-        state: Tensor = parts["wte"](batch.input_ids) + parts["wpe"](positions_of(batch))
-        return Context(state, batch, extra=around)
+        state = self.start(batch, lambda: parts["wte"](batch.input_ids) + parts["wpe"](positions_of(batch)))
+        return Context(state, batch, extra=attention)
 
     def step(self, state: Tensor, context: Context, *, depth: int) -> Tensor:
         """All blocks, conditioned on the time of the step."""
-        condition = self.condition(depth)
-        for block in self._blocks():
-            state = block(state, context.extra, condition)
+        condition, blocks = self.condition(depth), self.gpt.transformer["h"]["blocks"]
+        for index, block in enumerate(blocks):
+            state = block(state, context.extra, depth * len(blocks) + index, condition)
         return state
 
-    def _blocks(self) -> Iterable[nn.Module]:
-        return cast(nn.ModuleDict, self.gpt.transformer["h"])["blocks"].children()
-
-    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    @property
+    def readout_layers(self) -> Readout:
         """The last norm, then the head, which is the embedding."""
-        return self.body_and_head(dtype)(state, positions)
-
-    def body_and_head(self, dtype: torch.dtype | None = None) -> BodyAndHead:
-        """The readout as the last norm, and the head."""
-        live = nn.ModuleDict({"norm_f": self.gpt.transformer["norm_f"], "head": self.gpt.lm_head})
-        modules = self.in_dtype(live, dtype, mixes=True)
-        assert isinstance(modules, nn.ModuleDict)
-        norm, head = cast(RMSNorm, modules["norm_f"]), cast(Linear, modules["head"])
-
-        def body(state: Tensor, positions: Tensor | None) -> Tensor:
-            chosen = select(state, positions)
-            normed: Tensor = norm(chosen if dtype is None else chosen.to(dtype), needs_elementary_operations(state))
-            return normed
-
-        return BodyAndHead(body, lambda hidden: linear(hidden, head.weight), self.vocabulary_size, lambda: head.weight)
+        return Readout(self.gpt.lm_head, self.gpt.transformer["norm_f"])
 
 
-class LoopFormer(TimedLoop):
+@family("loopformer", LoopFormerConfig, "LoopFormerGPTForCausalLM", "loopformer")
+class LoopFormer(Tmlt):
     """LoopFormer at any size; padding on either side."""
-
-    family = "loopformer"
-    name = "loopformer"
-    knows_step_size = True
 
     def __init__(self, config: LoopFormerConfig) -> None:
         super().__init__(config)
-        self.trained_depth, self.trained_clock = len(config.schedule.sizes), config.schedule.within
+        self.steps = config.steps
+        self.gpt.dt_embedder = TimeEmbedder(config.n_embd)
+        self.trained_depth = len(self.steps)
+        ends = [sum(self.steps[: count + 1]) for count in range(len(self.steps))]
+        self.trained_clock = sum(end <= 1 + 1e-6 for end in ends)
 
     def condition(self, depth: int) -> Tensor:
         """E_time(time before the step) + E_dt(its size)."""
-        sizes = [torch.tensor(self.config.schedule.size(t), dtype=self.dtype) for t in range(depth + 1)]
+        sizes = [torch.tensor(self.steps[min(t, len(self.steps) - 1)], dtype=self.dtype) for t in range(depth + 1)]
         time = torch.zeros((), dtype=self.dtype)
         for done in sizes[:-1]:
             time = time + done
-        before, size = self.gpt.time_embedder(time.to(self.device)), self.gpt.dt_embedder(sizes[-1].to(self.device))
-        both: Tensor = before + size
+        both: Tensor = self.gpt.time_embedder(time.to(self.device)) + self.gpt.dt_embedder(sizes[-1].to(self.device))
         return both
-
-
-class Tmlt(TimedLoop):
-    """TMLT as in LoopFormer's repository, at any size; padding on either side."""
-
-    family = "tmlt"
-    name = "tmlt"
-    knows_step_size = False
-
-    def condition(self, depth: int) -> Tensor:
-        """E_time(number of the step), which counts from 0."""
-        embedded: Tensor = self.gpt.time_embedder(torch.tensor(float(depth), device=self.device))
-        return embedded

@@ -5,187 +5,88 @@
 The normed state is what feeds the next loop and what the head reads: logits are affine in it. With
 `skip_loop_final_norm` the raw output of the layers is fed on instead and normed just before the head, so that the
 readout is not affine. A head is wider than the hidden size over the number of heads (`head_dim`).
-
-Shapes: B rows, S positions, D hidden width, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
-from loopscope.models.base import LoopedModule, needs_elementary_operations, select
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
-from loopscope.models.layers.attention import KeyValueCache, cached_surroundings, surroundings
-from loopscope.models.layers.blocks import AttentionSizes, RMSNorm, run_blocks
-from loopscope.models.layers.linear import Linear, linear
-from loopscope.models.layers.llama import LlamaSizes, LlamaStack, stored_frequencies
-from loopscope.models.layers.rope import Rotary, read_rotary
-from loopscope.models.protocol import AffineHead, BodyAndHead, Context
-
-OTHER_FUNCTIONS = (
-    "enable_double_loop_split",
-    "loop_share_kv",
-    "enable_hyper_connection",
-    "enable_mhc",
-    "enable_depth_attention",
-    "emb_neighbor_num",
-    "qk_layernorm",
-    "attention_bias",
-    "mlp_bias",
-)
-"""Switches of the published code that the published checkpoints leave off; each makes another function of it."""
+from loopscope.models.families.config import LlamaConfig, Loops
+from loopscope.models.families.registry import family
+from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.decoder import LlamaStack, LoopedDecoder, Readout, llama_layer, stored_frequencies
+from loopscope.models.layers.linear import Linear
+from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.protocol import Context
 
 
-@dataclass(frozen=True)
-class NanbeigeConfig:
-    """The sizes of one Nanbeige checkpoint."""
+class NanbeigeConfig(LlamaConfig):
+    """config.json of a Nanbeige checkpoint; switches that the published checkpoints leave off are refused."""
 
-    sizes: LlamaSizes
-    layers: int
-    rotary: Rotary
-    max_positions: int
-    trained_depth: int
-    norm_in_loop: bool
-    tied: bool
-    eos_ids: tuple[int, ...] = ()
+    title = "Nanbeige"
+    num_loops: Loops = 2
+    loop_loss_weights: list[float] = Field(default_factory=list)
+    skip_loop_final_norm: bool = False
+    enable_double_loop_split: Literal[False] = False
+    loop_share_kv: Literal[False] = False
+    enable_hyper_connection: Literal[False] = False
+    enable_mhc: Literal[False] = False
+    enable_depth_attention: Literal[False] = False
+    emb_neighbor_num: Literal[0] = 0
+    qk_layernorm: Literal[False] = False
+    attention_bias: Literal[False] = False
+    mlp_bias: Literal[False] = False
 
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> NanbeigeConfig:
-        """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
-        fields = ConfigFields(json, "Nanbeige")
-        hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-        layers, vocabulary = fields.size("num_hidden_layers"), fields.size("vocab_size")
-        head_width = fields.head_width(hidden, heads)
-        fields.only("hidden_act", "silu")
-        for switch in OTHER_FUNCTIONS:
-            fields.only(switch, False)
-        fields.only_full_attention(layers)
-        rotary = read_rotary(fields, head_width, rounded=True)
-        if rotary.scaling is not None:
-            raise fields.fault("rope_scaling is not supported, only null")
-        return cls(
-            LlamaSizes(
-                vocabulary,
-                fields.size("intermediate_size"),
-                AttentionSizes(hidden, heads, fields.grouped_heads(heads), head_width),
-                fields.number("rms_norm_eps", most=1.0),
-            ),
-            layers,
-            rotary,
-            fields.size("max_position_embeddings"),
-            _trained_depth(fields),
-            not fields.flag("skip_loop_final_norm", False),
-            fields.flag("tie_word_embeddings", False),
-            fields.token_ids("eos_token_id", vocabulary),
-        )
+    @property
+    def loops(self) -> int:
+        """One loss for each loop but the last, where losses are listed; they are stronger than `num_loops`."""
+        return len(self.loop_loss_weights) + 1 if self.loop_loss_weights else self.num_loops
 
 
-def _trained_depth(fields: ConfigFields) -> int:
-    """One loss for each loop but the last, where losses are listed; they are stronger than `num_loops`."""
-    weights = fields.json.get("loop_loss_weights")
-    if weights is not None and not isinstance(weights, list):
-        raise fields.fault("loop_loss_weights must be a list")
-    return len(weights) + 1 if weights else fields.size("num_loops", most=MOST_LOOPS)
-
-
-class Nanbeige(LoopedModule):
+@family("nanbeige", NanbeigeConfig, "NanbeigeForCausalLM", "nanbeige")
+class Nanbeige(LoopedDecoder):
     """Nanbeige at any size; padding on either side."""
 
-    family = "nanbeige"
-    name = "nanbeige"
-    shares_context = True
-    unpadded = True
-    alike = True
     boundary = "the shared stack's output after its norm, just before the language-model head"
 
     def __init__(self, config: NanbeigeConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.hidden_size = config.sizes.attention.hidden
-        self.vocabulary_size = config.sizes.vocabulary
-        self.max_positions = config.max_positions
-        self.eos_ids = config.eos_ids
-        self.trained_depth = config.trained_depth
-        if not config.norm_in_loop:
+        hidden, eps, count = config.hidden_size, config.rms_norm_eps, config.num_hidden_layers
+        super().__init__(
+            config,
+            hidden=hidden,
+            vocabulary=config.vocab_size,
+            positions=config.max_position_embeddings,
+            trained_depth=config.loops,
+        )
+        self.eos_ids = config.eos_token_id
+        self.rotary = config.half_split(config.sizes.head_width, rounded=True)
+        if self.rotary.scaling is not None:
+            raise config.fault("rope_scaling is not supported, only null")
+        if config.skip_loop_final_norm:
             self.boundary = "the shared stack's raw output, before the norm and the language-model head"
-        self.model = LlamaStack(config.sizes, config.layers)
-        self.lm_head = Linear(self.hidden_size, self.vocabulary_size, bias=False)
+        layers = (llama_layer(config.sizes, config.intermediate_size, eps) for _ in range(count))
+        self.model = LlamaStack(config.vocab_size, hidden, layers, RMSNorm(hidden, eps))
+        self.lm_head = Linear(hidden, config.vocab_size, bias=False)
+        self.tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
+        self.ignored = stored_frequencies(count)
         self.tie()
 
-    def tied_tensors(self) -> dict[str, str]:
-        """The head shares the embedding where the configuration ties them."""
-        return {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tied else {}
-
-    def ignorable_tensors(self) -> set[str]:
-        """Rotary frequencies."""
-        return stored_frequencies(self.config.layers)
-
-    @property
-    def head(self) -> AffineHead | None:
-        """The logits are state · weightᵀ where the norm is inside the loop."""
-        return AffineHead(self.lm_head.weight) if self.config.norm_in_loop else None
-
-    def embed(self, batch: Batch) -> Context:
+    def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """H_0 is the token embedding."""
-        self.check_batch(batch)
-        batch = batch.to(self.device)
-        return Context(self._initial(batch), batch, extra=surroundings(batch, self.config.rotary, self.dtype))
-
-    def embed_cached(self, batch: Batch, cache: KeyValueCache) -> Context:
-        """H_0 of new positions (`batch.position_ids`) that continue what the cache holds."""
-        batch = batch.to(self.device)
-        assert batch.position_ids is not None
-        around = cached_surroundings(batch.position_ids, cache, self.config.rotary, self.dtype)
-        return Context(self._initial(batch), batch, extra=around)
-
-    def _initial(self, batch: Batch) -> Tensor:
-        if batch.initial_state is not None:
-            return batch.initial_state.to(self.dtype)
-        embedded: Tensor = self.model.embed_tokens(batch.input_ids)
-        return embedded
+        batch, attention = self.enter(batch, cache)
+        return Context(self.start(batch, lambda: self.model.embed_tokens(batch.input_ids)), batch, extra=attention)
 
     def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
-        """One loop: all layers, and the norm where it is inside. `depth` chooses the cache slots, if any."""
-        first = depth * self.config.layers
-        slots = range(first, first + self.config.layers)
-        norm = self.model.norm if self.config.norm_in_loop else None
-        return run_blocks(state, self.model.layers, context.extra, slots, norm).normed
+        """All layers, and the norm where it is inside the loop."""
+        layers = self.model.layers
+        norm = None if self.config.skip_loop_final_norm else self.model.norm
+        return self.run(layers, state, context.extra, depth * len(layers), norm)
 
-    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """lm_head(state), after the norm where that is not inside the loop."""
-        modules = self._readout_modules(dtype)
-        return linear(self._hidden(modules, state, positions, dtype), cast(Linear, modules["head"]).weight)
-
-    def body_and_head(self, dtype: torch.dtype | None = None) -> BodyAndHead | None:
-        """The norm, and the head; None where the norm is inside the loop and the readout is affine."""
-        if self.config.norm_in_loop:
-            return None
-        return BodyAndHead(
-            lambda state, positions: self._hidden(self._readout_modules(dtype), state, positions, dtype),
-            lambda hidden: linear(hidden, cast(Linear, self._readout_modules(dtype)["head"]).weight),
-            self.vocabulary_size,
-        )
-
-    def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
-        """The readout keeps no keys: the ordinary one."""
-        return self.readout(state, positions)
-
-    def _readout_modules(self, dtype: torch.dtype | None) -> nn.ModuleDict:
-        norm = {} if self.config.norm_in_loop else {"norm": self.model.norm}
-        live = nn.ModuleDict({**norm, "head": self.lm_head})
-        return cast(nn.ModuleDict, self.in_dtype(live, dtype, mixes=bool(norm)))
-
-    def _hidden(
-        self, modules: nn.ModuleDict, state: Tensor, positions: Tensor | None, dtype: torch.dtype | None
-    ) -> Tensor:
-        chosen = select(state, positions)
-        chosen = chosen if dtype is None else chosen.to(dtype)
-        if self.config.norm_in_loop:
-            return chosen
-        return cast(RMSNorm, modules["norm"]).forward(chosen, needs_elementary_operations(state))
+    @property
+    def readout_layers(self) -> Readout:
+        """The head, after the norm where that is not inside the loop."""
+        return Readout(self.lm_head, self.model.norm if self.config.skip_loop_final_norm else None)

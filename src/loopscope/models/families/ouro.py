@@ -1,205 +1,133 @@
 """Ouro: the whole stack of layers is the loop, and an exit gate says how likely each loop is to be the last.
 
     H_0 = embedding,   H_{t+1} = norm(layers(H_t)),   logits_t = lm_head(H_t)
+    layer:  x ← x + norm(attention(norm(x))),   x ← x + norm(mlp(norm(x)))
 
-The normed state is what feeds the next loop and what the head reads: it is the state boundary, and logits are
-affine in it. Every layer norms both the input and the output of its two branches. There is no cap on the number of
-loops. The exit gate reads the same state; the published policy is the rule "cdf" of `exit_gate`.
+The normed state is what feeds the next loop and what the head reads: it is the state boundary, and logits are affine in
+it. The exit gate reads the same state; the published policy is the rule "cdf" of `exit_gate`.
 
-Shapes: B rows, S positions, D hidden width, V vocabulary.
+With `inside=k` the state is taken before layer k instead: the same weights and loops behind a readout that is not
+affine. It shows what of a finding belongs to the affine head.
+
+    H_0 = layers[0 … k−1](embedding),   H_{t+1} = layers[0 … k−1](norm(layers[k …](H_t))),
+    logits_t = lm_head(norm(layers[k …](H_t)))
+
+Reading H_t is then reading Ouro after t + 1 loops, exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
-from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
-from loopscope.models.choices import chosen_number
 from loopscope.models.exit_gate import ExitGate
-from loopscope.models.layers.attention import KeyValueCache, cached_surroundings, surroundings
-from loopscope.models.layers.blocks import (
-    AttentionSizes,
-    Block,
-    Branch,
-    RMSNorm,
-    SeparateAttention,
-    SeparateFeedForward,
-    run_blocks,
-)
-from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.llama import stored_frequencies
-from loopscope.models.layers.rope import Rotary, read_rotary
-from loopscope.models.protocol import AffineHead, Context
+from loopscope.models.families.config import Fraction, LlamaConfig, Loops, Size, option
+from loopscope.models.families.registry import family
+from loopscope.models.layers.attention import Attention
+from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.decoder import LlamaStack, LoopedDecoder, Readout, stored_frequencies
+from loopscope.models.layers.linear import Linear, linear
+from loopscope.models.layers.mlp import GatedMLP
+from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.residual import Block, Names
+from loopscope.models.protocol import Context
 
 
-@dataclass(frozen=True)
-class OuroConfig:
-    """The sizes of one Ouro checkpoint; `inside` is the layer before which the state is taken, 0 for after the norm."""
+class OuroConfig(LlamaConfig):
+    """config.json of an Ouro checkpoint."""
 
-    vocabulary_size: int
-    hidden_size: int
-    inner_size: int
-    layers: int
-    heads: int
-    key_value_heads: int
-    head_width: int
-    norm_eps: float
-    rotary: Rotary
-    max_positions: int
-    trained_depth: int
-    exit_threshold: float
-    tied: bool
-    eos_ids: tuple[int, ...] = ()
-    inside: int = 0
+    title = "Ouro"
+    attention_bias: Literal[False] = False
+    max_position_embeddings: Size = 65536
+    total_ut_steps: Loops = 4
+    early_exit_threshold: Fraction = 1.0
+    inside: Annotated[int, Field(ge=0)] = option(
+        0, "the layer before which the state is taken, with the rest of the stack as readout"
+    )
 
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any], chosen: Mapping[str, str] | None = None) -> OuroConfig:
-        """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
-        fields = ConfigFields(json, "Ouro")
-        hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-        layers, vocabulary = fields.size("num_hidden_layers"), fields.size("vocab_size")
-        head_width = fields.head_width(hidden, heads)
-        fields.only("hidden_act", "silu")
-        fields.only("attention_bias", False)
-        fields.only_full_attention(layers)
-        return cls(
-            vocabulary_size=vocabulary,
-            hidden_size=hidden,
-            inner_size=fields.size("intermediate_size"),
-            layers=layers,
-            heads=heads,
-            key_value_heads=fields.grouped_heads(heads),
-            head_width=head_width,
-            norm_eps=fields.number("rms_norm_eps", 1e-6, most=1.0),
-            rotary=read_rotary(fields, head_width, rounded=True),
-            max_positions=fields.size("max_position_embeddings", 65536),
-            trained_depth=fields.size("total_ut_steps", 4, MOST_LOOPS),
-            exit_threshold=fields.number("early_exit_threshold", 1.0, most=1.0),
-            tied=fields.flag("tie_word_embeddings", False),
-            eos_ids=fields.token_ids("eos_token_id", vocabulary),
-            inside=chosen_number(chosen or {}, "inside", 0, layers - 1),
-        )
+    def model_post_init(self, _: Any) -> None:
+        """Checks the layer that is chosen."""
+        if self.inside >= self.num_hidden_layers:
+            raise self.fault(f"inside={self.inside} is not a layer from 1 to {self.num_hidden_layers - 1}")
+        if self.inside and self.total_ut_steps < 2:
+            raise self.fault("inside: the model was trained for one loop, which is over at its first state inside")
 
 
 class OuroLayer(Block):
-    """x += norm(attention(norm(x))); x += norm(feed_forward(norm(x)))."""
+    """Norms on the input and on the output of each branch."""
 
-    def __init__(self, config: OuroConfig) -> None:
-        super().__init__()
-        self.self_attn = SeparateAttention(
-            AttentionSizes(config.hidden_size, config.heads, config.key_value_heads, config.head_width)
-        )
-        self.mlp = SeparateFeedForward(config.hidden_size, config.inner_size)
-        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.input_layernorm_2 = RMSNorm(config.hidden_size, config.norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, config.norm_eps)
-
-    def branches(self) -> tuple[Branch, Branch]:
-        """Norms before and after each branch."""
-        return (
-            Branch(self.self_attn, self.input_layernorm, branch_norm=self.input_layernorm_2),
-            Branch(self.mlp, self.post_attention_layernorm, branch_norm=self.post_attention_layernorm_2),
-        )
+    attention_names = Names("self_attn", "input_layernorm", branch_norm="input_layernorm_2")
+    mlp_names = Names("mlp", "post_attention_layernorm", branch_norm="post_attention_layernorm_2")
 
 
-class OuroStack(nn.Module):
-    """Embedding, layers, output norm and exit gate, under the checkpoint's names."""
+@family("ouro", OuroConfig, "OuroForCausalLM", "ouro")
+class Ouro(LoopedDecoder):
+    """Ouro at any size; padding on either side, or on the right with the state inside."""
 
-    def __init__(self, config: OuroConfig) -> None:
-        super().__init__()
-        self.embed_tokens = Embedding(config.vocabulary_size, config.hidden_size)
-        self.layers = nn.ModuleList(OuroLayer(config) for _ in range(config.layers))
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.early_exit_gate = Linear(config.hidden_size, 1)
-
-
-class Ouro(LoopedModule):
-    """Ouro at any size; padding on either side."""
-
-    family = "ouro"
-    name = "ouro"
-    shares_context = True
-    unpadded = True
-    alike = True
     boundary = "the shared stack's output after its norm, just before the language-model head"
 
     def __init__(self, config: OuroConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.hidden_size = config.hidden_size
-        self.vocabulary_size = config.vocabulary_size
-        self.max_positions = config.max_positions
-        self.eos_ids = config.eos_ids
-        self.trained_depth = config.trained_depth
-        self.model = OuroStack(config)
-        self.lm_head = Linear(config.hidden_size, config.vocabulary_size, bias=False)
+        hidden, eps, count = config.hidden_size, config.rms_norm_eps, config.num_hidden_layers
+        super().__init__(
+            config,
+            hidden=hidden,
+            vocabulary=config.vocab_size,
+            positions=config.max_position_embeddings,
+            trained_depth=config.total_ut_steps - (config.inside > 0),
+        )
+        self.eos_ids = config.eos_token_id
+        self.rotary = config.half_split(config.sizes.head_width, rounded=True)
+        if config.inside:
+            self.boundary = (
+                f"the shared stack's stream before its layer {config.inside}, in the loop after the one counted"
+            )
+
+        def norm() -> RMSNorm:
+            return RMSNorm(hidden, eps)
+
+        layers = (
+            OuroLayer(Attention(config.sizes), GatedMLP(hidden, config.intermediate_size), norm) for _ in range(count)
+        )
+        self.model: Any = LlamaStack(config.vocab_size, hidden, layers, norm())
+        self.model.early_exit_gate = Linear(hidden, 1)
+        self.lm_head = Linear(hidden, config.vocab_size, bias=False)
+        self.tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
+        self.ignored = stored_frequencies(count)
         self.tie()
 
-    def tied_tensors(self) -> dict[str, str]:
-        """The head shares the embedding where the configuration ties them."""
-        return {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tied else {}
-
-    def ignorable_tensors(self) -> set[str]:
-        """Rotary frequencies, which some tools store."""
-        return stored_frequencies(self.config.layers)
-
-    @property
-    def exit_gate(self) -> ExitGate:
-        """The gate with the checkpoint's own CDF threshold (`early_exit_threshold`)."""
-        return ExitGate(self.gate_logits, self.config.exit_threshold, self.trained_depth, "cdf")
-
-    @property
-    def head(self) -> AffineHead:
-        """The logits are state · weightᵀ."""
-        return AffineHead(self.lm_head.weight)
-
-    def embed(self, batch: Batch) -> Context:
-        """H_0 is the token embedding."""
-        self.check_batch(batch)
-        batch = batch.to(self.device)
-        around = surroundings(batch, self.config.rotary, self.dtype)
-        return Context(self._initial(batch), batch, extra=around)
-
-    def embed_cached(self, batch: Batch, cache: KeyValueCache) -> Context:
-        """H_0 of new positions (`batch.position_ids`) that continue what the cache holds."""
-        batch = batch.to(self.device)
-        assert batch.position_ids is not None
-        around = cached_surroundings(batch.position_ids, cache, self.config.rotary, self.dtype)
-        return Context(self._initial(batch), batch, extra=around)
-
-    def _initial(self, batch: Batch) -> Tensor:
-        if batch.initial_state is not None:
-            return batch.initial_state.to(self.dtype)
-        embedded: Tensor = self.model.embed_tokens(batch.input_ids)
-        return embedded
+    def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
+        """H_0: the embedding, after the layers before the boundary."""
+        batch, attention = self.enter(batch, cache)
+        inside = self.model.layers[: self.config.inside]
+        state = self.start(batch, lambda: self.run(inside, self.model.embed_tokens(batch.input_ids), attention))
+        return Context(state, batch, extra=attention)
 
     def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
-        """One loop: all layers, then the norm. `depth` chooses the cache slots, if there is a cache."""
-        first = depth * self.config.layers
-        slots = range(first, first + self.config.layers)
-        return run_blocks(state, self.model.layers, context.extra, slots, self.model.norm).normed
+        """All layers from the boundary on, the norm, and the layers before the boundary."""
+        layers, inside, attention = self.model.layers, self.config.inside, context.extra
+        first = depth * len(layers)
+        normed = self.run(layers[inside:], state, attention, first + inside, self.model.norm)
+        return self.run(layers[:inside], normed, attention, first + len(layers))
 
-    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """lm_head(state), affine."""
-        chosen = select(state, positions)
-        head = self.in_dtype(self.lm_head, dtype)
-        return linear(chosen if dtype is None else chosen.to(dtype), head.weight)  # type: ignore[arg-type]
+    @property
+    def readout_layers(self) -> Readout:
+        """The head; with the state inside, the rest of the stack and its norm before it."""
+        if not self.config.inside:
+            return Readout(self.lm_head)
+        return Readout(self.lm_head, self.model.norm, self.model.layers[self.config.inside :])
 
-    def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
-        """The head keeps no keys: the ordinary readout."""
-        return self.readout(state, positions)
+    @property
+    def exit_gate(self) -> ExitGate | None:
+        """The gate with the checkpoint's own threshold (`early_exit_threshold`)."""
+        if self.config.inside:
+            return None
+        return ExitGate(self.gate_logits, self.config.early_exit_threshold, self.trained_depth, "cdf")
 
     def gate_logits(self, state: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """The exit gate before its sigmoid, [B, S]."""
-        gate = self.model.early_exit_gate
-        if dtype is None:
-            return linear(state, gate.weight, gate.bias)[..., 0]
+        gate, dtype = self.model.early_exit_gate, dtype or state.dtype
         return linear(state.to(dtype), gate.weight.to(dtype), gate.bias.to(dtype))[..., 0]

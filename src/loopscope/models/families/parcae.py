@@ -13,214 +13,301 @@ in the coda, too: the readout therefore asks for `context`. A layer does so if b
 
 s_0 is drawn as Huginn's is (`initial_state`); `initial_state=official` follows the published code's calls. In BF16 the
 table, A_log and dt_bias are rounded like every other weight, as the published code's cast does; δ and a are then worked
-out in float32 and rounded once.
-
-Shapes: B rows, S positions, D hidden width, H heads, P head width, V vocabulary.
+out in float32 and rounded.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 
 import torch
+from pydantic import Field, ValidationInfo, model_validator
 from torch import Tensor, nn
+from torch.nn import functional
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
-from loopscope.models.choices import chosen_word
-from loopscope.models.families.parcae_block import GATE_CHANNELS, Decay, ParcaeBlock, ParcaeSizes
-from loopscope.models.families.recurrent_depth import RecurrentDepth, RecurrentDepthConfig
-from loopscope.models.initial_state import RULES, Rule
-from loopscope.models.layers.attention import Surroundings
-from loopscope.models.layers.blocks import RMSNorm, readout_surroundings
-from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.rope import Positions, Rotary, StoredRotary
+from loopscope.models.families.config import (
+    FamilyConfig,
+    Fraction,
+    LayersOrNone,
+    Loops,
+    Number,
+    Size,
+    head_width,
+    option,
+)
+from loopscope.models.families.registry import family
+from loopscope.models.initial_state import DrawsState, InitialState, Rule
+from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
+from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.decoder import LoopedDecoder, Readout
+from loopscope.models.layers.linear import Embedding, Fusing, Linear, linear
+from loopscope.models.layers.mask import AttentionContext
+from loopscope.models.layers.mlp import SquaredReluMLP
+from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.rope import Rotary, StoredRotary
 from loopscope.models.protocol import BodyAndHead, Context
 
-# What the published sizes leave as it is, and what other values would compute is not known here.
-_FIXED: dict[str, Any] = {
-    "bias": False, "qk_bias": False, "qk_norm": True, "prelude_norm": True, "clip_qkv": None, "logit_softcap": None,
-    "nonlin_name": "ReLU2", "mlp_class_name": "BaseMLP", "injection_type": "diagonal", "state_init": "like-init",
-    "init_strategy": "scaled-zero", "block_class_name": "TransformerPreNormBlock", "norm_class_name": "RMSNorm",
-    "use_abacus": False, "randomize_positions_from": None, "debias_attention": False, "center_attention": False,
-    "mup_model_scaling_factor": 1,
-}  # fmt: skip
+GATE_CHANNELS = 32
+PARTS = ("prelude", "core_block", "coda")
 
 
-@dataclass(frozen=True)
-class ParcaeConfig(RecurrentDepthConfig):
-    """The sizes of one Parcae checkpoint.
+class RopeSettings(FamilyConfig):
+    """`rope_settings`."""
 
-    Attributes:
-        core_inner_size: feed-forward width of the core.
-        value_layers: the layers, counted through, that add values of the tokens.
-        unpaired: stored gates and tables without the other of the two; the published code does not use them either.
-        rule: how s_0 is drawn.
+    title = "Parcae, rope_settings"
+    use_rope: Literal[True] = True
+    rope_condense_ratio: Literal[1] = 1
+    rope_base: Number = 50000.0
+
+
+class ParcaeConfig(FamilyConfig):
+    """config.json of a Parcae checkpoint, and which layers have values of the tokens.
+
+    What the published sizes leave as it is, and other values would compute, is not known here.
     """
 
-    core_inner_size: int = 0
-    value_layers: frozenset[int] = frozenset()
-    unpaired: frozenset[str] = frozenset()
-    rule: str = "question"
+    title = "Parcae"
+    vocab_size: Size
+    padded_vocab_size: Size | None = None
+    n_embd: Size
+    intermediate_size: Size
+    recurrent_intermediation_embedding_dimension: Size | None = None
+    recurrent_embedding_dimension: Size | None = None
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    recurrent_num_attention_heads: Size | None = None
+    head_dim: Size | None = None
+    n_layers_in_prelude: LayersOrNone
+    n_layers_in_recurrent_block: LayersOrNone
+    n_layers_in_coda: LayersOrNone
+    norm_eps: Fraction = 1e-5
+    block_size: Size = 2048
+    mean_recurrence: Loops = 8
+    tie_embeddings: bool = True
+    rope_settings: RopeSettings = RopeSettings()
+    bias: Literal[False] = False
+    qk_bias: Literal[False] = False
+    qk_norm: Literal[True] = True
+    prelude_norm: Literal[True] = True
+    clip_qkv: None = None
+    logit_softcap: None = None
+    nonlin_name: Literal["ReLU2"] = "ReLU2"
+    mlp_class_name: Literal["BaseMLP"] = "BaseMLP"
+    injection_type: Literal["diagonal"] = "diagonal"
+    state_init: Literal["like-init"] = "like-init"
+    init_strategy: Literal["scaled-zero"] = "scaled-zero"
+    block_class_name: Literal["TransformerPreNormBlock"] = "TransformerPreNormBlock"
+    norm_class_name: Literal["RMSNorm"] = "RMSNorm"
+    use_abacus: Literal[False] = False
+    randomize_positions_from: None = None
+    debias_attention: Literal[False] = False
+    center_attention: Literal[False] = False
+    mup_model_scaling_factor: Annotated[float, Field(ge=1.0, le=1.0)] = 1.0
+    initial_state: Rule = option(
+        "question", "question (by position), paper (in one call) or official (the published calls)"
+    )
+    value_layers: frozenset[int] = Field(frozenset(), description="layers, counted through, that add values of tokens")
+    unpaired: frozenset[str] = Field(frozenset(), description="stored gates and tables without the other of the two")
 
+    @model_validator(mode="before")
     @classmethod
-    def from_json(
-        cls,
-        json: Mapping[str, Any],
-        tensor_names: Collection[str] | None = None,
-        chosen: Mapping[str, str] | None = None,
-    ) -> ParcaeConfig:
-        """Reads config.json and, where there are weights, which layers have value embeddings.
+    def _find_value_layers(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Layers whose gate and table are both there; without a checkpoint every other layer, the last among them."""
+        names = (info.context or {}).get("tensors")
+        counts: list[Any] = [values.get(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda")]
+        if not all(isinstance(count, int) for count in counts):
+            return values
+        total = sum(counts)
+        if names is None:
+            return values | {"value_layers": frozenset(range(total - 1, -1, -2)), "unpaired": frozenset()}
+        blocks = [f"{part}.{i}" for part, count in zip(PARTS, counts, strict=True) for i in range(count)]
+        pairs = [
+            {f"transformer.{block}.attn.ve_gate.weight", f"value_embeds.{number}.weight"}
+            for number, block in enumerate(blocks)
+        ]
+        paired = frozenset(number for number, pair in enumerate(pairs) if pair <= names)
+        rest = frozenset().union(*(pair & names for number, pair in enumerate(pairs) if number not in paired))
+        return values | {"value_layers": paired, "unpaired": rest}
 
-        Every unsupported or contradictory value is a `LoopscopeError`.
-        """
-        fields = ConfigFields(json, "Parcae")
-        for key, value in _FIXED.items():
-            if value is None and fields.has(key):
-                raise fields.fault(f"{key} {json[key]!r} is not supported, only null")
-            fields.only(key, value)
-        rope = fields.mapping("rope_settings") or ConfigFields({}, fields.family)
-        rope.only("use_rope", True)
-        rope.only("rope_condense_ratio", 1)
-        hidden, heads = fields.size("n_embd"), fields.size("num_attention_heads")
-        for key, value in [
-            ("recurrent_embedding_dimension", hidden),
-            ("num_key_value_heads", heads),
-            ("recurrent_num_attention_heads", heads),
-            ("head_dim", hidden // heads),
-        ]:
-            fields.only(key, value)
-        if hidden < GATE_CHANNELS:
-            raise fields.fault(f"n_embd {hidden} is smaller than the {GATE_CHANNELS} channels that a value gate reads")
-        layers = [fields.count(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda")]
-        vocabulary = fields.size("vocab_size")
-        paired, unpaired = _value_layers(layers, tensor_names)
-        width, inner = fields.head_width(hidden, heads), fields.size("intermediate_size")
-        return cls(
-            vocabulary_size=fields.size("padded_vocab_size", vocabulary),
-            hidden_size=hidden,
-            inner_size=inner,
-            heads=heads,
-            key_value_heads=heads,
-            head_width=width,
-            prelude_layers=layers[0],
-            core_layers=layers[1],
-            coda_layers=layers[2],
-            norm_eps=fields.number("norm_eps", 1e-5, most=1.0),
-            rotary=Rotary(width, rope.number("rope_base", 50000), "interleaved"),
-            max_positions=fields.size("block_size", 2048),
-            trained_depth=fields.size("mean_recurrence", 8, MOST_LOOPS),
-            state_std=math.sqrt(2 / (5 * hidden)),
-            embed_scale=1.0,
-            qk_bias=False,
-            tied=fields.flag("tie_embeddings", True),
-            core_inner_size=fields.size("recurrent_intermediation_embedding_dimension", inner),
-            rule=chosen_word(chosen or {}, "initial_state", RULES, "question"),
-            value_layers=paired,
-            unpaired=unpaired,
-        )
-
-
-def _value_layers(layers: Sequence[int], names: Collection[str] | None) -> tuple[frozenset[int], frozenset[str]]:
-    """The layers whose gate and table are both there, and the names of those that stand alone.
-
-    Without a checkpoint it is every other layer, the last among them.
-    """
-    total = sum(layers)
-    if names is None:
-        return frozenset(range(total - 1, -1, -2)), frozenset()
-    parts = [
-        f"transformer.{part}.{index}"
-        for part, count in zip(("prelude", "core_block", "coda"), layers, strict=True)
-        for index in range(count)
-    ]
-    gates = [f"{part}.attn.ve_gate.weight" for part in parts]
-    tables = [f"value_embeds.{number}.weight" for number in range(total)]
-    paired = frozenset(n for n in range(total) if gates[n] in names and tables[n] in names)
-    rest = {name for n in range(total) if n not in paired for name in (gates[n], tables[n])}
-    return paired, frozenset(rest.intersection(names))
-
-
-class Parcae(RecurrentDepth):
-    """Parcae at any size; padding on the right."""
-
-    family = "parcae"
-    name = "parcae"
-    readout_parts = ("coda", "ln_f", "C")
-    config: ParcaeConfig
-
-    def __init__(self, config: ParcaeConfig) -> None:
-        super().__init__(config)
-        self.initial_state = dataclasses.replace(self.initial_state, rule=cast(Rule, config.rule))
-        wide = config.hidden_size
-        self.transformer["C"] = Linear(wide, wide, bias=False)
-        self.transformer["ln_prelude"] = RMSNorm(wide, config.norm_eps)
-        tables = {str(number): Embedding(config.vocabulary_size, wide) for number in sorted(config.value_layers)}
-        self.value_embeds = nn.ModuleDict(tables)
-        shape = (1, config.max_positions, 1, config.head_width // 2, 2)
-        self.register_buffer("freqs_cis", torch.empty(shape))
-
-    @staticmethod
-    def block(config: ParcaeConfig, number: int) -> nn.Module:
-        """A Parcae block."""
-        core = 0 <= number - config.prelude_layers < config.core_layers
-        inner = config.core_inner_size if core else config.inner_size
-        sizes = ParcaeSizes(config.hidden_size, config.heads, inner, config.norm_eps, number in config.value_layers)
-        return ParcaeBlock(sizes, number)
-
-    @staticmethod
-    def adapter(config: RecurrentDepthConfig) -> nn.Module:
-        """The decay and the term of the input."""
-        return Decay(config.hidden_size)
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name, known in (
+            ("recurrent_embedding_dimension", self.n_embd),
+            ("num_key_value_heads", self.num_attention_heads),
+            ("recurrent_num_attention_heads", self.num_attention_heads),
+            ("head_dim", self.n_embd // self.num_attention_heads),
+        ):
+            if getattr(self, name) not in (None, known):
+                raise self.fault(f"{name} {getattr(self, name)} is not supported, only {known}")
+        if self.n_embd < GATE_CHANNELS:
+            raise self.fault(f"n_embd {self.n_embd} is smaller than the {GATE_CHANNELS} channels of a value gate")
+        self.sizes  # noqa: B018  checks them
+        return self
 
     @property
-    def positions(self) -> Positions:
+    def sizes(self) -> AttentionSizes:
+        """Of the attention layers."""
+        heads = self.num_attention_heads
+        return AttentionSizes(self.n_embd, heads, heads, head_width(self, self.n_embd, heads, None))
+
+    @property
+    def state_std(self) -> float:
+        """Of the drawn state."""
+        return math.sqrt(2 / (5 * self.n_embd))
+
+
+class TokenValueAttention(RotatedThenNormed):
+    """In layer `number`; with a gate it adds values of the tokens."""
+
+    def __init__(self, sizes: AttentionSizes, number: int, *, gate: bool) -> None:
+        super().__init__(sizes, "c_q c_k c_v c_proj")
+        self.number = number
+        self.ve_gate = Linear(GATE_CHANNELS, sizes.heads, bias=False) if gate else None
+
+    def values(self, v_BSKP: Tensor, x_BSD: Tensor, attention: AttentionContext) -> Tensor:
+        """The values with those of the tokens."""
+        if self.ve_gate is None:
+            return v_BSKP
+        gate = _sigmoid(self.ve_gate(x_BSD[..., :GATE_CHANNELS]))
+        return v_BSKP + (2 * gate)[..., None] * attention.token_values[self.number].reshape(v_BSKP.shape)
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    if type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled():
+        # What is left over from whole vectors is computed otherwise there: the last bit would depend on the batch.
+        return torch.sigmoid(x.double()).to(x.dtype)
+    return torch.sigmoid(x)
+
+
+class ParcaeBlock(Block):
+    """Norms before each branch."""
+
+    attention_names = Names("attn", "norm_1")
+    mlp_names = Names("mlp", "norm_2")
+
+
+class Decay(Fusing):
+    """a · s + δ · (B e): what the core reads of the state and of the embedded input; `kept` is a."""
+
+    kept: Tensor | None = None
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.A_log = nn.Parameter(torch.zeros(width))
+        self.dt_bias = nn.Parameter(torch.zeros(width))
+        self.B = nn.Parameter(torch.zeros(width, width))
+
+    def fuse(self) -> None:
+        """Works the decay out once."""
+        self.kept = self._decay().detach()
+
+    def decay(self) -> Tensor:
+        """The decay a, [D]."""
+        trained = torch.is_grad_enabled() and self.A_log.requires_grad
+        return self._decay() if self.kept is None or trained else self.kept
+
+    def _decay(self) -> Tensor:
+        return torch.exp(-self._step() * torch.exp(_wide(self.A_log))).to(self.A_log.dtype)
+
+    def injection(self, embedded: Tensor) -> Tensor:
+        """δ · (B e), the same at every step, [B, S, D]."""
+        return linear(embedded, self.B) * self._step().to(self.B.dtype)
+
+    def _step(self) -> Tensor:
+        return functional.softplus(_wide(self.dt_bias))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+@family("parcae", ParcaeConfig, "ParcaeConfig")
+class Parcae(LoopedDecoder, DrawsState):
+    """Parcae at any size; padding on the right."""
+
+    boundary = "the recurrent core's raw output, before the coda"
+
+    def __init__(self, config: ParcaeConfig) -> None:
+        wide, vocabulary = config.n_embd, config.padded_vocab_size or config.vocab_size
+        super().__init__(
+            config,
+            hidden=wide,
+            vocabulary=vocabulary,
+            positions=config.block_size,
+            trained_depth=config.mean_recurrence,
+        )
+        self.initial_state = InitialState(wide, config.state_std, 1.0, config.initial_state)
+        counts = (config.n_layers_in_prelude, config.n_layers_in_recurrent_block, config.n_layers_in_coda)
+        self.transformer: Any = nn.ModuleDict()
+        number = 0
+        for part, count in zip(PARTS, counts, strict=True):
+            self.transformer[part] = nn.ModuleList(self._block(number + i, part) for i in range(count))
+            number += count
+        self.transformer["wte"] = Embedding(vocabulary, wide)
+        self.transformer["adapter"] = Decay(wide)
+        self.transformer["C"] = Linear(wide, wide, bias=False)
+        for name in ("ln_prelude", "ln_f"):
+            self.transformer[name] = RMSNorm(wide, config.norm_eps)
+        self.value_embeds = nn.ModuleDict({str(n): Embedding(vocabulary, wide) for n in sorted(config.value_layers)})
+        self.lm_head = Linear(wide, vocabulary, bias=False)
+        self.register_buffer("freqs_cis", torch.empty(1, config.block_size, 1, config.sizes.head_width // 2, 2))
+        self.tied = {"lm_head.weight": "transformer.wte.weight"} if config.tie_embeddings else {}
+        self.ignored = set(config.unpaired)
+        self.tie()
+
+    def _block(self, number: int, part: str) -> ParcaeBlock:
+        config: ParcaeConfig = self.config
+        inner = config.intermediate_size
+        if part == "core_block":
+            inner = config.recurrent_intermediation_embedding_dimension or inner
+        attention = TokenValueAttention(config.sizes, number, gate=number in config.value_layers)
+        return ParcaeBlock(
+            attention, SquaredReluMLP(config.n_embd, inner), lambda: RMSNorm(config.n_embd, config.norm_eps)
+        )
+
+    @property
+    def rotary(self) -> StoredRotary:  # type: ignore[override]
         """The checkpoint's own table."""
         return StoredRotary(self.get_buffer("freqs_cis"))
 
     def fill_buffers(self) -> None:
         """The table that the configuration describes, for a model without a checkpoint."""
-        table = self.get_buffer("freqs_cis")
-        cos, sin, _ = self.config.rotary.tables(torch.arange(self.config.max_positions)[None], torch.float32)
+        table, config = self.get_buffer("freqs_cis"), self.config
+        rotary = Rotary(config.sizes.head_width, config.rope_settings.rope_base, "interleaved")
+        cos, sin, _ = rotary.tables(torch.arange(config.block_size)[None], torch.float32)
         table.copy_(torch.stack([cos[..., ::2], sin[..., ::2]], dim=-1))
 
-    def ignorable_tensors(self) -> set[str]:
-        """Gates without a table and tables without a gate."""
-        return set(self.config.unpaired)
-
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
-        """As the skeleton's; the published code draws in the model's dtype."""
+        """As ever; the published code draws in the model's dtype."""
         if self.initial_state.rule == "official":
             self.initial_state = dataclasses.replace(self.initial_state, dtype=self.dtype)
         return super().draw_initial_state(source_rows, lengths, width)
 
-    def given_tokens(self, around: Surroundings, ids_BS: Tensor) -> Surroundings:
-        """The value embeddings of the tokens, by layer."""
-        values = {int(number): table(ids_BS) for number, table in self.value_embeds.items()}
-        return dataclasses.replace(around, token_values=values)
+    def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
+        """The term of the prelude's output, which every step reads, and the drawn s_0."""
+        batch, attention = self.enter(batch, cache)
+        attention = dataclasses.replace(attention, token_values=self.token_values(batch.input_ids, self.dtype))
+        parts = self.transformer
+        e = self.run(parts["prelude"], parts["wte"](batch.input_ids), attention, 0, parts["ln_prelude"])
+        return Context(self.start(batch, lambda: self.drawn(batch)), batch, parts["adapter"].injection(e), attention)
 
-    def _prelude(self, batch: Batch, around: Surroundings) -> Tensor:
-        return cast(Decay, self.transformer["adapter"]).injection(self.embedded(batch, around))
+    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+        """The core, on the decayed state and the term of the input."""
+        joined = self.transformer["adapter"].decay() * state + context.injection
+        core = self.transformer["core_block"]
+        return self.run(core, joined, context.extra, len(self.transformer["prelude"]) + depth * len(core))
 
-    def embedded(self, batch: Batch, around: Surroundings) -> Tensor:
-        """The prelude's output after its norm, [B, S, D]."""
-        normed: Tensor = self.transformer["ln_prelude"](super()._prelude(batch, around))
-        return normed
-
-    def joined(self, state: Tensor, injection: Tensor) -> Tensor:
-        """The decayed state and the term of the input."""
-        return cast(Decay, self.transformer["adapter"]).decay() * state + injection
-
-    def entering_coda(self, state: Tensor, modules: nn.ModuleDict, plain: bool) -> Tensor:
-        """C s."""
-        entering: Tensor = modules["C"](state)
-        return entering
+    @property
+    def readout_layers(self) -> Readout:
+        """C, the coda, the norm and the head."""
+        parts = self.transformer
+        return Readout(self.lm_head, parts["ln_f"], parts["coda"], enter=parts["C"])
 
     def readout(
         self,
@@ -233,20 +320,13 @@ class Parcae(RecurrentDepth):
         return self.body_and_head(dtype, context)(state, positions)
 
     def body_and_head(self, dtype: torch.dtype | None = None, context: Context | None = None) -> BodyAndHead:
-        """The readout as C, the coda and the last norm, and the head."""
+        """The readout in two."""
         if context is None:
             raise LoopscopeError(f"{self.name}'s coda reads the tokens: give its readout the context of the rows")
-        first = self.config.prelude_layers + self.config.core_layers
-        ids = context.batch.input_ids
+        first = len(self.transformer["prelude"]) + len(self.transformer["core_block"])
+        return self.logits_of(dtype, self.token_values(context.batch.input_ids, dtype or self.dtype, first))
 
-        def body(state: Tensor, positions: Tensor | None) -> Tensor:
-            around = readout_surroundings(self, state, self.positions, dtype)
-            values = {
-                int(number): table(ids).to(self.dtype if dtype is None else dtype)
-                for number, table in self.value_embeds.items()
-                if int(number) >= first
-            }
-            return self.head_hidden(state, dtype, dataclasses.replace(around, token_values=values), positions)
-
-        matrix = partial(self._head_matrix, dtype)
-        return BodyAndHead(body, lambda hidden: self._head(hidden, dtype), self.vocabulary_size, matrix)
+    def token_values(self, ids_BS: Tensor, dtype: torch.dtype, first: int = 0) -> dict[int, Tensor]:
+        """The value embeddings of the tokens, by layer, from the first on."""
+        tables = {int(number): table for number, table in self.value_embeds.items()}
+        return {number: table(ids_BS).to(dtype) for number, table in tables.items() if number >= first}

@@ -1,145 +1,122 @@
 """Retrofitted recurrence: Huginn's skeleton grown out of the layers of a Llama or an OLMo-2.
 
-    Llama block:  x ← x + attention(norm_1(x)),   x ← x + feed_forward(norm_2(x))
-    OLMo block:   x ← x + norm_1(attention(x)),   x ← x + norm_2(feed_forward(x)), flat norms on q and k
+    Llama block:  x ← x + attention(norm_1(x)),   x ← x + mlp(norm_2(x))
+    OLMo block:   x ← x + norm_1(attention(x)),   x ← x + norm_2(mlp(x)),   flat norms on q and k
     logits_t = lm_head(ln_f(coda(s_t)))           (no norm before the coda)
 
-The configuration calls itself Huginn's; only the tensors tell the variants apart (`variant_from_tensors`).
-`rope_theta` holds the base of the rotation, `rope_base` is left over and unused, and the width of the drawn
-state is the inherited `init_values.std`, not a function of the hidden size. The token ids named in the
-configuration are Huginn's, not the tokenizer's, and are not read.
+The configuration calls itself Huginn's; only the tensors tell the variants apart. `rope_theta` holds the base of the
+rotation, `rope_base` is left over and unused, and the width of the drawn state is the inherited `init_values.std`, not
+a function of the hidden size. The token ids named in the configuration are Huginn's and are not read.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, Self
 
-from torch import nn
+from pydantic import model_validator
 
-from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.config import MOST_LOOPS, ConfigFields
-from loopscope.models.families.recurrent_depth import (
-    JointAttention,
-    JointFeedForward,
-    RecurrentDepth,
-    RecurrentDepthConfig,
-    read_stack_sizes,
-)
-from loopscope.models.layers.blocks import Block, Branch, RMSNorm
-from loopscope.models.layers.rope import read_rotary
-
-Variant = Literal["huginn", "llama", "olmo"]
+from loopscope.models.families.config import Loops, Size
+from loopscope.models.families.huginn import Huginn, RavenConfig
+from loopscope.models.families.registry import family
+from loopscope.models.initial_state import InitialState
+from loopscope.models.layers.attention import Attention
+from loopscope.models.layers.decoder import LoopedDecoder, Readout
+from loopscope.models.layers.mlp import GatedMLP
+from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.residual import Block, Names
 
 
-def variant_from_tensors(names: Iterable[str]) -> Variant:
-    """Which of the three architectures a checkpoint of type "huginn_raven" holds.
+class RetrofitConfig(RavenConfig):
+    """config.json of a retrofitted checkpoint."""
 
-    >>> variant_from_tensors(["transformer.prelude.0.norm_1.weight"])
-    'llama'
-    """
-    held = list(names)
-    if not any(name.startswith("transformer.core_block.") or ".norm_1." in name for name in held):
-        raise LoopscopeError("the checkpoint holds no recurrent block; is it a Huginn-style checkpoint?")
-    olmo = any(".attn.q_norm." in name or ".attn.k_norm." in name for name in held)
-    huginn = any(".norm_3." in name or ".norm_4." in name or name.endswith((".qk_bias", "freqs_cis")) for name in held)
-    if olmo and huginn:
-        raise LoopscopeError("the checkpoint mixes Huginn's tensors (norm_3, qk_bias) with OLMo's (attn.q_norm)")
-    return "olmo" if olmo else "huginn" if huginn else "llama"
+    title = "Retrofitted Llama"
+    max_position_embeddings: Size
+    mean_recurrence: Loops
+    qk_bias: Literal[False] = False
+    tie_embeddings: bool = False
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.init_values.std is None:
+            raise self.fault("init_values is missing; it holds the std of the initial state")
+        self.half_split(self.sizes.head_width, rounded=True)
+        return self
 
 
-@dataclass(frozen=True)
-class RetrofitConfig(RecurrentDepthConfig):
-    """The sizes of one retrofitted checkpoint."""
+class RetrofitOlmoConfig(RetrofitConfig):
+    """The same of a retrofitted OLMo-2."""
 
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> RetrofitConfig:
-        """Reads config.json; every unsupported or contradictory value is a `LoopscopeError`."""
-        fields = ConfigFields(json, "retrofitted recurrence")
-        sizes = read_stack_sizes(fields)
-        fields.only("qk_bias", False)
-        drawn = fields.mapping("init_values")
-        if drawn is None:
-            raise fields.fault("init_values is missing; it holds the std of the initial state")
-        return cls(
-            vocabulary_size=sizes.vocabulary,
-            hidden_size=sizes.hidden,
-            inner_size=fields.size("intermediate_size"),
-            heads=sizes.heads,
-            key_value_heads=fields.grouped_heads(sizes.heads),
-            head_width=sizes.head_width,
-            prelude_layers=sizes.prelude,
-            core_layers=sizes.core,
-            coda_layers=sizes.coda,
-            norm_eps=fields.number("norm_eps", most=1.0),
-            rotary=read_rotary(fields, sizes.head_width, rounded=False),
-            max_positions=fields.size("max_position_embeddings"),
-            trained_depth=fields.size("mean_recurrence", most=MOST_LOOPS),
-            state_std=drawn.number("std"),
-            embed_scale=drawn.number("embed_scale", 1.0),
-            qk_bias=False,
-            tied=fields.flag("tie_embeddings", False),
-        )
+    title = "Retrofitted OLMo-2"
 
 
 class RetrofitLlamaBlock(Block):
     """Norms before each branch."""
 
-    def __init__(self, config: RecurrentDepthConfig) -> None:
-        super().__init__()
-        self.norm_1 = RMSNorm(config.hidden_size, config.norm_eps)
-        self.attn = JointAttention(config, flat_norm=False)
-        self.norm_2 = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = JointFeedForward(config)
-
-    def branches(self) -> tuple[Branch, Branch]:
-        """Norms before each branch."""
-        return Branch(self.attn, self.norm_1), Branch(self.mlp, self.norm_2)
+    attention_names = Names("attn", "norm_1")
+    mlp_names = Names("mlp", "norm_2")
 
 
 class RetrofitOlmoBlock(Block):
-    """Norms on each branch's output, and on the flat queries and keys."""
+    """Norms on each branch's output."""
 
-    def __init__(self, config: RecurrentDepthConfig) -> None:
-        super().__init__()
-        self.attn = JointAttention(config, flat_norm=True)
-        self.norm_1 = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = JointFeedForward(config)
-        self.norm_2 = RMSNorm(config.hidden_size, config.norm_eps)
-
-    def branches(self) -> tuple[Branch, Branch]:
-        """Norms on each branch's output."""
-        return Branch(self.attn, branch_norm=self.norm_1), Branch(self.mlp, branch_norm=self.norm_2)
+    attention_names = Names("attn", branch_norm="norm_1")
+    mlp_names = Names("mlp", branch_norm="norm_2")
 
 
-class RetrofitLlama(RecurrentDepth):
+def _is_llama(config: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
+    foreign = (".norm_3.", ".norm_4.", ".q_norm.", ".k_norm.", "qk_bias", "freqs_cis")
+    return tensors is not None and not any(part in name for name in tensors for part in foreign)
+
+
+def _is_olmo(config: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
+    return any(".attn.q_norm." in name for name in tensors or ())
+
+
+@family("retrofit-llama", RetrofitConfig, "RavenForCausalLM", "huginn_raven", recognises=_is_llama)
+class RetrofitLlama(Huginn):
     """A retrofitted Llama-3.2 or TinyLlama; padding on the right."""
 
-    family = "retrofit-llama"
-    name = "retrofit-llama"
+    rounded = True  # the published Llama code rounds its rotation tables to the model's dtype
 
     def __init__(self, config: RetrofitConfig) -> None:
-        # The published Llama code rounds its rotation tables to the model's dtype.
-        super().__init__(dataclasses.replace(config, rotary=dataclasses.replace(config.rotary, rounded=True)))
+        LoopedDecoder.__init__(
+            self,
+            config,
+            hidden=config.n_embd,
+            vocabulary=config.vocabulary,
+            positions=config.max_position_embeddings,
+            trained_depth=config.mean_recurrence,
+        )
+        self.rotary = config.half_split(config.sizes.head_width, rounded=self.rounded)
+        self.scale = config.init_values.embed_scale or 1.0
+        self.initial_state = InitialState(config.n_embd, config.state_std, self.scale)
+        self.build(config)
+        self.tied = {"lm_head.weight": "transformer.wte.weight"} if config.tie_embeddings else {}
+        self.tie()
 
-    @staticmethod
-    def block(config: RecurrentDepthConfig, number: int) -> nn.Module:
+    def block(self, config: Any) -> Block:
         """A Llama block."""
-        return RetrofitLlamaBlock(config)
+        return RetrofitLlamaBlock(Attention(config.sizes, "Wqkv proj"), *_mlp_and_norm(config))
+
+    @property
+    def readout_layers(self) -> Readout:
+        """The coda, the norm and the head."""
+        return Readout(self.lm_head, self.transformer["ln_f"], self.transformer["coda"])
 
 
-class RetrofitOlmo(RecurrentDepth):
+@family("retrofit-olmo", RetrofitOlmoConfig, "RavenForCausalLM", "huginn_raven", recognises=_is_olmo)
+class RetrofitOlmo(RetrofitLlama):
     """A retrofitted OLMo-2; padding on the right."""
 
-    family = "retrofit-olmo"
-    name = "retrofit-olmo"
+    rounded = False
 
-    def __init__(self, config: RetrofitConfig) -> None:
-        super().__init__(config)
-
-    @staticmethod
-    def block(config: RecurrentDepthConfig, number: int) -> nn.Module:
+    def block(self, config: Any) -> Block:
         """An OLMo block."""
-        return RetrofitOlmoBlock(config)
+        attention = Attention(config.sizes, "Wqkv proj", qk_norm="flat", norm_eps=config.norm_eps)
+        return RetrofitOlmoBlock(attention, *_mlp_and_norm(config))
+
+
+def _mlp_and_norm(config: RetrofitConfig) -> tuple[GatedMLP, Any]:
+    mlp = GatedMLP(config.n_embd, config.intermediate_size, "fc proj")
+    return mlp, lambda: RMSNorm(config.n_embd, config.norm_eps)

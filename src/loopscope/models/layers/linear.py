@@ -94,6 +94,10 @@ class Joined(NamedTuple):
         """[..., in] → [..., Σ out]."""
         return linear(x, self.weight, self.bias)
 
+    def rows(self, outputs: slice) -> Joined:
+        """Some of its outputs."""
+        return Joined(self.weight[outputs], None if self.bias is None else self.bias[outputs])
+
 
 class Fusing(nn.Module):
     """A module that joins some of its layers for inference."""

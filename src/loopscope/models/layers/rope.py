@@ -24,9 +24,7 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from loopscope.errors import shown
 from loopscope.kernels.choice import Implementation, takes_kernel
-from loopscope.models.checkpoint.config import ConfigFields
 
 Layout = Literal["half", "interleaved"]
 
@@ -58,10 +56,6 @@ class RotaryTables(NamedTuple):
     cos: Tensor
     sin: Tensor
     layout: Layout
-
-
-UNROTATED = RotaryTables(torch.empty(0, device="cpu"), torch.empty(0, device="cpu"), "half")
-"""For layers whose positions are in their input."""
 
 
 @dataclass(frozen=True)
@@ -153,37 +147,8 @@ def rotate_own(
     same = bias_HP is None or bias_HP.dtype == x_BSHP.dtype
     known = tables.cos.dtype in (x_BSHP.dtype, torch.float32)
     if same and known and takes_kernel(x_BSHP, impl) and x_BSHP.stride(-1) == 1:
-        from loopscope.models.layers.kernels import rotate_in_place
+        from loopscope.kernels.layers import rotate_in_place
 
         interleaved = tables.layout == "interleaved"
         return rotate_in_place(x_BSHP, tables.cos, tables.sin, bias_HP, interleaved=interleaved)
     return rotate(x_BSHP if bias_HP is None else x_BSHP + bias_HP, tables)
-
-
-def read_rotary(fields: ConfigFields, head_width: int, *, rounded: bool, default_theta: float | None = None) -> Rotary:
-    """Half-split rotary positions from config.json, in the old spelling or under `rope_parameters`."""
-    fields.only("partial_rotary_factor", 1.0)
-    nested = fields.mapping("rope_parameters")
-    holder = nested if nested is not None and nested.has("rope_theta") else fields
-    theta = holder.number("rope_theta", default_theta)
-    scaling = nested if nested is not None else fields.mapping("rope_scaling")
-    return Rotary(head_width, theta, "half", rounded, None if scaling is None else _scaling(scaling))
-
-
-def _scaling(fields: ConfigFields) -> Llama3Scaling | LinearScaling | None:
-    kind = fields.json.get("rope_type", fields.json.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return LinearScaling(fields.number("factor"))
-    if kind == "llama3":
-        scaling = Llama3Scaling(
-            fields.number("factor"),
-            fields.number("low_freq_factor"),
-            fields.number("high_freq_factor"),
-            fields.size("original_max_position_embeddings"),
-        )
-        if scaling.high <= scaling.low:
-            raise fields.fault(f"high_freq_factor {scaling.high} must exceed low_freq_factor {scaling.low}")
-        return scaling
-    raise fields.fault(f"rope type {shown(kind)} is not supported, only 'default', 'linear' or 'llama3'")

@@ -60,9 +60,9 @@ def takes_shared(q: Tensor, parts: Parts) -> bool:
 def attend_parts(q_NHP: Tensor, k_NKP: Tensor, v_NKP: Tensor, parts: Parts) -> Tensor:
     """The attended values of every position, [N, H, P]."""
     if takes_shared(q_NHP, parts):
-        from loopscope.models.layers.shared_attention import attend_shared
+        from loopscope.kernels.shared_attention import attend_shared
 
-        return attend_shared(q_NHP, k_NKP, v_NKP, parts)
+        return attend_shared(q_NHP, k_NKP, v_NKP, parts.rows, parts.shared, parts.own_N, parts.longest_row)
     kernel, width = _kernel(), q_NHP.shape[-1]
     assert kernel is not None
     if parts.places is not None:

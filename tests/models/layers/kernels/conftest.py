@@ -31,7 +31,7 @@ def _rounding(convert):
 
 @pytest.fixture(scope="session")
 def _kernels():
-    kernels = importlib.import_module("loopscope.models.layers.kernels")
+    kernels = importlib.import_module("loopscope.kernels.layers")
     interpreter = importlib.import_module("triton.runtime.interpreter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "_convert_float", _rounding(interpreter._convert_float))

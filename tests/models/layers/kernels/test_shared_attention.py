@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope.models.layers import shared_attention
-from loopscope.models.layers.attention import attend, surroundings
+from loopscope.kernels import shared_attention
+from loopscope.models.layers.attention import attend
+from loopscope.models.layers.mask import attention_context
 from loopscope.models.layers.varlen import takes_shared
 from loopscope.models.packing import Group, common_prefix, pack
 
@@ -42,7 +43,7 @@ def counted(monkeypatch):
 def test_is_the_plain_one_in_float64(interpreted, counted, longest, heads, shared_heads, width):
     packing = pack(drawn_groups(longest), unpadded=True)
     q, k, v = drawn(packing, heads, shared_heads, width)
-    around = surroundings(packing.batch, None, torch.float16)
+    around = attention_context(packing.batch, None, torch.float16)
     found, exact = attend(q, k, v, around, 0), attend(q.double(), k.double(), v.double(), around, 0)
     assert len(counted) == 1
     assert (found.double() - exact).norm() < 5e-4 * exact.norm()
@@ -52,18 +53,18 @@ def test_a_group_does_not_depend_on_what_stands_beside_it(interpreted):
     groups = drawn_groups(40)
     packing = pack(groups, unpadded=True)
     q, k, v = drawn(packing, 2, 1, 16)
-    every = attend(q, k, v, surroundings(packing.batch, None, torch.float16), 0)
+    every = attend(q, k, v, attention_context(packing.batch, None, torch.float16), 0)
     alone = pack(groups[2:3], unpadded=True)
     begin = sum(group.tokens for group in groups[:2])
     own = slice(begin, begin + groups[2].tokens)
-    around = surroundings(alone.batch, None, torch.float16)
+    around = attention_context(alone.batch, None, torch.float16)
     assert torch.equal(attend(q[:, own], k[:, own], v[:, own], around, 0), every[:, own])
 
 
 def test_others_are_left_to_other_kernels(interpreted, counted):
     packing = pack([Group([[1, 2, 3]]), Group([[4, 5]])], unpadded=True)
     q, k, v = drawn(packing, 1, 1, 16)
-    attend(q, k, v, surroundings(packing.batch, None, torch.float16), 0)
+    attend(q, k, v, attention_context(packing.batch, None, torch.float16), 0)
     assert counted == [], "nothing is shared"
     parts = pack(drawn_groups(4), unpadded=True).batch.parts
     assert takes_shared(torch.zeros(1, 1, 256).half(), parts)

@@ -23,9 +23,9 @@ TARGETS, EXAMPLES = torch.tensor([6, 7, 8, 11, 12]), torch.tensor([0, 0, 0, 1, 1
 
 def _model(kind):
     if kind == "huginn":
-        model = Huginn(HuginnConfig.from_json({name: SIZES[name] for name in list(SIZES)[:9]}))
+        model = Huginn(HuginnConfig.read({name: SIZES[name] for name in list(SIZES)[:9]}))
     else:
-        model = RetrofitLlama(RetrofitConfig.from_json(SIZES | {"qk_bias": False}))
+        model = RetrofitLlama(RetrofitConfig.read(SIZES | {"qk_bias": False}))
     g = torch.Generator().manual_seed(8)
     with torch.no_grad():
         for parameter in model.parameters():

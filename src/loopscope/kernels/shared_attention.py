@@ -16,29 +16,36 @@ import torch
 from torch import Tensor
 
 from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
-from loopscope.models.batch import Parts
 
 _ASKING, _KEYS, _WARPS, _STAGES = 64, 32, 4, 2
 _LEAST = 16
 """What a product of the kernel has at least."""
 
 
-def attend_shared(q_NHP: Tensor, k_NKP: Tensor, v_NKP: Tensor, parts: Parts) -> Tensor:
+def attend_shared(
+    q_NHP: Tensor,
+    k_NKP: Tensor,
+    v_NKP: Tensor,
+    rows: Tensor,
+    shared: Tensor,
+    own_N: Tensor,
+    longest_row: int,
+) -> Tensor:
     """The attended values of every position, [N, H, P]; entries of a head must be neighbours in memory."""
     tokens, heads, width = q_NHP.shape
     out = torch.empty(tokens, heads, width, dtype=q_NHP.dtype, device=q_NHP.device)
-    asking = min(_ASKING, max(_LEAST, power_of_two(parts.longest_row)))
+    asking = min(_ASKING, max(_LEAST, power_of_two(longest_row)))
     launch(
         _attend_shared,
-        (heads, len(parts.lengths), -(-parts.longest_row // asking)),
+        (heads, len(shared), -(-longest_row // asking)),
         q_NHP,
         q_NHP,
         k_NKP,
         v_NKP,
         out,
-        parts.rows,
-        parts.shared,
-        parts.own_N,
+        rows,
+        shared,
+        own_N,
         math.log2(math.e) * width**-0.5,
         *q_NHP.stride()[:2],
         *k_NKP.stride()[:2],

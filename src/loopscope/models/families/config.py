@@ -1,0 +1,215 @@
+"""A family's config.json as a pydantic model: types and sizes checked, values that change the computation refused.
+
+Fields have the names of config.json; a field that is absent or null has its default, a field that is not declared does
+not matter to the computation. `Literal` fields are those whose other values are not implemented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from loopscope.errors import LoopscopeError, shown
+from loopscope.models.layers.attention import AttentionSizes
+from loopscope.models.layers.rope import LinearScaling, Llama3Scaling, Rotary
+
+LARGEST_SIZE = 2**31 - 1
+"""Of any width, vocabulary or number of positions: a hundred thousand times today's."""
+Size = Annotated[int, Field(gt=0, le=LARGEST_SIZE)]
+Layers = Annotated[int, Field(gt=0, le=1000)]
+LayersOrNone = Annotated[int, Field(ge=0, le=1000)]
+Loops = Annotated[int, Field(gt=0, le=1_000_000)]
+# Beyond these a number has no use in float32, whose sums and products would overflow or vanish.
+Number = Annotated[float, Field(ge=1e-30, le=1e30)]
+Fraction = Annotated[float, Field(ge=1e-30, le=1.0)]
+TokenIds = Annotated[tuple[int, ...], BeforeValidator(lambda ids: tuple(ids) if isinstance(ids, list) else (ids,))]
+
+
+def option(default: Any, meaning: str, *, in_file: bool = False) -> Any:
+    """A field that the user chooses (`model_args`); `in_file` where config.json has a value of its own."""
+    return Field(default, description=meaning, json_schema_extra={"option": True, "in_file": in_file})
+
+
+class FamilyConfig(BaseModel):
+    """What every family's configuration has."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
+    title: ClassVar[str]
+
+    @classmethod
+    def options(cls) -> dict[str, str]:
+        """What a user may choose, with the meaning of each."""
+        return {
+            name: field.description or ""
+            for name, field in cls.model_fields.items()
+            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["option"]
+        }
+
+    @classmethod
+    def read(
+        cls, json: Mapping[str, Any], tensors: Collection[str] | None = None, chosen: Mapping[str, Any] | None = None
+    ) -> Self:
+        """The configuration of config.json, the names of a checkpoint's tensors (where there is one) and choices.
+
+        Raises:
+            LoopscopeError: one line for the first value that is missing, unsupported or contradictory.
+        """
+        options, chosen = cls.options(), chosen or {}
+        strange = next((name for name in chosen if name not in options), None)
+        if strange is not None:
+            there = f"choose {', '.join(options)}" if options else "leave it out"
+            raise LoopscopeError(f"{cls.title} has no option {shown(strange)}: {there}")
+        own = {name for name in options if not cls.model_fields[name].json_schema_extra["in_file"]}  # type: ignore[index]
+        values = {name: value for name, value in json.items() if name not in own}
+        values |= {name: _number(value) for name, value in chosen.items()}
+        try:
+            return cls.model_validate(values, context={"tensors": tensors})
+        except ValidationError as error:
+            raise cls.fault(_first(error)) from None
+
+    @classmethod
+    def fault(cls, message: str) -> LoopscopeError:
+        """The error to raise: one line that names the file and the family."""
+        return LoopscopeError(f"config.json ({cls.title}): {message}")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        return (
+            {name: value for name, value in values.items() if value is not None} if isinstance(values, dict) else values
+        )
+
+    def checked_ids(self, ids: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:
+        """Token ids, each inside the vocabulary."""
+        strange = next((token for token in ids if not 0 <= token < vocabulary), None)
+        if strange is not None:
+            raise self.fault(f"token id {shown(strange)} is outside the vocabulary of {vocabulary}")
+        return ids
+
+
+def _number(value: Any) -> Any:
+    """Text of a choice as a whole number, where it is one."""
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10 else value
+
+
+def _first(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    name, given = ".".join(str(part) for part in problem["loc"]), shown(problem["input"])
+    match problem["type"]:
+        case "missing":
+            return f"{name} is missing"
+        case "literal_error":
+            return f"{name} {given} is not supported, only {problem['ctx']['expected']}"
+        case "none_required":
+            return f"{name} {given} is not supported, only null"
+        case _:
+            return f"{name} {problem['msg'].replace('Input should', 'must')}, not {given}"
+
+
+def head_width(config: FamilyConfig, hidden: int, heads: int, given: int | None) -> int:
+    """`given`, or hidden / heads; even, as rotary positions need."""
+    if given is None and hidden % heads:
+        raise config.fault(f"hidden size {hidden} does not divide into {heads} heads; give head_dim")
+    width = given or hidden // heads
+    if width % 2 or not width:
+        raise config.fault(f"head_dim {width} is odd; rotary positions need an even one")
+    return width
+
+
+def grouped(config: FamilyConfig, heads: int, shared: int | None) -> int:
+    """The number of key-value heads, which must divide the number of query heads."""
+    shared = shared or heads
+    if heads % shared:
+        raise config.fault(f"{heads} attention heads cannot share {shared} key-value heads")
+    return shared
+
+
+class RopeScaling(FamilyConfig):
+    """`rope_scaling`, or `rope_parameters` of newer files."""
+
+    title = "rope_scaling"
+    rope_type: Literal["default", "linear", "llama3"] = "default"
+    rope_theta: Number | None = None
+    factor: Number | None = None
+    low_freq_factor: Number | None = None
+    high_freq_factor: Number | None = None
+    original_max_position_embeddings: Size | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_name(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"rope_type": values["type"], **values} if "type" in values else values
+
+    def scaling(self) -> Llama3Scaling | LinearScaling | None:
+        """How frequencies are scaled."""
+        if self.rope_type == "default":
+            return None
+        names = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]
+        given = [getattr(self, name) for name in (names if self.rope_type == "llama3" else names[:1])]
+        if None in given:
+            raise self.fault(f"{names[given.index(None)]} is missing")
+        if self.rope_type == "linear":
+            return LinearScaling(given[0])
+        if given[2] <= given[1]:
+            raise self.fault(f"high_freq_factor {given[2]} must exceed low_freq_factor {given[1]}")
+        return Llama3Scaling(*given)
+
+
+class RotaryFields(FamilyConfig):
+    """Half-split rotary positions, in the old spelling or under `rope_parameters`."""
+
+    rope_theta: Number | None = None
+    rope_scaling: RopeScaling | None = None
+    rope_parameters: RopeScaling | None = None
+    partial_rotary_factor: Annotated[float, Field(ge=1.0, le=1.0)] = 1.0
+
+    def half_split(self, width: int, *, rounded: bool, default_theta: float | None = None) -> Rotary:
+        """The positions of heads of this width."""
+        nested = self.rope_parameters
+        theta = (nested.rope_theta if nested is not None else None) or self.rope_theta or default_theta
+        if theta is None:
+            raise self.fault("rope_theta is missing")
+        scaled = nested or self.rope_scaling
+        return Rotary(width, theta, "half", rounded, scaled.scaling() if scaled is not None else None)
+
+
+class LlamaConfig(RotaryFields):
+    """The fields that transformers gives every Llama-like model."""
+
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Layers
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    rms_norm_eps: Fraction = 1e-6
+    max_position_embeddings: Size
+    tie_word_embeddings: bool = False
+    eos_token_id: TokenIds = ()
+    hidden_act: Literal["silu"] = "silu"
+    layer_types: list[str] | None = None
+    sliding_window: int | None = None
+    use_sliding_window: bool | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        kinds = self.layer_types
+        other = sorted(set(kinds or ()) - {"full_attention"})
+        if other:
+            raise self.fault(f"layer_types {shown(other[0])} is not supported, only 'full_attention'")
+        uses = self.use_sliding_window if self.use_sliding_window is not None else kinds is None
+        if uses and self.sliding_window is not None:
+            raise self.fault(f"sliding_window {self.sliding_window} is not supported, only null")
+        self.checked_ids(self.eos_token_id, self.vocab_size)
+        self.sizes  # noqa: B018  checks them
+        return self
+
+    @property
+    def sizes(self) -> AttentionSizes:
+        """Of the attention layers."""
+        heads = self.num_attention_heads
+        width = head_width(self, self.hidden_size, heads, self.head_dim)
+        return AttentionSizes(self.hidden_size, heads, grouped(self, heads, self.num_key_value_heads), width)

@@ -1,0 +1,185 @@
+"""Which positions see which: the attention mask, and what else all layers of one pass share.
+
+With no padding, or padding on the right, causality alone hides the padding from every valid position and no mask is
+built. Sequences packed into one row (`packing`) see what they share and themselves; all of a batch in one row, without
+padding, attend part by part (`Batch.parts`).
+
+`Queries`: a readout needs the logits of some positions only. The last block before the head then computes keys and
+values everywhere, but queries, projections and MLP only where logits are read. The N positions form one row,
+[1, N, …]; attention takes them by row of the batch, padded to the row with most of them, [B, M, …].
+
+Shapes: B rows, S query positions (or new ones), T key positions, N positions read, M the most of them in one row,
+H heads, K key-value heads, P head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from loopscope.models.batch import Batch, Parts
+from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.rope import Positions, RotaryTables
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """What every layer of one pass needs besides its input.
+
+    Attributes:
+        rotary: the position tables; None where nothing is rotated.
+        mask: [B, 1, S, T] bool, True where a query sees a key; None for plain causal attention.
+        cache: where keys and values go, if they are kept.
+        cache_positions: [B, S], where in the cache this pass writes.
+        plain: elementary operations alone, which autograd differentiates to any order.
+        parts: which stretches of the one row see which, where sequences stand in it without padding.
+        token_values: what tokens add to the values of a layer, [B, S, K·P] by the layer's number.
+    """
+
+    rotary: RotaryTables | None
+    mask: Tensor | None = None
+    cache: KeyValueCache | None = None
+    cache_positions: Tensor | None = None
+    plain: bool = False
+    parts: Parts | None = None
+    token_values: Mapping[int, Tensor] = field(default_factory=dict)
+
+
+def attention_context(
+    batch: Batch, rotary: Positions | None, dtype: torch.dtype, *, prefix: bool = False
+) -> AttentionContext:
+    """Of a whole batch, padded on either side, packed or not; `prefix` as in `causal_mask`."""
+    tables = None if rotary is None else rotary.tables(positions_of(batch), dtype)
+    if batch.parts is not None:
+        return AttentionContext(tables, parts=batch.parts)
+    return AttentionContext(tables, causal_mask(batch, prefix=prefix))
+
+
+def cached_context(
+    batch: Batch, cache: KeyValueCache, rotary: Positions | None, dtype: torch.dtype, *, prefix: bool = False
+) -> AttentionContext:
+    """Of new positions (`batch.position_ids`) that continue the cache.
+
+    The caller has set `cache.used` to one more than the largest position. The first pass into an empty cache starts at
+    position 0 in every row and needs no mask, except for a prefix.
+    """
+    positions = batch.position_ids
+    assert positions is not None
+    tables = None if rotary is None else rotary.tables(positions, dtype)
+    if not cache.slots():
+        return AttentionContext(tables, causal_mask(batch, prefix=True) if prefix else None, cache, positions)
+    return AttentionContext(tables, seen_in_cache(cache, positions), cache, positions)
+
+
+def seen_in_cache(cache: KeyValueCache, positions_BS: Tensor) -> Tensor:
+    """[B, 1, S, T] bool, True for the keys at or before each position."""
+    return torch.arange(cache.used, device=positions_BS.device) <= positions_BS[:, None, :, None]
+
+
+def readout_context(
+    width: int, device: torch.device, rotary: Positions | None, dtype: torch.dtype, *, plain: bool
+) -> AttentionContext:
+    """Of a readout's layers: it gets nothing but states, so rows begin at position 0 and pad on the right."""
+    positions = torch.arange(width, device=device)[None]
+    return AttentionContext(None if rotary is None else rotary.tables(positions, dtype), plain=plain)
+
+
+def positions_of(batch: Batch) -> Tensor:
+    """The position of every token, [1 or B, S]: as given, or each row's valid tokens counted from 0."""
+    if batch.position_ids is not None:
+        return batch.position_ids
+    if batch.padding == "left":
+        return (batch.attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+    return torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)[None]
+
+
+def causal_mask(batch: Batch, *, prefix: bool = False) -> Tensor | None:
+    """[B, 1, S, S] bool, True where a position sees a key; None where causality says it all.
+
+    Earlier, valid and not another segment's, or itself, so that no query at a pad sees nothing (a NaN). With `prefix`
+    the positions of a row's prompt (`Batch.prompt_lengths`) see each other whichever comes first.
+    """
+    if batch.padding != "left" and batch.segments is None and not prefix:
+        return None
+    mask_BS, segments_BS = batch.attention_mask, batch.segments
+    width = mask_BS.shape[1]
+    earlier = torch.ones(width, width, dtype=torch.bool, device=mask_BS.device).tril()
+    itself = torch.eye(width, dtype=torch.bool, device=mask_BS.device)
+    seen = earlier & mask_BS[:, None, None, :]
+    if segments_BS is not None:
+        keys, queries = segments_BS[:, None, None, :], segments_BS[:, None, :, None]
+        seen = seen & ((keys == 0) | (keys == queries))
+    if prefix:
+        assert batch.prompt_lengths is not None
+        prompt = mask_BS & (mask_BS.cumsum(1) <= batch.prompt_lengths[:, None])
+        seen = seen | (prompt[:, None, None, :] & prompt[:, None, :, None])
+    return seen | itself
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The positions read.
+
+    Attributes:
+        rows_N: the batch row of each.
+        positions_N: the position of each in its row.
+        slots_N: which of its row's queries each is.
+        order_BM: which of the N each row's queries are; places left over repeat some query.
+        mask_B1MT: True where a query sees a key.
+        rotary: the position tables of the N.
+    """
+
+    rows_N: Tensor
+    positions_N: Tensor
+    slots_N: Tensor
+    order_BM: Tensor
+    mask_B1MT: Tensor
+    rotary: RotaryTables | None
+
+    def pick(self, x_BSD: Tensor) -> Tensor:
+        """The entries at the positions read, [1, N, D]."""
+        chosen = x_BSD[self.rows_N, self.positions_N]
+        return chosen.reshape(1, chosen.shape[0], chosen.shape[1])
+
+    def by_row(self, x_1NHP: Tensor) -> Tensor:
+        """The queries of each row, [B, M, H, P]."""
+        return x_1NHP.reshape(x_1NHP.shape[1:])[self.order_BM]
+
+    def in_order(self, x_BMD: Tensor) -> Tensor:
+        """Back to one row, [1, N, D]."""
+        chosen = x_BMD[self.rows_N, self.slots_N]
+        return chosen.reshape(1, chosen.shape[0], chosen.shape[1])
+
+
+def queries_at(
+    positions_N2: Tensor, attention: AttentionContext, rows: int, width: int, device: torch.device
+) -> Queries:
+    """The queries at (row, position), in any order, any of them more than once; negative ones count from the end.
+
+    Everything but the tables is worked out where `positions_N2` is, so that positions on the CPU make no
+    accelerator wait.
+    """
+    row = torch.where(positions_N2[:, 0] < 0, positions_N2[:, 0] + rows, positions_N2[:, 0])
+    position = torch.where(positions_N2[:, 1] < 0, positions_N2[:, 1] + width, positions_N2[:, 1])
+    counts = torch.bincount(row, minlength=rows)
+    sorted_row, order = torch.sort(row, stable=True)
+    slot_sorted = torch.arange(row.shape[0], device=row.device) - (counts.cumsum(0) - counts)[sorted_row]
+    slots = torch.empty_like(order).scatter_(0, order, slot_sorted)
+    order_BM = torch.zeros(rows, int(counts.max()), dtype=torch.int64, device=row.device)
+    order_BM[row, slots] = torch.arange(row.shape[0], device=row.device)
+
+    row, position, slots, order_BM = (index.to(device, non_blocking=True) for index in (row, position, slots, order_BM))
+    at_BM = position[order_BM]
+    if attention.mask is None:
+        mask = torch.arange(width, device=device) <= at_BM[:, None, :, None]
+    else:
+        mask = attention.mask[torch.arange(rows, device=device)[:, None], 0, at_BM][:, None]
+    tables = attention.rotary
+    if tables is not None:
+        cos, sin, layout = tables
+        table = row if cos.shape[0] > 1 else torch.zeros_like(row)
+        tables = RotaryTables(cos[table, position][None], sin[table, position][None], layout)
+    return Queries(row, position, slots, order_BM, mask, tables)
