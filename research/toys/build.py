@@ -100,7 +100,7 @@ def _initialise_ouro(model: Ouro, generator: torch.Generator) -> None:
     # Every branch ends in a norm, so only the embedding and the norms' weights set the scale of the stream.
     for name, parameter in model.named_parameters():
         if "layernorm_2" in name:
-            parameter.fill_(1 / math.sqrt(2 * model.config.layers))
+            parameter.fill_(1 / math.sqrt(2 * model.config.num_hidden_layers))
         elif "norm" in name:
             parameter.fill_(1.0)
         elif name == "model.embed_tokens.weight":

@@ -148,11 +148,11 @@ def draw_recurrence(rng: np.random.Generator, mean: float, spread: float) -> int
 
 def draw_state(model: Huginn, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
     """H_0 [B, S, D] on the generator's device: a normal cut at three deviations, as the model draws it to be read."""
-    config = model.config
+    drawn = model.initial_state
     reach = math.erf(3.0 / math.sqrt(2.0))
     uniform = torch.rand((*shape, model.hidden_size), generator=generator, device=generator.device)
     normal = torch.erfinv((2.0 * uniform - 1.0) * reach) * math.sqrt(2.0)
-    return normal.clamp(-3.0, 3.0) * (config.state_std * config.embed_scale)
+    return normal.clamp(-3.0, 3.0) * (drawn.std * drawn.scale)
 
 
 def huginn_loss(model: Huginn, asked: Supervised, state: Tensor, recurrence: int, backprop_steps: int) -> Loss:

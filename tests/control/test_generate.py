@@ -159,8 +159,8 @@ def test_latest_reads_the_last_entries_there_are(model_of):
     acted = act_on(model, Batch.from_rows([ids]), Scattered(), 4)
     depths = acted.loops_BS[0].tolist()
     assert len(set(depths)) > 1
-    layers, width = model.model.layers, model.config.head_width
-    frequencies = model.config.rotary
+    layers, width = model.model.layers, model.config.sizes.head_width
+    frequencies = model.rotary
     tables = frequencies.tables(torch.arange(len(ids))[None], torch.float64)
     cos_T, sin_T = (table[0].reshape(len(ids), -1)[:, :width] for table in (tables.cos, tables.sin))
     entries = {}

@@ -200,7 +200,7 @@ def test_gates_are_recorded_where_there_is_one(case: str, place: Path, measured:
         for sequence in example.sequences:
             states = alone.model.states(Batch.from_rows([sequence.token_ids]), range(1, 5))
             gates = [torch.sigmoid(alone.model.gate_logits(state))[0] for state in states.values()]
-            stops = torch.stack([*gates[:-1], torch.full_like(gates[0], 2.0)]) > alone.model.config.exit_threshold
+            stops = torch.stack([*gates[:-1], torch.full_like(gates[0], 2.0)]) > alone.model.config.q_threshold
             depth = stops.int().argmax(0) + 1
             continuing += int((depth > T).sum())
             confidence += [(gates[T - 1][p].item(), depth[p].item()) for p in sequence.positions]
