@@ -46,13 +46,13 @@ class LocalHub:
             return 403, {"X-Error-Code": "GatedRepo"}, b""
         if repo not in self.files:
             return 404, {"X-Error-Code": "RepoNotFound"}, b""
-        if api and rest[0] == "commits":
-            commit = {"id": COMMIT, "authors": [], "date": "2026-01-01T00:00:00.000Z", "title": "", "message": ""}
-            return 200, {}, json.dumps([commit]).encode()
         revision = "/".join(rest[1:]) if api else rest[1]
         commit = self.branches.get(revision, revision)
         if commit != COMMIT:
             return 404, {"X-Error-Code": "RevisionNotFound"}, b""
+        if api and rest[0] == "tree":
+            held = [{"type": "file", "path": n, "size": len(b), "oid": "0"} for n, b in self.files[repo].items()]
+            return 200, {}, json.dumps(held).encode()
         if api:
             siblings = [{"rfilename": name} for name in self.files[repo]]
             if "blobs=" in query:

@@ -151,32 +151,23 @@ def test_moving_it_moves_what_it_uses() -> None:
     assert model.states(IDS, [1])[1].dtype == torch.float64
 
 
-SCALE = 1.0
-
-
-def with_global(used: Any) -> Any:
-    return wrap(embed=used["words"], step=used["turn"], readout=lambda h: SCALE * used["out"](h))
-
-
-def test_identity_is_that_of_weights_code_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_is_that_of_weights_and_code() -> None:
     base = model_identity(capped(parts()))
     assert model_identity(capped(parts())) == base
     assert model_identity(capped(parts(seed=1)))["tensors"] != base["tensors"]
-    scaled = model_identity(capped(parts(), scale=2.0))
-    assert [name for name in base if scaled[name] != base[name]] == ["value readout_function"]
     used = parts()
-    other = wrap(
-        embed=used["words"], step=lambda h: h + used["turn"](h), readout=lambda h: used["out"](h), trained_depth=3
-    )
+    other = wrap(embed=used["words"], step=lambda h: h + used["turn"](h), readout=used["out"], trained_depth=3)
     assert any(name.startswith("class") for name, found in model_identity(other).items() if found != base.get(name))
-    before = model_identity(with_global(parts()))
-    monkeypatch.setitem(globals(), "SCALE", 2.0)
-    after = model_identity(with_global(parts()))
-    assert [name for name in before if before[name] != after[name]] == ["value readout_function"]
-    model = with_global(parts())
-    seen = model_identity(model)
-    Walk.of(model, IDS).to(1).read(dtype=torch.float64)
-    assert model_identity(model) == seen
+    words = torch.randn(VOCABULARY, 6)
+    closed = [wrap(embed=lambda ids, w=w: w[ids], step=torch.tanh, head=w) for w in (words, words.clone(), words + 1)]
+    assert model_identity(closed[0])["tensors"] == model_identity(closed[1])["tensors"]
+    assert model_identity(closed[0])["tensors"] != model_identity(closed[2])["tensors"]
+
+
+def test_the_injection_is_the_embedding_where_embed_gives_none() -> None:
+    used = parts()
+    model = wrap(embed=used["words"], step=lambda h, injection: injection + 1.0, readout=used["out"])
+    assert torch.equal(model.states(IDS, [2])[2], used["words"](IDS.input_ids) + 1.0)
 
 
 def flat(h: Tensor) -> Tensor:
@@ -192,6 +183,15 @@ def flat(h: Tensor) -> Tensor:
         ({"embed": lambda ids: None}, "must return a state or a Context, not a NoneType"),
         ({"step": lambda h, speed: h}, "step= asks for 'speed', which it is not given: .* by the names context"),
         ({"step": flat}, r"step must return the next state, \[2, 3, 6\]"),
+        ({"embed": lambda ids: ids[..., None]}, "embed= gave torch.int64"),
+        ({"step": lambda h: None}, "step must return the next state"),
+        ({"step": lambda h: h.double()}, "step= gave torch.float64 for a state of torch.float32"),
+        ({"readout": lambda h: None}, "readout= must return logits, floating-point numbers, not a NoneType"),
+        ({"trained_depth": "x"}, "trained_depth='x' is not a whole number"),
+        ({"trained_depth": -1}, "trained_depth=-1 is too small"),
+        ({"name": 5}, "name= takes a name"),
+        ({"name": ""}, "name='' is empty"),
+        ({"device": "gpu"}, "no device 'gpu'"),
         ({"readout": flat}, r"readout= gave \[2, 3\] for a state \[2, 3, 6\]"),
     ],
 )

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.models.base import LoopedModule
-from loopscope.models.identity import while_running
 from loopscope.models.initial_state import InitialState
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.user_models import OBJECT, built, names_code, require_model
@@ -86,17 +85,14 @@ def taken(given: Any, args: Mapping[str, Any], device: torch.device, dtype: torc
 
 @contextmanager
 def borrowed(given: object) -> Iterator[None]:
-    """An object in evaluation mode with frozen weights; afterwards both are as they were, and weights that were moved.
-
-    What it changes of itself meanwhile does not change its identity.
-    """
+    """An object in evaluation mode with frozen weights; afterwards mode and weights are as they were, also if moved."""
     modules = list(given.modules()) if isinstance(given, nn.Module) else []
     places: list[dict[str, Any]] = [place for module in modules for place in (module._parameters, module._buffers)]
     entries = [(place, name, tensor) for place in places for name, tensor in place.items() if tensor is not None]
     held = [(place, name, tensor, tensor.data) for place, name, tensor in entries]
     drawn = getattr(given, "initial_state", None)
     try:
-        with evaluating(given), while_running(given):
+        with evaluating(given):
             yield
     finally:
         if isinstance(drawn, InitialState):

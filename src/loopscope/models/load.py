@@ -227,7 +227,7 @@ def _load_checkpoint(
             stored = main_dtype(matched.values())
             load_tensors(model, matched, device, dtype or stored)
             model.prepare()
-    commit = repository.commit if repository else None
+    commit = repository.revision if repository else None
     facts = {"kind": source.kind, "revision": commit, "stored_dtype": _dtype_name(stored), "files": checkpoint.files}
     return model, facts
 
@@ -289,7 +289,7 @@ def _load_random(
     else:
         repository = None if source.folder else _repository(source, offline)
         folder = source.folder or (repository.fetch_description() if repository else Path())
-        revision = repository.commit if repository else None
+        revision = repository.revision if repository else None
         with _naming(repository.repo_id if repository else folder):
             config, names = read_config(folder), _stored_names(folder)
     with _naming(source.location):

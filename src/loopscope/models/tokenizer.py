@@ -299,9 +299,7 @@ def _find(spec: Any, offline: bool | None) -> tuple[Tokenizer, str]:
 def _fetch(source: Source, offline: bool | None) -> Path:
     elsewhere = None if source.published is None else source.published.tokenizer_repo
     where = (source.location, source.revision) if elsewhere is None else (elsewhere, None)
-    folder = HubRepository(*where, offline=offline).fetch_tokenizer()
-    assert folder is not None
-    return folder
+    return HubRepository(*where, offline=offline).fetch_tokenizer()
 
 
 def no_tokenizer(name: str) -> str:

@@ -166,6 +166,7 @@ class TransformersLoop(LoopedModule):
     ) -> None:
         super().__init__()
         _require_causal(model)
+        self.config = {"layers": [start, end], "model": model.config}
         config = model.config.get_text_config()
         where, head = layers or _layers_name(model), model.get_output_embeddings()
         count = len(model.get_submodule(where))

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +24,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, text, whole
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
-from loopscope.models.identity import held_objects
+from loopscope.models.checkpoint.config import MOST_LOOPS
+from loopscope.models.identity import is_users_code
 from loopscope.models.in_memory import evaluating
+from loopscope.models.load import find_device
 from loopscope.models.protocol import AffineHead, Context
 from loopscope.models.walk import Walk, asks
 
@@ -89,10 +92,12 @@ def wrap(
                 f"wrap: {what}= asks for {strange!r}, which it is not given: its first parameter gets the"
                 f" {'ids' if what == 'embed' else 'state'}, others are found{known}; give {strange!r} a default"
             )
+    if trained_depth is not None:
+        whole("trained_depth", trained_depth, 1, MOST_LOOPS)
     model = WrappedModel(embed, step, readout, head)
-    model.name, model.boundary, model.max_positions = name, boundary, max_positions
+    model.name, model.boundary, model.max_positions = text("name", name), boundary, max_positions
     model.trained_depth, model.tokenizer = trained_depth, tokenizer  # type: ignore[assignment]
-    model.try_out(device)
+    model.try_out(None if device is None else find_device(device))
     return model
 
 
@@ -119,19 +124,23 @@ class WrappedModel(LoopedModule):
         head: nn.Linear | AffineHead | Tensor | None,
     ) -> None:
         super().__init__()
-        self.embed_function, self.step_function, self.readout_function = embed, step, readout
+        self.functions: dict[str, Callable[..., Any]] = {
+            "embed": embed,
+            "step": step,
+            "readout": readout or self._affine,
+        }
         self._head = head if isinstance(head, nn.Module) or head is None else _as_head(head)
         # Registered, so that moving, freezing and evaluation mode reach the modules that the functions use.
-        held = held_objects([embed, step, readout, head])
+        held = _held_objects([embed, step, readout, head])
         self.used = nn.ModuleList(value for value in held if isinstance(value, nn.Module))
-        self._tensors = [value for value in held if isinstance(value, Tensor)]
+        self.held_tensors = [value for value in held if isinstance(value, Tensor)]
         self._place: tuple[torch.device, torch.dtype] | None = None
         self._kept: dict[tuple[int, torch.dtype], _Cast] = {}
 
-    def try_out(self, device: str | torch.device | None) -> None:
+    def try_out(self, device: torch.device | None) -> None:
         """Run each function once and note the sizes."""
-        tensors = [*self.parameters(), *self._tensors]
-        found = next((t.device for t in tensors), torch.device("cpu")) if device is None else torch.device(device)
+        tensors = [*self.parameters(), *self.held_tensors]
+        found = next((t.device for t in tensors), torch.device("cpu")) if device is None else device
         self._place = found, next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
         batch = Batch.from_rows(TRIAL, source_rows=[0, 1])
         # The functions may be parts of a model in training, which must not notice.
@@ -143,9 +152,18 @@ class WrappedModel(LoopedModule):
                     f"it must give one state a token, [rows, positions, width]"
                 )
             self._place, self.hidden_size = (state.device, state.dtype), int(state.shape[2])
+            if not state.is_floating_point():
+                raise LoopscopeError(f"wrap: embed= gave {state.dtype}; a state is of floating-point numbers")
             walk = Walk.of(self, batch)
-            walk.advance()
-            logits = walk.read()
+            after = walk.advance()
+            if after.dtype != state.dtype:
+                raise LoopscopeError(
+                    f"wrap: step= gave {after.dtype} for a state of {state.dtype}; it must keep the dtype"
+                )
+            logits: object = walk.read()
+        if not isinstance(logits, Tensor) or not logits.is_floating_point():
+            made = logits.dtype if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            raise LoopscopeError(f"wrap: readout= must return logits, floating-point numbers, not {made}")
         if logits.dim() != 3 or logits.shape[:2] != state.shape[:2]:
             raise LoopscopeError(
                 f"wrap: readout= gave {list(logits.shape)} for a state {list(state.shape)}; "
@@ -175,7 +193,7 @@ class WrappedModel(LoopedModule):
 
     def embed(self, batch: Batch) -> Context:
         """The state that the function gives, or its whole context."""
-        function = self.embed_function
+        function = self.functions["embed"]
         batch = batch.to(self.device)
         made = function(batch) if asks(function, "batch") else function(batch.input_ids)
         if isinstance(made, Context):
@@ -186,8 +204,9 @@ class WrappedModel(LoopedModule):
 
     def step(self, state: Tensor, context: Context, *, depth: int, carry: Any) -> Any:
         """One step; what the function carries along goes with the state."""
-        function = self.step_function
-        known = {"context": context, "injection": context.injection, "depth": depth, "carry": carry}
+        function = self.functions["step"]
+        injection = context.state if context.injection is None else context.injection
+        known = {"context": context, "injection": injection, "depth": depth, "carry": carry}
         made = function(state, **{name: value for name, value in known.items() if asks(function, name)})
         return made if asks(function, "carry") else (made, None)
 
@@ -195,10 +214,10 @@ class WrappedModel(LoopedModule):
         self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None, *, context: Context
     ) -> Tensor:
         """Logits; positions and dtype are seen to where the function does not."""
-        function = self.readout_function or self._affine
+        function = self.functions["readout"]
         known: dict[str, Any] = {"positions": positions, "dtype": dtype, "context": context}
         asked = {name: value for name, value in known.items() if asks(function, name)}
-        with _nothing() if dtype is None or "dtype" in asked else self._in(dtype):
+        with nullcontext() if dtype is None or "dtype" in asked else self._in(dtype):
             given = state if dtype is None else state.to(dtype)
             logits: Tensor = function(given, **asked)
         return logits if "positions" in asked or positions is None else select(logits, positions)
@@ -232,7 +251,7 @@ class WrappedModel(LoopedModule):
     def _weights(self) -> Iterator[Tensor]:
         yield from self.parameters()
         yield from self.buffers()
-        yield from self._tensors
+        yield from self.held_tensors
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WrappedModel:
         self._kept.clear()
@@ -274,9 +293,56 @@ _UNCHANGED = {Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat
 """What asks about or for a dtype is left to the readout's own code."""
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def _held_objects(functions: Iterable[object]) -> list[nn.Module | Tensor]:
+    """The modules and tensors that functions work with: what they close over, their defaults, globals they name."""
+    found: list[nn.Module | Tensor] = []
+    seen: dict[int, object] = {}  # held, so that an id is not given to another object meanwhile
+    waiting = list(functions)
+    while waiting:
+        value = waiting.pop(0)
+        if id(value) in seen or isinstance(value, type | ModuleType | str | int | float):
+            continue
+        seen[id(value)] = value
+        if isinstance(value, nn.Module | Tensor):
+            found.append(value)
+        elif isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+        elif isinstance(value, functools.partial):
+            waiting += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, MethodType):
+            waiting += [value.__self__, value.__func__]
+        elif isinstance(value, FunctionType):
+            closed = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
+            waiting += [*closed, value.__defaults__, value.__kwdefaults__, *_used_globals(value)]
+        else:
+            waiting += [held for _, held in sorted(getattr(value, "__dict__", {}).items())]
+    return found
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # a variable that was never set
+        return False
+
+
+def _used_globals(function: FunctionType) -> list[object]:
+    """The modules, tensors and functions among the global variables that a function of the user's names."""
+    names: list[str] = []
+    codes = [function.__code__] if is_users_code(function) else []
+    while codes:
+        code = codes.pop()
+        names += code.co_names
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    space = function.__globals__
+    held = [space[name] for name in dict.fromkeys(names) if name in space]
+    return [
+        value
+        for value in held
+        if isinstance(value, nn.Module | Tensor | FunctionType | functools.partial | dict | list | tuple)
+    ]
 
 
 def _as_head(given: AffineHead | Tensor) -> AffineHead:

@@ -94,13 +94,6 @@ def linked(name, target):
     return change
 
 
-def outside(folder):
-    """The shard is a link to weights beside the folder."""
-    away = folder.parent / "away.safetensors"
-    (folder / "shard.safetensors").rename(away)
-    (folder / "shard.safetensors").symlink_to(away)
-
-
 def replaced_by_folder(name):
     def change(folder):
         (folder / name).unlink()
@@ -233,7 +226,6 @@ OURO = {
     "index to a null character": index(lambda named: dict.fromkeys(named, "a\0.safetensors")),
     "index to a name too long": index(lambda named: dict.fromkeys(named, LONG + ".safetensors")),
     "index to a missing file": index(lambda named: dict.fromkeys(named, "none.safetensors")),
-    "index to a link that leaves": index(lambda named: named, outside),
     "index to a loop of links": index(lambda named: named, linked("shard.safetensors", "shard.safetensors")),
     "index to numbers": index(lambda named: dict.fromkeys(named, 7)),
     "index of a list": index(lambda named: [*named]),

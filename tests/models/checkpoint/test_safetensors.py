@@ -1,33 +1,17 @@
-"""A checkpoint folder is opened whole or refused; headers are believed only after they agree with the file.
-
-The safetensors library is the independent writer."""
+"""A checkpoint folder is opened whole or refused in one line."""
 
 from __future__ import annotations
 
 import json
-import struct
 
 import pytest
 import safetensors
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.checkpoint.config import CONFIG
 from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, open_checkpoint, read_header
-
-
-def write_raw(path, header, data=b""):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
-
-
-def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
 def complaint(path):
@@ -39,34 +23,18 @@ def complaint(path):
     return message
 
 
-def test_agrees_with_the_safetensors_library(tmp_path):
+def test_what_a_file_holds(tmp_path):
     tensors = {
         "a": torch.randn(3, 4),
         "b": torch.randn(5).bfloat16(),
         "scalar": torch.tensor(2.0),
-        "empty": torch.empty(0, 7),
         "ids": torch.arange(6),
     }
-    path = tmp_path / "model.safetensors"
-    save_file(tensors, path, metadata={"format": "pt"})
-    entries = read_header(path)
-    with safe_open(path, framework="pt") as reference:
-        assert set(entries) == set(reference.keys())
-        for name, tensor in tensors.items():
-            assert entries[name].shape == tuple(reference.get_slice(name).get_shape())
-            assert entries[name].dtype == reference.get_slice(name).get_dtype()
-            raw = path.read_bytes()[entries[name].start : entries[name].stop]
-            assert raw == tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def test_header_may_be_padded_with_spaces(tmp_path):
-    path = write_raw(tmp_path / "m.safetensors", json.dumps({"x": entry()}).encode() + b"   ", b"\0" * 4)
-    assert read_header(path)["x"].nbytes == 4
-
-
-def test_file_of_empty_tensors_has_no_data(tmp_path):
-    path = write_raw(tmp_path / "m.safetensors", {"x": entry(shape=(0, 3), offsets=(0, 0))})
-    assert read_header(path)["x"].elements == 0
+    save_file(tensors, tmp_path / "m.safetensors")
+    entries = read_header(tmp_path / "m.safetensors")
+    assert {name: (entry.dtype, entry.shape, entry.nbytes) for name, entry in entries.items()} == {
+        "a": ("F32", (3, 4), 48), "b": ("BF16", (5,), 10), "scalar": ("F32", (), 4), "ids": ("I64", (6,), 48),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kept", [0, 3, 8, 20, -5, -1])
@@ -74,89 +42,13 @@ def test_truncated_file(tmp_path, kept):
     path = tmp_path / "model.safetensors"
     save_file({"a": torch.randn(3, 4)}, path)
     path.write_bytes(path.read_bytes()[:kept])
-    assert "is truncated" in complaint(path)
-
-
-def test_absurd_header_length_is_not_allocated(tmp_path):
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(struct.pack("<Q", 2**62) + b"{}")
-    assert f"announces a header of {2**62} bytes" in complaint(path)
-
-
-def test_trailing_bytes(tmp_path):
-    path = write_raw(tmp_path / "m.safetensors", {"x": entry()}, b"\0" * 9)
-    assert "5 bytes after its last tensor" in complaint(path)
-
-
-@pytest.mark.parametrize(
-    "header", [b"not json", b"[1, 2]", b"[" * 200_000, b"\xff\xfe{}", b'{"x": ' + b"9" * 5000 + b"}"]
-)
-def test_header_that_is_no_json_object(tmp_path, header):
-    complaint(write_raw(tmp_path / "m.safetensors", header))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        7,
-        {},
-        {"dtype": "F32", "shape": [1]},
-        entry(shape=(-1,)),
-        entry(shape=("1",)),
-        entry(shape=(True,)),
-        entry(shape=(2**63,)),
-        entry(shape=[1] * 100),
-        entry(offsets=(4, 0)),
-        entry(offsets=(0, 4, 8)),
-        entry(offsets=(-4, 0)),
-        {"dtype": 5, "shape": [1], "data_offsets": [0, 4]},
-        {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]},
-        {"dtype": "F32", "shape": "1", "data_offsets": [0, 4]},
-    ],
-)
-def test_wrong_description_names_the_tensor(tmp_path, fields):
-    assert "'x'" in complaint(write_raw(tmp_path / "m.safetensors", {"x": fields}, b"\0" * 4))
-
-
-def test_byte_count_that_does_not_fit_the_shape(tmp_path):
-    path = write_raw(tmp_path / "m.safetensors", {"x": entry(shape=(2, 3), offsets=(0, 20))}, b"\0" * 20)
-    assert "20 bytes where F32 [2, 3] needs 24" in complaint(path)
-
-
-@pytest.mark.parametrize(("second", "word"), [((0, 4), "overlaps"), ((8, 12), "hole")])
-def test_overlap_and_hole(tmp_path, second, word):
-    table = {"x": entry(), "y": entry(offsets=second)}
-    assert word in complaint(write_raw(tmp_path / "m.safetensors", table, b"\0" * second[1]))
-
-
-def test_name_listed_twice(tmp_path):
-    one = json.dumps(entry())
-    text = f'{{"a": {one}, "x": {one}, "x": {one}}}'.encode()
-    assert "'x' twice" in complaint(write_raw(tmp_path / "m.safetensors", text, b"\0" * 4))
+    assert "cannot be read as safetensors" in complaint(path)
 
 
 def test_git_lfs_pointer_is_recognised(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
     assert "git lfs pull" in complaint(path)
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(position=st.integers(0, 170), value=st.integers(0, 255))
-def test_one_changed_byte_is_either_harmless_or_one_clear_line(tmp_path, position, value):
-    path = tmp_path / "model.safetensors"
-    save_file({"alpha": torch.zeros(2, 3), "beta": torch.zeros(4).bfloat16()}, path)
-    raw = bytearray(path.read_bytes())
-    raw[min(position, len(raw) - 1)] = value
-    path.write_bytes(raw)
-    try:
-        entries = read_header(path)
-    except LoopscopeError as error:
-        entries, message = {}, str(error)
-    else:
-        message = ""
-    assert "\n" not in message
-    assert all(8 <= entry.start <= entry.stop <= len(raw) for entry in entries.values())
 
 
 TENSORS = {"a.weight": torch.ones(2, 3), "b.weight": torch.zeros(4), "c.weight": torch.full((5,), 2.0)}
@@ -291,12 +183,11 @@ def test_truncated_shard_is_named(sharded):
     path.write_bytes(path.read_bytes()[:-3])
     message = folder_complaint(sharded)
     assert SHARDS[1] in message
-    assert "truncated" in message
 
 
 def test_tensor_listed_in_the_wrong_shard(sharded):
     write_index(sharded, {"a.weight": SHARDS[0], "b.weight": SHARDS[1], "c.weight": SHARDS[1]})
-    assert f"'b.weight' in {SHARDS[1]}, but it is in {SHARDS[0]}" in folder_complaint(sharded)
+    assert f"holds 'b.weight', which {INDEX} lists in {SHARDS[1]}" in folder_complaint(sharded)
 
 
 def test_tensor_listed_but_stored_nowhere(sharded):
@@ -311,10 +202,7 @@ def test_tensor_stored_but_not_listed(sharded):
 
 def test_tensor_in_two_shards(sharded):
     save_file({name: TENSORS[name] for name in ("a.weight", "c.weight")}, sharded / SHARDS[1])
-    message = folder_complaint(sharded)
-    assert "'a.weight' twice" in message
-    assert SHARDS[0] in message
-    assert SHARDS[1] in message
+    assert f"holds 'a.weight', which {INDEX} lists in {SHARDS[0]}" in folder_complaint(sharded)
 
 
 @pytest.mark.parametrize(
@@ -341,13 +229,6 @@ def test_shard_name_that_leaves_its_folder(sharded, name):
     message = folder_complaint(sharded)
     assert repr(name) in message
     assert "refused" in message
-
-
-def test_shard_that_is_a_link_out_of_the_folder(sharded):
-    outside = sharded.parent / "outside.safetensors"
-    (sharded / SHARDS[1]).rename(outside)
-    (sharded / SHARDS[1]).symlink_to(outside)
-    assert "leaves its folder" in folder_complaint(sharded)
 
 
 def test_shard_that_is_a_dangling_link(sharded):
@@ -383,11 +264,3 @@ def test_index_without_a_weight_map(sharded, content):
 def test_index_is_no_json(sharded):
     (sharded / INDEX).write_text("{")
     assert "not valid JSON" in folder_complaint(sharded)
-
-
-def test_unreadable_file_is_one_line(single, monkeypatch):
-    def refuse(self, *arguments, **keywords):
-        raise PermissionError(13, "Permission denied", str(self))
-
-    monkeypatch.setattr(type(single), "open", refuse)
-    assert "cannot be read: Permission denied" in folder_complaint(single)

@@ -1,58 +1,49 @@
-"""A checkpoint's safetensors files, in one file or in shards with an index, checked without reading a weight.
+"""A checkpoint's safetensors files, in one file or in shards with an index: what they hold, and reading it.
 
-A safetensors file is eight bytes (the header's length, little-endian), the header (JSON), and one buffer that the
-tensors fill without holes. `read_header` reads the header alone and checks every number in it against the file's size,
-so that a truncated or tampered file is refused before any memory is taken. `open_checkpoint` does so for all files of
-a folder and checks that they agree with the index. Pickle is never read and no code of a checkpoint is ever run.
+The safetensors library checks headers against the files. Nothing else is read: pickles can run code.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.checkpoint.config import CONFIG, read_config, read_json_object
+from loopscope.regular_files import check_regular
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-
-
-LONGEST_NAME = 255
-"""Of a shard's file, as file systems have it."""
-
-
-LARGEST_HEADER = 50_000_000
-"""Bytes; half the format's own limit. A larger announced header is garbage, and believing it would cost gigabytes."""
-MOST_TENSORS = 200_000
-"""In one file; the largest published models have half as many in all their shards."""
-
-
-ITEM_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
-    "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
-    "U32": 4, "I32": 4, "F32": 4,
-    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
-}  # fmt: skip
-
-
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_BITS = {"BOOL": 8, "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8}
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor of a file: its bytes are `file[start:stop]`."""
+    """One tensor of a checkpoint.
+
+    Attributes:
+        name: what the model calls it.
+        dtype: as safetensors writes it: "BF16".
+        shape: its sizes.
+        path: the file that holds it.
+        stored: its name in the file.
+        first_row: where it begins, if it is a block of the stored tensor's rows.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    start: int
-    stop: int
     path: Path
+    stored: str
+    first_row: int | None = None
 
     @property
     def elements(self) -> int:
@@ -61,8 +52,8 @@ class TensorEntry:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes in the file."""
-        return self.stop - self.start
+        """The number of bytes in the file; of rare types those of one byte an element."""
+        return self.elements * _BITS.get(self.dtype, 8) // 8
 
     def row_blocks(self, names: Sequence[str]) -> list[TensorEntry]:
         """Equal blocks of its rows, each a tensor of its own.
@@ -75,17 +66,25 @@ class TensorEntry:
             raise LoopscopeError(
                 f"{self.path} stores {shown(self.name)} as {list(self.shape)}, not in {len(names)} blocks"
             )
-        shape, step = (rows // len(names), *self.shape[1:]), self.nbytes // len(names)
-        starts = [self.start + index * step for index in range(len(names))]
+        size = rows // len(names)
         return [
-            TensorEntry(name, self.dtype, shape, start, start + step, self.path)
-            for name, start in zip(names, starts, strict=True)
+            TensorEntry(name, self.dtype, (size, *self.shape[1:]), self.path, self.stored, index * size)
+            for index, name in enumerate(names)
         ]
+
+    def read(self) -> Tensor:
+        """Its values; memory of the file, so copy them before the file may change."""
+        with opened(self.path, "pt") as file:
+            if self.first_row is None:
+                found: Tensor = file.get_tensor(self.stored)
+            else:
+                found = file.get_slice(self.stored)[self.first_row : self.first_row + self.shape[0]]
+            return found
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The checked contents of a folder: configuration, and every tensor with its place on disk."""
+    """The contents of a folder: configuration, and every tensor with its place on disk."""
 
     folder: Path
     config: dict[str, Any]
@@ -99,15 +98,12 @@ class Checkpoint:
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in a folder, all headers checked.
+    """The checkpoint in a folder, all headers checked; torch is not imported.
 
     Raises:
         LoopscopeError: if anything is missing, damaged, contradictory or not safetensors.
     """
-    try:
-        return Checkpoint(folder, read_config(folder), _read_tensors(folder))
-    except OSError as error:
-        raise LoopscopeError(f"{error.filename or folder} cannot be read: {error.strerror or error}") from None
+    return Checkpoint(folder, read_config(folder), _read_tensors(folder))
 
 
 def _read_tensors(folder: Path) -> dict[str, TensorEntry]:
@@ -117,7 +113,7 @@ def _read_tensors(folder: Path) -> dict[str, TensorEntry]:
         if single.is_file() and WEIGHTS not in weight_map.values():
             raise LoopscopeError(f"{folder} holds both {WEIGHTS} and shards: remove the ones that are out of date")
         return _read_shards(index, weight_map)
-    if single.is_file():
+    if single.exists():
         return read_header(single)
     raise _no_weights(folder)
 
@@ -128,7 +124,7 @@ def _no_weights(folder: Path) -> LoopscopeError:
         return LoopscopeError(f"{folder} holds shards ({others[0]}, …) but no {INDEX}: download that file too")
     if others:
         return LoopscopeError(f"{folder} has no {WEIGHTS} (found {others[0]}): rename the weights' file to {WEIGHTS}")
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     if pickles:
         return LoopscopeError(
             f"{folder} has pickled weights only ({pickles[0]}), which are never read because they can run code; "
@@ -151,129 +147,55 @@ def index_shards(index: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise LoopscopeError(f"{index} has no weight_map; download or export it again")
     for shard in weight_map.values():
-        if not isinstance(shard, str) or not _is_plain_name(shard):
+        plain = isinstance(shard, str) and shard.endswith(".safetensors") and not set(shard) & set("/\\:\0")
+        if not plain or shard.startswith(".") or len(shard) > 255:
             raise LoopscopeError(f"{index} names the shard {shown(shard)}, which is not a file in its folder; refused")
     return weight_map
-
-
-def _is_plain_name(name: str) -> bool:
-    forbidden = "/" in name or "\\" in name or ":" in name or "\0" in name
-    return name.endswith(".safetensors") and not forbidden and not name.startswith(".") and len(name) <= LONGEST_NAME
 
 
 def _read_shards(index: Path, weight_map: dict[str, str]) -> dict[str, TensorEntry]:
     tensors: dict[str, TensorEntry] = {}
     for shard in sorted(set(weight_map.values())):
-        for name, entry in read_header(_shard_path(index, shard)).items():
-            if name in tensors:
-                both = f"{tensors[name].path.name} and {shard}"
-                raise LoopscopeError(
-                    f"{index.parent} stores {shown(name)} twice, in {both}; download or export it again"
-                )
+        path = index.parent / shard
+        if not path.exists():
+            raise LoopscopeError(f"{index} lists {shard}, which is missing: download it too")
+        for name, entry in read_header(path).items():
+            listed = weight_map.get(name)
+            if listed != shard:
+                where = f"lists in {listed}" if listed else "does not list"
+                raise LoopscopeError(f"{path} holds {shown(name)}, which {INDEX} {where}; download or export it again")
             tensors[name] = entry
-    for name, shard in weight_map.items():
-        if name not in tensors:
-            raise LoopscopeError(f"{index} lists {shown(name)} in {shard}, which does not hold it")
-        if tensors[name].path.name != shard:
-            raise LoopscopeError(f"{index} lists {shown(name)} in {shard}, but it is in {tensors[name].path.name}")
-    unlisted = sorted(tensors.keys() - weight_map.keys())
-    if unlisted:
-        raise LoopscopeError(f"{tensors[unlisted[0]].path} holds {shown(unlisted[0])}, which {INDEX} does not list")
+    lacking = next((name for name in weight_map if name not in tensors), None)
+    if lacking is not None:
+        raise LoopscopeError(f"{index} lists {shown(lacking)} in {weight_map[lacking]}, which does not hold it")
     return tensors
 
 
-def _shard_path(index: Path, shard: str) -> Path:
-    """The shard beside its index; a link may lead out of the folder only into the hub cache that made it."""
-    path = index.parent / shard
-    if not path.is_file():
-        raise LoopscopeError(f"{index} lists {shard}, which is missing: download it too")
-    target, folder = path.resolve(), index.parent.resolve()
-    allowed = [folder]
-    if folder.parent.name == "snapshots":
-        repository = folder.parent.parent
-        allowed += [repository / "blobs", repository.parent / "blobs"]
-    if not any(target.is_relative_to(place) for place in allowed):
-        raise LoopscopeError(f"{path} is a link that leaves its folder; refused: load the folder the weights lie in")
-    return path
-
-
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """The tensors of a safetensors file by name, every offset checked.
-
-    Raises:
-        LoopscopeError: if the file is truncated, is not safetensors, or contradicts itself.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        if prefix.startswith(b"version "):
-            raise LoopscopeError(f"{path} is a git-lfs pointer, not the weights: run `git lfs pull` in its folder")
-        if len(prefix) < 8:
-            raise _damaged(path, f"is truncated: it has {size} bytes, less than a safetensors header")
-        length = int.from_bytes(prefix, "little")
-        if length > LARGEST_HEADER:
-            raise _damaged(
-                path, f"is not a safetensors file: it announces a header of {length} bytes, more than {LARGEST_HEADER}"
-            )
-        if 8 + length > size:
-            raise _damaged(path, f"is truncated: its header needs {8 + length} bytes and the file has {size}")
-        table = _parse_json(path, file.read(length))
-    table.pop("__metadata__", None)
-    if len(table) > MOST_TENSORS:
-        raise _damaged(path, f"lists {len(table)} tensors, more than the {MOST_TENSORS} allowed")
-    entries = {name: _entry(path, name, fields, 8 + length) for name, fields in table.items()}
-    _check_layout(path, entries, 8 + length, size)
-    return entries
+    """The tensors of a safetensors file by name."""
+    with opened(path, "np") as file:
+        pieces = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        return {
+            name: TensorEntry(name, piece.get_dtype(), tuple(piece.get_shape()), path, name)
+            for name, piece in pieces.items()
+        }
 
 
-def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
-    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in result:
-                raise _damaged(path, f"lists {shown(name)} twice in its header")
-            result[name] = value
-        return result
+@contextmanager
+def opened(path: Path, framework: str) -> Iterator[Any]:
+    """A safetensors file; whatever is wrong with it is one line."""
+    from safetensors import SafetensorError, safe_open
 
+    check_regular(path, "checkpoint file")
     try:
-        table = json.loads(text, object_pairs_hook=without_duplicates)
-    except (ValueError, RecursionError):
-        table = None
-    if not isinstance(table, dict):
-        raise _damaged(path, "is not a safetensors file: its header is not a JSON object")
-    return table
-
-
-def _entry(path: Path, name: str, fields: Any, data_start: int) -> TensorEntry:
-    try:
-        dtype, shape, (start, stop) = fields["dtype"], fields["shape"], fields["data_offsets"]
-        numbers = [*shape, start, stop]
-    except (TypeError, KeyError, ValueError):
-        raise _damaged(path, f"describes tensor {shown(name)} wrongly in its header") from None
-    # bool is an int to Python, and not to the format; the bounds keep a hostile header from costing time.
-    counts = len(numbers) <= 64 and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
-    if not (isinstance(dtype, str) and isinstance(shape, list) and counts and start <= stop):
-        raise _damaged(path, f"describes tensor {shown(name)} wrongly in its header")
-    entry = TensorEntry(name, dtype, tuple(shape), data_start + start, data_start + stop, path)
-    if dtype in ITEM_BYTES and entry.elements * ITEM_BYTES[dtype] != entry.nbytes:
-        needed = entry.elements * ITEM_BYTES[dtype]
-        raise _damaged(path, f"gives {shown(name)} {entry.nbytes} bytes where {dtype} {list(shape)} needs {needed}")
-    return entry
-
-
-def _check_layout(path: Path, entries: dict[str, TensorEntry], data_start: int, size: int) -> None:
-    """Tensors fill the buffer in some order, without holes, overlaps or bytes left over."""
-    position = data_start
-    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):
-        if entry.start != position:
-            what = "overlaps another tensor" if entry.start < position else "leaves a hole before it"
-            raise _damaged(path, f"is inconsistent: {shown(entry.name)} {what}")
-        position = entry.stop
-    if position > size:
-        raise _damaged(path, f"is truncated: its tensors end at byte {position} and the file at {size}")
-    if position < size:
-        raise _damaged(path, f"has {size - position} bytes after its last tensor")
-
-
-def _damaged(path: Path, what: str) -> LoopscopeError:
-    return LoopscopeError(f"{path} {what}; download or export it again")
+        with safe_open(path, framework=framework) as file:
+            yield file
+    except (SafetensorError, OSError, ValueError, OverflowError) as error:
+        with path.open("rb") as start:
+            pointer = start.read(8) == b"version "
+        if pointer:
+            raise LoopscopeError(
+                f"{path} is a git-lfs pointer, not the weights: run `git lfs pull` in its folder"
+            ) from None
+        reason = " ".join(str(error).split())[:160]
+        raise LoopscopeError(f"{path} cannot be read as safetensors ({reason}); download or export it again") from None

@@ -1,18 +1,13 @@
 """A checkpoint's tensors into a model: names and shapes are compared first, and bytes copied only if all agree.
 
 The model arrives on the meta device, so a checkpoint that does not fit costs no memory and leaves nothing half loaded.
-Values are not inspected: a checkpoint that holds NaN loads, and its measurements will say so.
-
-A window of the file at a time is mapped, copied into the allocated parameter on its device and in its dtype, and
-unmapped, so loading needs the model's own memory plus one window, whatever the sizes of the checkpoint, its shards or
-its largest tensor. Parameters own their memory afterwards: a checkpoint that is overwritten during a run cannot change
-the weights under it.
+Values are not inspected: a checkpoint that holds NaN loads, and its measurements will say so. Parameters own their
+memory afterwards: a checkpoint that is overwritten during a run cannot change the weights under it.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -26,10 +21,6 @@ from loopscope.models.checkpoint.safetensors import TensorEntry
 
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
-
-
-WINDOW_BYTES = 32 * 1024 * 1024
-
 
 FLOATING_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -59,9 +50,13 @@ def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> di
             )
     matched = {name: tensors[name] for name in expected if name not in tied}
     for entry in matched.values():
-        stored_dtype(entry)
+        if entry.dtype not in FLOATING_TYPES:
+            raise LoopscopeError(
+                f"{entry.path} stores {entry.name!r} as {entry.dtype}, which is not supported: "
+                f"export the weights as one of {', '.join(FLOATING_TYPES)}"
+            )
     for name, source in tied.items():
-        if name in tensors and not same_bytes(tensors[name], tensors[source]):
+        if name in tensors and not torch.equal(tensors[name].read(), tensors[source].read()):
             warnings.warn(
                 f"the configuration ties {name} to {source} but the checkpoint stores different values: "
                 f"{source} is used for both",
@@ -81,40 +76,22 @@ def _listed(names: list[str]) -> str:
     return f"{plural} {', '.join(shown(name) for name in names[:3])}{more}"
 
 
-def stored_dtype(entry: TensorEntry) -> torch.dtype:
-    """The torch type of a tensor of weights.
-
-    Raises:
-        LoopscopeError: for types that are no plain floating-point weights (8-bit floats, integers).
-    """
-    try:
-        return FLOATING_TYPES[entry.dtype]
-    except KeyError:
-        raise LoopscopeError(
-            f"{entry.path} stores {entry.name!r} as {entry.dtype}, which is not supported: "
-            f"export the weights as one of {', '.join(FLOATING_TYPES)}"
-        ) from None
-
-
 def main_dtype(tensors: Iterable[TensorEntry]) -> torch.dtype:
     """The dtype of most of the checkpoint's bytes."""
     sizes: dict[str, int] = {}
     for entry in tensors:
         sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.nbytes
-    return FLOATING_TYPES[max(sizes, key=lambda name: sizes[name])]
+    return FLOATING_TYPES.get(max(sizes, key=lambda name: sizes[name]), torch.float32)
 
 
+@torch.no_grad()
 def load_tensors(
     model: LoopedModule, matched: Mapping[str, TensorEntry], device: torch.device, dtype: torch.dtype
 ) -> None:
     """Allocates a meta model and fills it, tensor by tensor, from the files."""
     for name, parameter in allocate(model, device, dtype).items():
-        entry = matched[name]
-        try:
-            copy_tensor(entry, parameter.data)
-        except (OSError, ValueError) as error:  # ValueError: the file is shorter than when its header was checked
-            reason = " ".join(str(error).split())
-            raise LoopscopeError(f"{entry.path} cannot be read ({reason}): is it being replaced? try again") from None
+        # The file is opened for each tensor, so that no more of it is mapped into memory than that one.
+        parameter.data.copy_(matched[name].read())
 
 
 def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -122,8 +99,8 @@ def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> d
     tied = model.tied_tensors()
     placed: dict[str, torch.Tensor] = {}
     stored = {name: tensor for name, tensor in stored_tensors(model).items() if name not in tied}
-    own = {name: model.parameter_dtype(name, dtype) for name in stored}
-    needed = sum(tensor.numel() * own[name].itemsize for name, tensor in stored.items())
+    kinds = {name: model.parameter_dtype(name, dtype) for name in stored}
+    needed = sum(tensor.numel() * kinds[name].itemsize for name, tensor in stored.items())
     too_large = LoopscopeError(
         f"the weights need {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, more than {device} "
         f"has free: choose a smaller dtype or another device"
@@ -134,7 +111,7 @@ def allocate(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> d
     try:
         for name, tensor in stored.items():
             owner, _, leaf = name.rpartition(".")
-            empty = torch.empty(tensor.shape, dtype=own[name], device=device)
+            empty = torch.empty(tensor.shape, dtype=kinds[name], device=device)
             placed[name] = nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
             setattr(model.get_submodule(owner), leaf, placed[name])
     except RuntimeError as error:  # torch.OutOfMemoryError on an accelerator, a plain RuntimeError on the CPU
@@ -150,47 +127,3 @@ def _installed_memory() -> float:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # a system that does not say
         return math.inf
-
-
-@torch.no_grad()
-def copy_tensor(entry: TensorEntry, target: torch.Tensor, window_bytes: int = WINDOW_BYTES) -> None:
-    """Fill `target` (contiguous, any device, any floating dtype) with a stored tensor of the same shape."""
-    source_dtype = stored_dtype(entry)
-    if tuple(target.shape) != entry.shape or not target.is_contiguous():
-        raise ValueError(f"{entry.name}: {entry.shape} cannot be copied into {tuple(target.shape)}")
-    flat = target.view(-1)
-    per_window = max(window_bytes // source_dtype.itemsize, 1)
-    with entry.path.open("rb") as file:
-        for first in range(0, entry.elements, per_window):
-            last = min(first + per_window, entry.elements)
-            start = entry.start + first * source_dtype.itemsize
-            _copy_window(file.fileno(), start, source_dtype, flat[first:last])
-
-
-def _copy_window(descriptor: int, start: int, dtype: torch.dtype, target: torch.Tensor) -> None:
-    mapped_start = start - start % mmap.ALLOCATIONGRANULARITY
-    offset = start - mapped_start
-    nbytes = target.numel() * dtype.itemsize
-    # A private mapping, because torch warns about read-only buffers; nothing is ever written to it.
-    with mmap.mmap(descriptor, offset + nbytes, access=mmap.ACCESS_COPY, offset=mapped_start) as window:
-        if offset % dtype.itemsize == 0:
-            source = torch.frombuffer(window, dtype=dtype, count=target.numel(), offset=offset)
-        else:  # a header whose length is no multiple of eight leaves every tensor unaligned
-            source = torch.frombuffer(window, dtype=torch.uint8, count=nbytes, offset=offset).clone().view(dtype)
-        target.copy_(source)
-        # The mapping cannot be closed while a tensor still looks into it.
-        del source
-
-
-def same_bytes(one: TensorEntry, other: TensorEntry, window_bytes: int = WINDOW_BYTES) -> bool:
-    """Whether two stored tensors are the same, bit by bit, without holding either in memory."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    with one.path.open("rb") as first, other.path.open("rb") as second:
-        first.seek(one.start)
-        second.seek(other.start)
-        for position in range(0, one.nbytes, window_bytes):
-            count = min(window_bytes, one.nbytes - position)
-            if first.read(count) != second.read(count):
-                return False
-    return True
