@@ -19,7 +19,7 @@ from torch import Tensor
 import loopscope as ls
 from geometry import against_paper, random_update
 from loopscope.kernels.choice import implementation
-from loopscope.models.published_configs import huginn
+from loopscope.models.registry import find_published
 from loopscope.readout import autograd_coefficients, nonlinear_path_from_states
 from timing import OURS, Row, race
 
@@ -89,5 +89,7 @@ def huginn_readout(device: torch.device, quick: bool, repeats: int) -> Row:
 
 def _narrow_huginn() -> Any:
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(huginn() | NARROW))
+        huginn = find_published("huginn-0125")
+        assert huginn is not None
+        (Path(folder) / "config.json").write_text(json.dumps(dict(huginn.config) | NARROW))
         return ls.load_model(folder, device="cpu", dtype="bfloat16", model_args={"random_weights": True})

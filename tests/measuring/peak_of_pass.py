@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 from loopscope.api import measure
-from loopscope.models.published_configs import ouro
+from loopscope.models.registry import find_published
 
-TINY = ouro(layers=2, bos=0, eos=0) | {
+_OURO = find_published("ouro-1.4b")
+assert _OURO
+TINY = dict(_OURO.config) | {
+    "num_hidden_layers": 2,
     "vocab_size": 1024,
     "hidden_size": 64,
     "intermediate_size": 128,

@@ -152,13 +152,8 @@ def test_another_model_is_refused_with_the_difference(small_gpt: Any, task: str,
     model = small_gpt.build()
     run = measured(model)
     (run.path / "units" / f"{run.units[-1].name}.json").unlink()
-    model.gpt.seen = torch.zeros(3)  # as a model that keeps a table of positions does
-    with pytest.raises(LoopscopeError, match=r"model\.weights\.tensors was"):
-        measured(model)
-    del model.gpt.seen
+    model.gpt.seen = torch.zeros(3)  # as a model that keeps a table of positions does: no part of its identity
     assert measured(model).finished
-    with pytest.raises(LoopscopeError, match=r"model\.weights\.value softcap was"):
-        measured(small_gpt.build(softcap=9.0))
     with pytest.raises(LoopscopeError, match=r"model\.weights\.tensors was"):
         measured(small_gpt.build(seed=1))
     with torch.no_grad():

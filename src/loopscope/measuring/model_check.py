@@ -13,7 +13,7 @@ import torch
 
 from loopscope.display import element, html_table
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.probes import ALL, BASIS, QUICK, Probe, Trial, Verdict, verdict_of
+from loopscope.measuring.probes import ALL, BASIS, Probe, Trial, Verdict, verdict_of
 from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.models.protocol import LoopedModel
 
@@ -96,9 +96,9 @@ def check(
 ) -> ModelCheck:
     """Try a model on a small batch, in every way that measuring relies on; nothing is stored.
 
-    Eight checks: shapes, determinism, independence of padding and of other rows, readout against positions and head,
-    float64, gradients, derivatives in Taylor mode against nested forward mode and differences, and options that share
-    a row.
+    Eight checks: shapes, finite states, determinism, whether the step depends on its depth, independence of padding and
+    of other rows, readout against positions and head, the readout's gradient (in Taylor mode, by nested forward mode
+    and by differences), and generation with kept keys and values.
 
     Args:
         model: as in `measure`.
@@ -119,7 +119,7 @@ def check(
 
 
 @torch.no_grad()
-def checked(model: LoopedModel, probes: tuple[Probe, ...] = QUICK) -> ModelCheck:
+def checked(model: LoopedModel, probes: tuple[Probe, ...] = ALL) -> ModelCheck:
     """The verdicts on a loaded model; the others only where those that they rest on pass."""
     trial, verdicts = Trial(model), list[Verdict]()
     for probe in probes:

@@ -8,6 +8,7 @@ Shapes: B rows, S positions, D hidden width, V vocabulary, N selected positions.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
+from loopscope.models.generate import can_cache, generate
 from loopscope.models.packing import Group, pack
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, halves, read
@@ -136,7 +138,7 @@ class Trial:
 
 
 def shapes(trial: Trial) -> str:
-    """States [B, S, D] in the model's dtype, logits [B, S, V], all of them finite."""
+    """States [B, S, D] in the model's dtype, logits [B, S, V]."""
     model, (rows, width), logits = trial.model, trial.batch().input_ids.shape, trial.here["logits"]
     walk = trial.walk(trial.batch(), -trial.last.depth)
     for tensor, size in ((walk.state, model.hidden_size), (logits, model.vocabulary_size)):
@@ -149,11 +151,17 @@ def shapes(trial: Trial) -> str:
     if trial.last.state.dtype != model.dtype:
         told = f"dtype says {model.dtype} and the states are {trial.last.state.dtype}"
         raise CheckError(told, "let `dtype` say what embed and step compute in")
+    return f"states {list(walk.state.shape)}, logits {list(logits.shape)}"
+
+
+def finite_states(trial: Trial) -> str:
+    """No infinity or NaN in the states of every depth, or in the logits."""
+    walk = trial.walk(trial.batch(), -trial.last.depth)
     states = {f"the state at depth {t}": walk.to(t).state for t in range(trial.last.depth + 1)}
-    for what, tensor in trial.taken({**states, "logits": logits}).items():
+    for what, tensor in trial.taken({**states, "logits": trial.here["logits"]}).items():
         if not bool(torch.isfinite(tensor).all()):
             raise CheckError(f"{what}: not finite", "try dtype='float32', or look for a division by 0")
-    return f"states {list(walk.state.shape)}, logits {list(logits.shape)}, all finite"
+    return f"all finite to depth {trial.last.depth}"
 
 
 def determinism(trial: Trial) -> str:
@@ -161,13 +169,9 @@ def determinism(trial: Trial) -> str:
     exact, remedy = 0.0 if trial.model.device.type == "cpu" else None, _REMEDIES["determinism"]
     trial.compare("of two walks over the same batch", trial.ends(trial.batch()), trial.here, remedy, exact)
     walk = trial.walk(trial.batch(), -1)
-    once, again, deeper = (walk.changed(walk.state) for _ in range(3))
+    once, again = (walk.changed(walk.state) for _ in range(2))
     first = {"states": once.advance()}
     trial.compare("of two steps from the same state", {"states": again.advance()}, first, remedy, exact)
-    if getattr(trial.model, "alike", False):
-        deeper.depth += 1
-        promise = "leave out `alike`: it promises the same step at every depth"
-        trial.compare("of steps at two depths", {"states": deeper.advance()}, first, promise, exact)
     trial.ends(trial.batch([trial.rows[1][::-1]]))
     between = {"states": walk.advance(), "logits": walk.read()}
     trial.compare("of two readouts of the same state", {"logits": walk.read()}, between, remedy, exact)
@@ -175,8 +179,21 @@ def determinism(trial: Trial) -> str:
     return "calls may be repeated, in any order"
 
 
+def depth(trial: Trial) -> str:
+    """The step at two depths from one state: the same, where the model promises it."""
+    walk = trial.walk(trial.batch(), -1)
+    here, deeper = walk.changed(walk.state), walk.changed(walk.state)
+    deeper.depth += 1
+    one, other = here.advance(), deeper.advance()
+    if getattr(trial.model, "alike", False):
+        promise = "leave out `alike`: it promises the same step at every depth"
+        exact = 0.0 if trial.model.device.type == "cpu" else None
+        trial.compare("of steps at two depths", {"states": other}, {"states": one}, promise, exact)
+    return "the step is the same at every depth" if torch.equal(one, other) else "the step depends on the depth"
+
+
 def independence(trial: Trial) -> str:
-    """Rows in another order, rows alone without padding, another last token."""
+    """Rows in another order, rows alone without padding, another last token, sequences that share a row."""
     remedy, size = _REMEDIES["independence"], trial.model.vocabulary_size
     index = torch.tensor([2, 0], device=trial.model.device)
     some = {what: tensor[index] for what, tensor in trial.here.items()}
@@ -190,7 +207,22 @@ def independence(trial: Trial) -> str:
     changed = trial.ends(trial.batch([[*row[:-1], (row[-1] + size // 2 + 1) % size] for row in trial.rows]))
     remedy = "no position may see a later one: attend with is_causal=True or a mask"
     trial.compare("before a changed token", trial.taken(changed, 1), trial.taken(trial.here, 1), remedy)
+    if getattr(trial.model, "shares_context", False):
+        _shared_rows(trial)
     return "rows depend on no other row, no padding and no later token"
+
+
+def _shared_rows(trial: Trial) -> None:
+    """Two sequences that begin alike in one row, against a row each."""
+    begin = trial.rows[0][:3]
+    packing = pack([Group([begin + trial.rows[1][:2], begin + trial.rows[2][:1]], 3)]).to(trial.model.device)
+    together, apart = (trial.walk(batch).state for batch in (packing.batch, packing.sequences))
+    mask = packing.sequences.attention_mask
+    remedy = (
+        "mask attention by visible_keys(batch), take positions from batch.position_ids, or leave out shares_context"
+    )
+    found = {"states": packing.separate(together)[mask]}
+    trial.compare("of sequences that share a row", found, {"states": apart[mask]}, remedy)
 
 
 def readout(trial: Trial) -> str:
@@ -217,7 +249,21 @@ def readout(trial: Trial) -> str:
     return "the same at positions, by halves and by the affine head, as far as the model has them"
 
 
-def float64(trial: Trial) -> str:
+def gradient(trial: Trial, *, float64: bool = True, derivatives: bool = True) -> str:
+    """Whether autograd reaches the state from the logits; float64; the derivatives of φ computed in three ways."""
+    if float64:
+        _resolves_float64(trial)
+    if trial.model.head is not None:
+        return "closed form of an affine head"
+    with torch.enable_grad():
+        logits = trial.readout(trial.last.state.clone().requires_grad_(True))
+    if not logits.requires_grad:
+        remedy = "take torch.no_grad, torch.inference_mode, detach(), .data and NumPy out of the readout"
+        raise CheckError("autograd finds no way from the logits to the state", remedy)
+    return _derivatives(trial) if derivatives else "autograd follows the readout"
+
+
+def _resolves_float64(trial: Trial) -> None:
     """Whether a float64 readout sees a difference that float32 cannot hold."""
     remedy = (
         "needed for level='full' and readout_dtype='float64' alone: keep the state's dtype in the readout, without"
@@ -234,25 +280,10 @@ def float64(trial: Trial) -> str:
     size = float((small - start).abs().max())
     if size == 0.0 or float((twice - 2.0 * small + start).abs().max()) > 1e-2 * size:
         raise CheckError("the readout rounds to fewer digits than float64 has", remedy)
-    return "a change of 1e-7 in the state is seen as it is"
 
 
-def gradients(trial: Trial) -> str:
-    """Whether autograd reaches the state from the logits."""
-    if trial.model.head is not None:
-        raise NotNeededError("closed form of an affine head")
-    with torch.enable_grad():
-        logits = trial.readout(trial.last.state.clone().requires_grad_(True))
-    if logits.requires_grad:
-        return "autograd follows the readout"
-    remedy = "take torch.no_grad, torch.inference_mode, detach(), .data and NumPy out of the readout"
-    raise CheckError("autograd finds no way from the logits to the state", remedy)
-
-
-def derivatives(trial: Trial) -> str:
+def _derivatives(trial: Trial) -> str:
     """φ', φ'' and φ''' in Taylor mode, by nested forward mode and by differences of φ."""
-    if trial.model.head is not None:
-        raise NotNeededError("closed form of an affine head")
     before, after = trial.walk(trial.batch(), -1).state, trial.last.state
     readout = halves(trial.model, torch.float64, trial.last.context) or (
         lambda state, positions: read(trial.model, state, positions, torch.float64, trial.last.context)
@@ -278,28 +309,25 @@ def derivatives(trial: Trial) -> str:
     return path.note or "A, Q and φ''' agree with nested forward mode and with differences"
 
 
-def shared_context(trial: Trial) -> str:
-    """Two sequences that begin alike in one row, against a row each."""
-    if not getattr(trial.model, "shares_context", False):
-        raise NotNeededError("the model does not say that options may share a row")
-    begin = trial.rows[0][:3]
-    packing = pack([Group([begin + trial.rows[1][:2], begin + trial.rows[2][:1]], 3)]).to(trial.model.device)
-    together, apart = (trial.walk(batch).state for batch in (packing.batch, packing.sequences))
-    mask = packing.sequences.attention_mask
-    remedy = (
-        "mask attention by visible_keys(batch), take positions from batch.position_ids, or leave out shares_context"
+def generation(trial: Trial) -> str:
+    """The tokens that follow three prompts, with keys and values kept and without."""
+    if not can_cache(trial.model):
+        raise NotNeededError("the model keeps no keys and values")
+    prompts = [row[: max(1, len(row) - 2)] for row in trial.rows]
+    cached, plain = (
+        generate(trial.model, prompts, max_new_tokens=2, depth=trial.last.depth, impl=impl).tokens
+        for impl in ("cached", "reference")
     )
-    found = {"states": packing.separate(together)[mask]}
-    trial.compare("of sequences that share a row", found, {"states": apart[mask]}, remedy)
-    return "sequences in one row are as in a row each"
+    if cached != plain:
+        remedy = "let step and embed_cached with a cache compute what they compute without, or leave embed_cached out"
+        raise CheckError(f"generated tokens {cached} with kept keys and values, {plain} without", remedy)
+    return "the same tokens with kept keys and values and without"
 
 
 Probe = Callable[[Trial], str]
-BASIS: tuple[Probe, ...] = (shapes, determinism)
+BASIS: tuple[Probe, ...] = (shapes, finite_states, determinism)
 """What the others rest on: they compare calls, and would blame padding for what is random."""
-QUICK: tuple[Probe, ...] = (*BASIS, independence, readout, float64, gradients)
-"""Before any pass with a model that is not loopscope's own."""
-ALL: tuple[Probe, ...] = (*QUICK, derivatives, shared_context)
+ALL: tuple[Probe, ...] = (*BASIS, depth, independence, readout, gradient, generation)
 
 _REMEDIES = {
     "shapes": "make embed(batch), step(state, context) and readout(state, positions, dtype) run on three short rows",
@@ -307,8 +335,7 @@ _REMEDIES = {
     "draw nothing at random and change no tensor in place: state = state + x, not state += x",
     "independence": "let rows not mix; what readout needs of a row belongs in Context.rowwise",
     "readout": "give readout the parameters (state, positions=None, dtype=None); loopscope.wrap does it for you",
-    "float64": "give readout the parameters (state, positions=None, dtype=None) and compute in `dtype`",
-    "derivatives": "write the readout in plain, smooth torch operations of its state",
+    "gradient": "write the readout in plain, smooth torch operations of its state, in the dtype that it is given",
 }
 """Where the model's own code raises."""
 
@@ -316,12 +343,12 @@ _REMEDIES = {
 def before_a_pass(level: Level, readout_dtype: str) -> tuple[Probe, ...]:
     """What a pass rests on; float64 only where it is used."""
     in_float64 = level is Level.FULL or readout_dtype == "float64"
-    return tuple(probe for probe in QUICK if in_float64 or probe is not float64)
+    return (*BASIS, depth, independence, readout, functools.partial(gradient, float64=in_float64, derivatives=False))
 
 
 def verdict_of(probe: Probe, trial: Trial) -> Verdict:
     """The verdict of a check; an exception of the model's own code is a failure."""
-    name = probe.__name__.replace("_", " ")
+    name = getattr(probe, "func", probe).__name__.replace("_", " ")
     try:
         with full_precision_products():
             return Verdict(name, True, probe(trial))
