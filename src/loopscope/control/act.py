@@ -228,7 +228,7 @@ def act_on(model: LoopedModel, batch: Batch, policy: Policy, loops: int, dtype: 
     """A policy on whole sequences at once, padded on the right, up to `loops` loops; `dtype` is that of readouts."""
     keeping = keeping_keys(model)
     ids, initial = batch.input_ids, batch.initial_state
-    draw = getattr(model, "draw_initial_state", None)
+    draw = getattr(model, "draw_initial_state", None) if getattr(model, "draws", True) else None
     if initial is None and draw is not None:
         sources = list(batch.source_rows) if batch.source_rows is not None else [0] * ids.shape[0]
         initial = draw(sources, batch.attention_mask.sum(1).tolist(), ids.shape[1])

@@ -275,7 +275,7 @@ def _cached(model: Any, plan: GenerationPlan) -> NextLogits:
 
 def _drawn_states(model: LoopedModel, batch: Batch, width: int) -> Tensor | None:
     draw = getattr(model, "draw_initial_state", None)
-    if draw is None:
+    if draw is None or not getattr(model, "draws", True):
         return None
     count = batch.input_ids.shape[0]
     rows = list(batch.source_rows) if batch.source_rows is not None else [0] * count

@@ -86,6 +86,8 @@ class DrawsState(LoopedModule):
     """A model whose H_0 is drawn, as its attribute `initial_state` says."""
 
     initial_state: InitialState
+    draws = True
+    """Whether H_0 is what is drawn; a family may draw something else that its steps carry along."""
 
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
         """H_0 for rows of the given lengths, [B, width, D] on the model's device; zero at padding."""

@@ -13,7 +13,7 @@ LEVELS = {
     "full": "full: also the FP64 analysis of every path with its bounds",
 }
 
-DRAWING = ("huginn", "retrofit-llama", "retrofit-olmo", "parcae")
+DRAWING = ("huginn", "retrofit-llama", "retrofit-olmo", "parcae", "ifm-looped")
 """Families that start from a state drawn at random."""
 TENSORS = "tensors"
 """The entry of `ModelInfo.weights` that stands for the weights of a model that was read from no file."""

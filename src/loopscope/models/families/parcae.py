@@ -50,7 +50,7 @@ from loopscope.models.layers.mask import AttentionContext
 from loopscope.models.layers.mlp import SquaredReluMLP
 from loopscope.models.layers.norm import RMSNorm
 from loopscope.models.layers.residual import Block, Names
-from loopscope.models.layers.rope import Rotary, StoredRotary
+from loopscope.models.layers.rope import StoredRotary, fill_table
 from loopscope.models.protocol import BodyAndHead, Context
 
 GATE_CHANNELS = 32
@@ -278,10 +278,7 @@ class Parcae(LoopedDecoder, DrawsState):
 
     def fill_buffers(self) -> None:
         """The table that the configuration describes, for a model without a checkpoint."""
-        table, config = self.get_buffer("freqs_cis"), self.config
-        rotary = Rotary(config.sizes.head_width, config.rope_settings.rope_base, "interleaved")
-        cos, sin, _ = rotary.tables(torch.arange(config.block_size)[None], torch.float32)
-        table.copy_(torch.stack([cos[..., ::2], sin[..., ::2]], dim=-1))
+        fill_table(self.get_buffer("freqs_cis"), self.config.rope_settings.rope_base)
 
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
         """As ever; the published code draws in the model's dtype."""

@@ -110,7 +110,9 @@ def check_architecture(config: Mapping[str, Any]) -> list[Family]:
     architectures = config.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     named = [name for name in (architecture, config.get("model_type")) if isinstance(name, str)]
-    named = named or [name for name in [config.get("_class_name")] if isinstance(name, str)]
+    named = (
+        named or [name for key in ("_class_name", "model_class_name") if isinstance(name := config.get(key), str)][:1]
+    )
     known = list(families().values())
     found = [[one for one in known if name in one.kinds] for name in named]
     if len(found) == 2 and found[0] != found[1]:

@@ -71,11 +71,14 @@ class LoopedDecoder(LoopedModule):
     rotary: Positions | None = None
     lm_head: Linear
 
-    def __init__(self, config: Any, *, hidden: int, vocabulary: int, positions: int, trained_depth: int) -> None:
+    def __init__(
+        self, config: Any, *, hidden: int, vocabulary: int, positions: int | None, trained_depth: int | None
+    ) -> None:
         super().__init__()
         self.config = config
         self.hidden_size, self.vocabulary_size = hidden, vocabulary
-        self.max_positions, self.trained_depth = positions, trained_depth
+        self.max_positions = positions
+        self.trained_depth = trained_depth  # type: ignore[assignment]
         self.tied: dict[str, str] = {}
         self.ignored: set[str] = set()
 

@@ -107,6 +107,13 @@ class StoredRotary:
 Positions = Rotary | StoredRotary
 
 
+def fill_table(table: Tensor, theta: float) -> None:
+    """Fills the table of a `StoredRotary` with the angles of a base, for a model without a checkpoint."""
+    rotary = Rotary(2 * table.shape[3], theta, "interleaved")
+    cos, sin, _ = rotary.tables(torch.arange(table.shape[1])[None], torch.float32)
+    table.copy_(torch.stack([cos[..., ::2], sin[..., ::2]], dim=-1))
+
+
 @functools.lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def _frequencies_on(rotary: Rotary, device: torch.device) -> Tensor:

@@ -1,0 +1,444 @@
+"""IFM's looped models, Parts I and II: one kind of layer, several topologies, injections and initial states.
+
+    Ouro type      H_0 = e = embedding,   H_{t+1} = layers(inj(H_t, e)),   logits_t = head(norm(rest(H_t)))
+    middle type    e = prelude(embedding), normed where the file says so,   H_{t+1} = core(inj(H_t, e)), normed likewise
+                   logits_t = head(norm(coda(H_t)));   H_0 = 0, e, or noise
+    H/L            z_H = e, z_L = noise;  a step:  z_L ← M_L(inj(z_L + z_H, e))  (l_cycles times),
+                   z_H ← M_H(inj(z_H + z_L, e));  logits_t = head(norm(coda(z_H)))
+    layer:         x ← x + wo(attention(norm(x))),   x ← x + mlp(norm(x))
+
+    diagonal       inj(s, e) = a s + v,   δ = softplus(dt_bias),   a = exp(−δ exp(A_log)),   v = δ · (W e)
+    orthogonal     the same, with v's direction taken out of a s first
+    linear         inj(s, e) = W [s; e] + b
+
+Norm weights are stored as offsets, g = 1 + weight. With experts, every MLP is a sum of the chosen ones', weighted by
+sigmoid scores that are divided by their sum. `shared_hl` has one core for both states, `split_hl` the first half of its
+layers for z_H and the second for z_L.
+
+The published noise is a hash of channel, position and, in the ordinary forward pass, of the row in the batch: the same
+text gets another state beside other texts. Here it depends on no neighbour: by rule "question" on the source row, as in
+Part II's evaluation (seed 42); by rule "official" it is that of a text alone in its batch. It is worked out on the CPU,
+in float32 and in the published order, because the hash magnifies every rounding.
+
+Part II's published generation has terminal keys and values: every recurrence attends to what earlier tokens left in
+their last one (`terminal_keys`). A text in one piece is not affected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from loopscope.models.batch import Batch
+from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.families.config import (
+    FamilyConfig,
+    Fraction,
+    Layers,
+    LayersOrNone,
+    Loops,
+    Number,
+    Size,
+    grouped,
+    head_width,
+    option,
+)
+from loopscope.models.families.registry import family
+from loopscope.models.initial_state import DrawsState, InitialState
+from loopscope.models.layers.attention import Attention, AttentionSizes
+from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.decoder import LoopedDecoder, Readout
+from loopscope.models.layers.linear import Embedding, Linear, linear
+from loopscope.models.layers.mask import AttentionContext
+from loopscope.models.layers.mlp import GatedMLP, gated_silu
+from loopscope.models.layers.norm import OffsetNorm, RMSNorm, WeightlessNorm
+from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.rope import Rotary
+from loopscope.models.protocol import Context
+
+
+class IfmLoopedConfig(FamilyConfig):
+    """The object "model" of config.json; fields that it leaves out have the published code's defaults."""
+
+    title = "IFM looped"
+    arch: Literal["transformer", "huginn"]
+    num_layers: Layers
+    model_dim: Size
+    num_heads: Size = 1
+    num_kv_heads: Size | None = None
+    head_dim: Size | None = None
+    ffn_hidden_dim: int
+    vocab_size: Size
+    output_size: Literal[-1] = -1
+    rmsnorm_eps: Fraction = 1e-6
+    rope_base: Number = 100_000.0
+    rope_head_dim: int | None = None
+    scale_emb: bool = False
+    loop_times: Loops = 1
+    loop_start_layer: int = 0
+    loop_end_layers: int | None = None
+    loop_input_injection: Literal["none", "diagonal"] = "none"
+    huginn_prelude_layers: LayersOrNone = 1
+    huginn_recurrent_layers: Layers | None = None
+    huginn_coda_layers: LayersOrNone = 1
+    huginn_state_init: Literal["zero", "input", "normal"] = "zero"
+    huginn_input_injection: Literal["none", "diagonal", "linear"] = "diagonal"
+    huginn_hierarchical_state: Literal["none", "shared_hl", "split_hl"] = "none"
+    huginn_hierarchical_h_cycles: Loops = 2
+    huginn_hierarchical_l_cycles: Loops = 3
+    huginn_split_module_repeats: Loops = 1
+    huginn_prelude_norm: Literal["none", "rms"] = "none"
+    huginn_recurrent_exit_norm: Literal["none", "parameterless_rms"] = "none"
+    huginn_prelude_orthogonal: bool = False
+    huginn_ortho_projection_eps: Number = 1e-6
+    apply_bias_term: bool = False
+    num_experts: int = 0
+    num_activated_experts: int = 0
+    expert_inter_dim: int = 0
+    # What the releases leave as it is, and other values would compute, is not known here.
+    swiglu: Literal[True]
+    apply_rmsnorm: Literal[True]
+    norm_affine: Literal[True] = True
+    layernorm_num_groups: Literal[1] = 1
+    attn_act_func: Literal["softmax"] = "softmax"
+    qknorm: Literal[False] = False
+    apply_attn_gate: Literal[False] = False
+    residual_func: Literal["base"] = "base"
+    num_values: Literal[0] = 0
+    num_shared_experts: Literal[0] = 0
+    moe_router_score_func: Literal["sigmoid"] = "sigmoid"
+    moe_router_bias: Literal[False] = False
+    moe_router_scaling_factor: None = None
+    num_dense_layers: None = None
+    dense_prelude_input_injection: Literal["none"] = "none"
+    terminal_keys: bool = option(
+        False, "1: generation attends to what tokens left in their last recurrence, as Part II's"
+    )
+
+    @classmethod
+    def read(
+        cls, json: Mapping[str, Any], tensors: Collection[str] | None = None, chosen: Mapping[str, Any] | None = None
+    ) -> Self:
+        """As every family's, of the nested object."""
+        if json.get("student") is not None:
+            raise cls.fault("a distilled student is a prefill for its teacher, not a language model")
+        chosen = {
+            name: value in (True, 1, "1") if name == "terminal_keys" else value
+            for name, value in (chosen or {}).items()
+        }
+        return super().read(json["model"], tensors, chosen)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self.sizes  # noqa: B018  checks them
+        if self.rope_head_dim not in (None, self.sizes.head_width):
+            raise self.fault(f"rope_head_dim {self.rope_head_dim} is not supported, only {self.sizes.head_width}")
+        if self.num_experts and not 0 < self.num_activated_experts <= self.num_experts:
+            raise self.fault(f"{self.num_activated_experts} experts cannot be active of {self.num_experts}")
+        if self.arch == "transformer":
+            if self.loop_times == 1:
+                raise self.fault("loop_times 1: the model is not looped")
+            if self.loop_start_layer != 0:
+                raise self.fault(f"loop_start_layer {self.loop_start_layer} is not supported, only 0")
+            if not 0 < self.core <= self.num_layers:
+                raise self.fault(f"loop_end_layers {self.loop_end_layers} is not a layer of {self.num_layers}")
+            return self
+        if self.core < 1 or self.huginn_prelude_layers + self.core + self.huginn_coda_layers != self.num_layers:
+            raise self.fault(f"num_layers {self.num_layers} is not that of prelude, core and coda together")
+        if self.huginn_prelude_orthogonal and self.huginn_input_injection != "diagonal":
+            raise self.fault("huginn_prelude_orthogonal needs huginn_input_injection 'diagonal'")
+        if self.hierarchical:
+            if self.loop_times != self.huginn_hierarchical_h_cycles * (self.huginn_hierarchical_l_cycles + 1):
+                raise self.fault(f"loop_times {self.loop_times} is not the number of updates in all H cycles")
+            if self.huginn_state_init != "normal":
+                raise self.fault(f"huginn_state_init {self.huginn_state_init!r} is not supported with two states")
+            if self.huginn_hierarchical_state == "split_hl" and self.core % 2:
+                raise self.fault(f"{self.core} core layers do not split into two halves")
+        return self
+
+    @property
+    def sizes(self) -> AttentionSizes:
+        """Of the attention layers."""
+        width = head_width(self, self.model_dim, self.num_heads, self.head_dim)
+        return AttentionSizes(self.model_dim, self.num_heads, grouped(self, self.num_heads, self.num_kv_heads), width)
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether there are two states."""
+        return self.arch == "huginn" and self.huginn_hierarchical_state != "none"
+
+    @property
+    def prelude(self) -> int:
+        """Layers ahead of the loop."""
+        return self.huginn_prelude_layers if self.arch == "huginn" else 0
+
+    @property
+    def core(self) -> int:
+        """Layers in the loop."""
+        if self.arch == "transformer":
+            return self.num_layers if self.loop_end_layers is None else self.loop_end_layers
+        rest = self.num_layers - self.huginn_prelude_layers - self.huginn_coda_layers
+        return self.huginn_recurrent_layers or rest
+
+    @property
+    def injection(self) -> str:
+        """How e joins the state."""
+        return self.loop_input_injection if self.arch == "transformer" else self.huginn_input_injection
+
+    @property
+    def loops(self) -> int:
+        """Trained depth; of H/L the H cycles."""
+        return self.huginn_hierarchical_h_cycles if self.hierarchical else self.loop_times
+
+
+@dataclass(frozen=True)
+class HashedState(InitialState):
+    """The published noise, by rule "question" or "official"; the seed is that of Part II's evaluation."""
+
+    seed: int = 42
+    dtype: torch.dtype = torch.float32
+
+    def draw(self, source_rows: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """H_0 for rows of the given lengths, [B, max(lengths), D] on the CPU; zero beyond a row's length."""
+        state = torch.zeros(len(lengths), max(lengths), self.width)
+        for index, (row, length) in enumerate(zip(source_rows, lengths, strict=True)):
+            state[index, :length] = self.hashed(torch.arange(length), row)
+        return state
+
+    def hashed(self, positions: Tensor, row: int) -> Tensor:
+        """The noise at positions [S] of a source row, [S, D]."""
+        prime = 16777213
+        key = (row % prime * 104729 + self.seed % prime * 130363) % prime
+        term = 0.0 if self.rule == "official" else float(torch.tensor(float(key)) * (2 * math.pi / prime))
+        x = torch.arange(self.width, dtype=torch.float32)[None] * 0.013579
+        x = x + positions.to(torch.float32)[:, None] * 0.021713
+        x = (x + term) + 0.123457
+        x = torch.sin(x) * 43758.5453123
+        x = (x - torch.floor(x)).clamp(1e-6, 1 - 1e-6)
+        return torch.erfinv(2 * x - 1) * self.std
+
+
+class Experts(nn.Module):
+    """The chosen experts' down(silu(gate(x)) · up(x)), weighted."""
+
+    def __init__(self, config: IfmLoopedConfig) -> None:
+        super().__init__()
+        hidden, inner, count = config.model_dim, config.expert_inter_dim, config.num_experts
+        self.active = config.num_activated_experts
+        self.norm = OffsetNorm(hidden, config.rmsnorm_eps)
+        self.router = Linear(hidden, count, bias=False)
+        self.experts = nn.Module()
+        self.experts.weight1 = nn.Parameter(torch.zeros(count * inner, hidden))
+        self.experts.weight3 = nn.Parameter(torch.zeros(count * inner, hidden))
+        self.experts.weight2 = nn.Parameter(torch.zeros(count * hidden, inner))
+
+    def forward(self, x_BSD: Tensor, plain: bool = False) -> Tensor:
+        """[B, S, D] → [B, S, D]; no token's result depends on another's."""
+        flat = x_BSD.reshape(-1, x_BSD.shape[-1])
+        logits = self.router(flat)
+        scores, chosen = torch.sigmoid(logits if logits.dtype == torch.float64 else logits.float()).topk(self.active)
+        weights = (scores / scores.sum(-1, keepdim=True)).to(flat.dtype)
+        gates, ups, downs = (w.chunk(self.router.out_features) for w in self.experts.parameters())
+        out = torch.zeros_like(flat)
+        for number, (gate, up, down) in enumerate(zip(gates, ups, downs, strict=True)):
+            token, place = (chosen == number).nonzero(as_tuple=True)
+            if token.numel():
+                x = flat[token]
+                made = linear(gated_silu(linear(x, gate), linear(x, up), plain), down)
+                out = out.index_add(0, token, made * weights[token, place][:, None])
+        return out.reshape(x_BSD.shape)
+
+
+class IfmLayer(Block):
+    """Norms before each branch, which are stored with the branch."""
+
+    attention_names = Names("attention")
+    mlp_names = Names("nffn")
+
+    def __init__(self, config: IfmLoopedConfig) -> None:
+        hidden, eps = config.model_dim, config.rmsnorm_eps
+        attention: Any = Attention(config.sizes, "wq wk wv wo")
+        attention.norm = OffsetNorm(hidden, eps)
+        mlp: Any = Experts(config) if config.num_experts else GatedMLP(hidden, config.ffn_hidden_dim, "fc1 fc3 fc2")
+        mlp.norm = OffsetNorm(hidden, eps)
+        self.mlp_names = Names("moe") if config.num_experts else IfmLayer.mlp_names  # type: ignore[misc]
+        super().__init__(attention, mlp, lambda: OffsetNorm(hidden, eps))
+
+    def input_norm(self, names: Names) -> RMSNorm | None:
+        """The norm ahead of one of the two layers."""
+        layer: Any = self.get_submodule(names.layer)
+        norm: RMSNorm = layer.norm
+        return norm
+
+
+class DiagonalInjection(nn.Module):
+    """a s + v, or with the component of a s along v taken out."""
+
+    def __init__(self, width: int, orthogonal_eps: float | None) -> None:
+        super().__init__()
+        self.input_adapter = Linear(width, width, bias=False)
+        self.A_log, self.dt_bias = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
+        self.orthogonal_eps = orthogonal_eps
+
+    def term(self, e: Tensor) -> Tensor:
+        """The term v = δ · (W e), the same in every loop."""
+        v: Tensor = functional.softplus(self.dt_bias) * self.input_adapter(e)
+        return v
+
+    def forward(self, s: Tensor, v: Tensor) -> Tensor:
+        """What the core reads."""
+        kept = torch.exp(-functional.softplus(self.dt_bias) * torch.exp(self.A_log)) * s
+        if self.orthogonal_eps is None:
+            return kept + v
+        r, w = (x if x.dtype == torch.float64 else x.float() for x in (kept, v))
+        along = (r * w).sum(-1, keepdim=True) / ((w * w).sum(-1, keepdim=True) + self.orthogonal_eps)
+        return kept - v * along.to(v.dtype) + v
+
+
+class LinearInjection(nn.Module):
+    """W [s; e] + b."""
+
+    def __init__(self, width: int, *, bias: bool) -> None:
+        super().__init__()
+        self.adapter = Linear(2 * width, width, bias=bias)
+
+    def term(self, e: Tensor) -> Tensor:
+        """The embedded input itself."""
+        return e
+
+    def forward(self, s: Tensor, e: Tensor) -> Tensor:
+        """What the core reads."""
+        joined: Tensor = self.adapter(torch.cat([s, e], dim=-1))
+        return joined
+
+
+def _is_ifm(json: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
+    return "student" in json or (isinstance(json.get("model"), Mapping) and "arch" in json["model"])
+
+
+@family("ifm-looped", IfmLoopedConfig, recognises=_is_ifm)
+class IfmLooped(LoopedDecoder, DrawsState):
+    """One state; padding on the right where there is a coda."""
+
+    boundary = "the state that goes into the next loop, before the layers that follow the loop"
+
+    def __new__(cls, config: IfmLoopedConfig) -> Self:
+        """The class for two states where the configuration has them."""
+        return super().__new__(IfmHierarchical if config.hierarchical else cls)  # type: ignore[return-value]
+
+    def __init__(self, config: IfmLoopedConfig) -> None:
+        wide = config.model_dim
+        super().__init__(config, hidden=wide, vocabulary=config.vocab_size, positions=None, trained_depth=config.loops)
+        # Which experts a token takes is asked of the device.
+        self.alike = not config.num_experts
+        self.rotary = Rotary(config.sizes.head_width, config.rope_base, "interleaved")
+        self.embed_scale = math.sqrt(wide) if config.scale_emb else 1.0
+        if config.arch == "huginn" and config.huginn_state_init == "normal":
+            self.initial_state = HashedState(wide, math.sqrt(2 / wide), 1.0)
+        self.draws = config.arch == "huginn" and config.huginn_state_init == "normal" and not config.hierarchical
+        self.embedding = Embedding(config.vocab_size, wide)
+        self.layers: Any = nn.ModuleList(IfmLayer(config) for _ in range(config.num_layers))
+        self.output: Any = nn.Module()
+        self.output.final_norm = OffsetNorm(wide, config.rmsnorm_eps)
+        self.output.output = Linear(wide, config.vocab_size, bias=False)
+        self.inject: Any = None
+        if config.injection != "none":
+            eps = config.huginn_ortho_projection_eps if config.huginn_prelude_orthogonal else None
+            is_linear = config.injection == "linear"
+            inject = LinearInjection(wide, bias=config.apply_bias_term) if is_linear else DiagonalInjection(wide, eps)
+            self.inject = inject
+        if config.arch == "huginn" and config.huginn_prelude_norm == "rms":
+            self.huginn_prelude_norm_module = OffsetNorm(wide, config.rmsnorm_eps)
+        if config.arch == "huginn" and config.huginn_recurrent_exit_norm == "parameterless_rms":
+            self.exit_norm = WeightlessNorm(wide, config.rmsnorm_eps)
+
+    def arrange(self, tensors: Mapping[str, TensorEntry]) -> Mapping[str, TensorEntry]:
+        """Names that would be those of methods, and the injection's two names."""
+        renamed = {"embed.": "embedding.", "input_injection.": "inject.", "loop_input_injection_module.": "inject."}
+        found = {}
+        for name, entry in tensors.items():
+            prefix = next((old for old in renamed if name.startswith(old)), "")
+            found[renamed.get(prefix, "") + name[len(prefix) :]] = entry
+        return found
+
+    @property
+    def core(self) -> nn.ModuleList:
+        """The looped layers."""
+        first = self.config.prelude
+        looped: nn.ModuleList = self.layers[first : first + self.config.core]
+        return looped
+
+    def entered(self, batch: Batch, cache: KeyValueCache | None) -> tuple[Batch, Tensor, AttentionContext]:
+        """The batch, e, and what attention layers share."""
+        batch, attention = self.enter(batch, cache)
+        e = self.embedding(batch.input_ids)
+        e = e if self.embed_scale == 1.0 else e * self.embed_scale
+        norm = getattr(self, "huginn_prelude_norm_module", None)
+        return batch, self.run(self.layers[: self.config.prelude], e, attention, 0, norm), attention
+
+    def term(self, e: Tensor) -> Tensor | None:
+        """What every step reads of e."""
+        return None if self.inject is None else self.inject.term(e)
+
+    def joined(self, state: Tensor, context: Context) -> Tensor:
+        """inj(s, e)."""
+        if self.inject is None:
+            return state
+        made: Tensor = self.inject(state, context.injection)
+        return made
+
+    def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
+        """H_0: e, zero or noise; and the term of e that every step reads."""
+        batch, e, attention = self.entered(batch, cache)
+        config: IfmLoopedConfig = self.config
+        first = "input" if config.arch == "transformer" else config.huginn_state_init
+        firsts = {"input": lambda: e, "zero": lambda: torch.zeros_like(e), "normal": lambda: self.drawn(batch)}
+        state = self.start(batch, firsts[first])
+        return Context(state, batch, self.term(e), attention)
+
+    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+        """The looped layers on the joined state; with terminal keys, every loop writes over the one before."""
+        config: IfmLoopedConfig = self.config
+        slot = config.prelude + (0 if config.terminal_keys else depth * config.core)
+        return self.run(self.core, self.joined(state, context), context.extra, slot, getattr(self, "exit_norm", None))
+
+    @property
+    def readout_layers(self) -> Readout:
+        """The layers after the loop, the norm and the head."""
+        after = self.layers[self.config.prelude + self.config.core :]
+        return Readout(self.output.output, self.output.final_norm, after)
+
+
+class IfmHierarchical(IfmLooped):
+    """The states z_H, which is measured, and z_L, which is carried along; generated from whole prefixes."""
+
+    def __init__(self, config: IfmLoopedConfig) -> None:
+        super().__init__(config)
+        self.boundary = f"{self.boundary} (z_H of an H cycle with {config.huginn_hierarchical_l_cycles} L updates)"
+        self.split = config.core // 2 if config.huginn_hierarchical_state == "split_hl" else 0
+
+    def embed(self, batch: Batch) -> Context:  # type: ignore[override]
+        """z_H = e; z_L is noise."""
+        batch, e, attention = self.entered(batch, None)
+        return Context(self.start(batch, lambda: e), batch, self.term(e), attention, carry=self.drawn(batch))
+
+    def step(self, state: Tensor, context: Context, *, carry: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """One H cycle: z_H and z_L after it."""
+        core, fast = self.core, carry
+        for _ in range(self.config.huginn_hierarchical_l_cycles):
+            fast = self.applied(core[self.split :], fast + state, context)
+        return self.applied(core[: self.split or None], state + fast, context), fast
+
+    def applied(self, layers: Any, x: Tensor, context: Context) -> Tensor:
+        """M(inj(x, e)): one injection, then the layers, as often as the file says."""
+        x = self.joined(x, context)
+        for _ in range(self.config.huginn_split_module_repeats):
+            x = self.run(layers, x, context.extra)
+        return x
