@@ -16,7 +16,7 @@ import torch
 
 import loopscope as ls
 from geometry import random_update
-from loopscope.measuring.layout import collate, plan_batches
+from loopscope.measuring.batching import collate, plan_batches
 from loopscope.measuring.plan import QuestionEncoder, Request
 from loopscope.measuring.requests import DataRequest, ModelRequest
 from loopscope.measuring.run import prepare, run_pending

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loopscope.control.generate import generate
     from loopscope.control.runs import control
     from loopscope.lm_eval_backend import lm_eval_model
-    from loopscope.measuring.lm_eval_scores import lm_eval_scores
+    from loopscope.lm_eval_scores import lm_eval_scores
     from loopscope.measuring.model_check import check
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
     from loopscope.models.load import load_model
@@ -49,7 +49,7 @@ _HOMES = {
     "control.generate": ("generate",),
     "control.runs": ("control",),
     "lm_eval_backend": ("lm_eval_model",),
-    "measuring.lm_eval_scores": ("lm_eval_scores",),
+    "lm_eval_scores": ("lm_eval_scores",),
     "measuring.model_check": ("check",),
     "models": (
         *("AffineHead", "Batch", "Context", "InitialState", "LoopedModel", "LoopedModule"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from loopscope.measuring.layout import collate
+from loopscope.measuring.batching import collate
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.models.load import load_model
 from loopscope.models.tokenizer import load_tokenizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ import torch
 
 import loopscope as ls
 from loopscope.cli.app import exit_code
-from loopscope.errors import LoopscopeError
+from loopscope.measuring.batching import Layout, collate
 from loopscope.measuring.fp64 import ConcavePath, SearchedPath, state_gap
-from loopscope.measuring.layout import Layout, collate
 from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.reading import readout_of
 from loopscope.measuring.update import Update
 from loopscope.models.walk import read
 from loopscope.path import refine_bracket, scale_error_interval, search_optimum
@@ -58,19 +55,17 @@ def runs(folder: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sto
 
 @pytest.fixture(scope="module")
 def paper(runs: dict[str, StoredRun]) -> pl.DataFrame:
-    return runs["paper"].read("as_in_paper")
+    return runs["paper"].read("questions")
 
 
-def test_our_own_tables_stay_as_they_are_byte_for_byte(runs: dict[str, StoredRun]) -> None:
+def test_other_tables_stay_as_they_are_byte_for_byte(runs: dict[str, StoredRun]) -> None:
     ours, paper = (
         {path.relative_to(run.path): path.read_bytes() for path in sorted(run.path.rglob("*.parquet"))}
         for run in runs.values()
     )
-    assert {path.parts[-2] for path in paper.keys() - ours.keys()} == {"as_in_paper"}
-    assert all(ours[path] == paper[path] for path in ours)
+    assert paper.keys() == ours.keys()
+    assert {path.parts[0] for path in ours if ours[path] != paper[path]} == {"questions"}
     assert not runs["paper"].verify().findings
-    with pytest.raises(LoopscopeError, match="measured without as_in_paper: measure again with protocol='paper'"):
-        runs["loopscope"].read("as_in_paper")
 
 
 def test_the_envelope_by_hand(
@@ -103,7 +98,7 @@ def test_the_envelope_by_hand(
 
 
 def test_it_is_looser_than_ours_and_its_promises_hold(runs: dict[str, StoredRun], paper: pl.DataFrame) -> None:
-    ours, nodes = runs["paper"].read("questions"), runs["paper"].read("paths")
+    ours, nodes = runs["loopscope"].read("questions"), runs["paper"].read("paths")
     second, third = (np.stack(nodes[name].to_list()) for name in ("curvature", "third"))
     for name in ("M", "L_D", "C_upper", "S"):
         assert (paper[f"fp64_{name}"] >= ours[f"fp64_{name}"] * (1 - 1e-9)).all()
@@ -118,7 +113,7 @@ def test_it_is_looser_than_ours_and_its_promises_hold(runs: dict[str, StoredRun]
 
 
 def test_brackets_are_halved_to_less_than_a_ten_thousandth(runs: dict[str, StoredRun], paper: pl.DataFrame) -> None:
-    ours = runs["paper"].read("questions")
+    ours = runs["loopscope"].read("questions")
     assert paper["fp64_optimum_kind"].to_list() == ours["fp64_optimum_kind"].to_list()
     inside = np.array(paper["fp64_optimum_kind"].to_list()) == "interior"
     low, high, exact = (
@@ -129,8 +124,8 @@ def test_brackets_are_halved_to_less_than_a_ten_thousandth(runs: dict[str, Store
     np.testing.assert_array_equal(high - low, WIDTH)
     np.testing.assert_array_equal(low / WIDTH, np.round(low / WIDTH))
     assert ((low <= exact) & (exact <= high)).all()
-    assert (paper["fp64_optimum_slope_low"].to_numpy()[inside] > 0).all()
-    assert (paper["fp64_optimum_slope_high"].to_numpy()[inside] <= 0).all()
+    assert (paper["fp64_optimum_slope"].list.get(0).to_numpy()[inside] > 0).all()
+    assert (paper["fp64_optimum_slope"].list.get(1).to_numpy()[inside] <= 0).all()
     best = ours["fp64_optimum_gain_high"].to_numpy()
     assert (paper["fp64_optimum_gain_low"].to_numpy() <= best + 1e-15).all()
     assert (paper["fp64_optimum_gain_high"].to_numpy() >= best - 1e-15).all()
@@ -139,7 +134,7 @@ def test_brackets_are_halved_to_less_than_a_ten_thousandth(runs: dict[str, Store
 def test_the_kl_correction_in_float32(
     folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain_updates: Callable[..., Any]
 ) -> None:
-    ours = runs["paper"].read("questions")
+    ours = runs["loopscope"].read("questions")
     for row, update in enumerate(plain_updates(folder, runs["paper"], "arithmetic", TRANSITION)):
         [sequence] = update.question.example.sequences
         places = torch.tensor([[0, place] for place in sequence.positions])
@@ -155,16 +150,16 @@ def test_the_kl_correction_in_float32(
         assert found["kl_slope"] == pytest.approx(slope, abs=1e-5)
         assert found["kl_gain"] == pytest.approx(gain, abs=1e-5)
         assert found["kl_correction"] == pytest.approx(float(divergence.double().mean()), abs=1e-5)
-        assert found["kl_residual"] == found["kl_gain"] - (found["kl_slope"] - found["kl_correction"])
-    rounding = paper["kl_residual"].abs().max()
+    rounding = runs["paper"].table("exact-kl").rows[0].max_residual
+    assert rounding == (paper["kl_gain"] - (paper["kl_slope"] - paper["kl_correction"])).abs().max()
     assert 1e-10 < rounding < 1e-4
-    assert ours["kl_residual"].abs().max() < 1e-3 * rounding
+    assert runs["loopscope"].table("exact-kl").rows[0].max_residual < 1e-3 * rounding
 
 
 def test_endpoints_are_read_again(
     folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain_updates: Callable[..., Any]
 ) -> None:
-    ours = runs["paper"].read("questions")
+    ours = runs["loopscope"].read("questions")
     largest = paper["endpoint_replay"].max()
     assert runs["paper"].table("derivative-checks").rows[0].endpoint_reread == largest < 1e-6
     for row, update in enumerate(plain_updates(folder, runs["paper"], "arithmetic", TRANSITION)):
@@ -189,7 +184,7 @@ def test_the_state_gap_is_that_of_its_arithmetic(folder: str) -> None:
     batch = collate(questions).batch
     shape = (*batch.input_ids.shape, model.hidden_size)
     before, after = torch.ones(shape, dtype=torch.bfloat16), torch.full(shape, 2.0**-30, dtype=torch.bfloat16)
-    update = Update(readout_of(model, torch.float32), Layout.of(questions, batch, torch.device("cpu")), before, after)
+    update = Update(Layout.of(questions, batch, torch.device("cpu")), before, after)
     # 1 + (2⁻³⁰ − 1) is 0 in float32, whose 24 bits do not hold the difference, and 2⁻³⁰ in float64.
     assert state_gap(update, torch.float32).tolist() == [2.0**-30]
     assert state_gap(update, torch.float64).tolist() == [0.0]
@@ -231,7 +226,7 @@ def test_extremes_are_those_of_the_adaptive_locations() -> None:
     speeds = np.array([2.0, 9.0, 14.0])
     wave = Wave(*speeds)
     searched = SearchedPath(wave)
-    found = searched.paper_columns(1e-4)
+    found = searched.columns(1e-4)
     predicted = searched.columns()["predicted_scale"]
 
     def at(order: int, locations: int) -> np.ndarray:
@@ -249,36 +244,20 @@ def test_extremes_are_those_of_the_adaptive_locations() -> None:
     np.testing.assert_allclose(found["sampled_third"], third, rtol=1e-12)
     np.testing.assert_allclose(found["sampled_curvature"], (-at(2, 257)).max(1), rtol=1e-12)
     np.testing.assert_allclose(found["sampled_convexity"], at(2, 257).max(1), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(found["refined_third_change"], np.abs(third - coarse), atol=1e-9)
-    np.testing.assert_allclose(found["refined_curvature_change"], np.abs(curved - coarse_curved), atol=1e-9)
+    np.testing.assert_allclose(found["refined_change"][:, 3], np.abs(third - coarse), atol=1e-9)
+    np.testing.assert_allclose(found["refined_change"][:, 2], np.abs(curved - coarse_curved), atol=1e-9)
     assert not np.array_equal(found["sampled_third"], searched.columns()["sampled_third"])
 
 
-def test_tables_show_either_protocol(runs: dict[str, StoredRun], paper: pl.DataFrame) -> None:
-    run, ours = runs["paper"], runs["paper"].read("questions")
-    as_measured, by_us = (run.table("derivative-checks", protocol=name) for name in (None, "loopscope"))
-    primary = ((ours["slope"] > 0) & (ours["quadratic"] < 0)).to_numpy()
-    for table, bounds in ((as_measured, paper), (by_us, ours)):
-        ratio = bounds["fp64_L_D"].to_numpy() / ours["fp64_sampled_curvature"].to_numpy()
+def test_tables_say_whose_bounds_they_show(runs: dict[str, StoredRun], paper: pl.DataFrame) -> None:
+    primary = ((paper["slope"] > 0) & (paper["quadratic"] < 0)).to_numpy()
+    for name, run in runs.items():
+        found, table = run.read("questions"), run.table("derivative-checks")
+        ratio = found["fp64_L_D"].to_numpy() / found["fp64_sampled_curvature"].to_numpy()
         assert table.rows[0].envelope_ratio.value == pytest.approx(np.median(ratio[primary]))
-    assert any("as in the paper" in note for note in as_measured.notes)
-    assert not any("as in the paper" in note for note in by_us.notes)
-    exact = [run.table("exact-kl", protocol=name).rows[0].max_residual for name in ("paper", "loopscope")]
-    assert exact == [paper["kl_residual"].abs().max(), ours["kl_residual"].abs().max()]
+        assert any("as in the paper" in note for note in table.notes) == (name == "paper")
     counted = [measured.table("mechanism").to_csv().replace(name, "") for name, measured in runs.items()]
     assert counted[0] == counted[1]
-    bounds = runs["loopscope"].table("scale-bounds").rows[0]
-    assert run.table("scale-bounds", protocol="loopscope").rows[0].global_median == bounds.global_median
-    with pytest.raises(LoopscopeError, match="holds no numbers of the paper's protocol: measure it with protocol="):
-        runs["loopscope"].table("scale-bounds", protocol="paper")
-    with pytest.raises(LoopscopeError, match="protocol='papers' is not known"):
-        run.table("scale-bounds", protocol="papers")
-
-
-def test_depths_alone_have_no_such_table(folder: str, tmp_path: Path) -> None:
-    run = ls.measure(folder, ["arithmetic"], output=tmp_path / "run", depths=[1, 2], limit=2, protocol="paper")
-    assert not (run.path / "as_in_paper").exists()
-    assert run.verify().ok
 
 
 def test_a_bracket_of_the_papers_width_can_hide_that_the_signed_bound_holds() -> None:
@@ -296,7 +275,7 @@ def test_a_bracket_of_the_papers_width_can_hide_that_the_signed_bound_holds() ->
         middle = 0.5 * (low + high)
         low, high = (middle, high) if slope(middle) > 0 else (low, middle)
     path = ConcavePath(affine_path(z, low * v, targets, examples=torch.tensor([0, 0])))
-    ours, paper = path.columns(), path.paper_columns(1e-4)
+    ours, paper = path.columns(), path.columns(1e-4)
     kappa = -2 * ours["quadratic"]
     errors = {
         name: scale_error_interval(ours["predicted_scale"], found["optimum_low"], found["optimum_high"]).upper
@@ -305,7 +284,6 @@ def test_a_bracket_of_the_papers_width_can_hide_that_the_signed_bound_holds() ->
     assert ours["optimum_low"][0] == pytest.approx(wanted, abs=1e-9)
     assert errors["ours"] <= ours["S"] / kappa
     assert errors["paper"] > paper["S"] / kappa
-    refined = refine_bracket(
-        *(paper[f"optimum_{name}"] for name in ("low", "high", "slope_low", "slope_high", "mu", "nu"))
-    )
+    slopes, curvatures = (np.array(paper[f"optimum_{name}"]).T for name in ("slope", "curvature"))
+    refined = refine_bracket(paper["optimum_low"], paper["optimum_high"], *slopes, *curvatures)
     assert scale_error_interval(ours["predicted_scale"], *refined).upper <= paper["S"] / kappa

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import loopscope as ls
 from loopscope.cli.app import app
-from loopscope.measuring.layout import collate
+from loopscope.measuring.batching import collate
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.verify import UTILITIES, acted, measure_again, selected, walked
 from loopscope.models.exit_gate import ExitGate

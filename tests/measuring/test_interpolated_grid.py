@@ -14,9 +14,9 @@ import torch
 import loopscope as ls
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import groups
-from loopscope.measuring.layout import Layout, Question, collate
+from loopscope.measuring.batching import Layout, Question, collate
 from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.reading import readout_of
+from loopscope.measuring.readouts import readout_of
 from loopscope.measuring.update import Update
 from loopscope.models.load import load_model
 from loopscope.models.tokenizer import load_tokenizer

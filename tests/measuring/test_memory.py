@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.reading import AffineReadout
+from loopscope.measuring.readouts import AffineReadout
 from loopscope.readout.checks import is_out_of_memory
 from loopscope.store import StoredRun
 

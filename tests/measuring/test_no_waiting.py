@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from loopscope.measuring.depth_pass import Trip
-from loopscope.measuring.layout import Question
+from loopscope.measuring.batch_pass import BatchPass
+from loopscope.measuring.batching import Question
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import Settings
 from loopscope.models import load_model, load_tokenizer
@@ -79,8 +79,8 @@ def test_launching_waits_for_nothing(
     model = load_model(checkpoint("ouro"))
     settings = Settings.of([1, 2], [0, 5, 6], level, tokens=tokens, trace=tokens, lens=3 * tokens)
     questions = questions_of(checkpoint("ouro"), task, 4, spans=tokens)
-    usual = Trip(model, settings, questions).run()
-    trip = Trip(model, settings, questions)
+    usual = BatchPass(model, settings, questions).run()
+    trip = BatchPass(model, settings, questions)
     with survey_left_out(monkeypatch), NoWaiting():
         pending = trip.launch()
     np.testing.assert_array_equal(pending.finish()["depths"]["utility"], usual["depths"]["utility"])
@@ -97,13 +97,13 @@ def test_launching_on_a_gpu_waits_for_nothing(
     model = load_model(checkpoint("ouro"), device="cuda", dtype="bfloat16")
     settings = Settings.of([1, 2], [0, 5, 6], level, tokens=tokens, trace=tokens, lens=3 * tokens)
     questions = questions_of(checkpoint("ouro"), task, 16, spans=tokens)
-    first = Trip(model, settings, questions).run()
+    first = BatchPass(model, settings, questions).run()
     torch.cuda.synchronize()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is a prototype and may overlook some
             torch.cuda.set_sync_debug_mode("error")
-        pending = Trip(model, settings, questions).launch()
+        pending = BatchPass(model, settings, questions).launch()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     second = pending.finish()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope.measuring.layout import Layout, collate
+from loopscope.measuring.batching import Layout, collate
 from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.reading import AffineReadout, PairedReadings, Readings
+from loopscope.measuring.readouts import AffineReadout, Readings
 from loopscope.models import load_model, load_tokenizer
 from loopscope.store import StoredRun
 from loopscope.tasks.load import load_task
@@ -53,12 +53,14 @@ def test_two_depths_at_a_time_are_each_by_itself(checkpoint: Callable[[str], str
     layout = Layout.of(questions, batch, model.device)
     assert model.head is not None
     readout = AffineReadout(model, model.head, torch.float64)
-    alone, paired = Readings(readout, layout), PairedReadings(readout, layout)
+    in_pairs = AffineReadout(model, model.head, torch.float64)
+    in_pairs.reads_pairs = True
+    alone, paired = Readings(readout, layout), Readings(in_pairs, layout)
     for depth, state in model.states(batch, range(5)).items():
         alone.read(depth, state)
         paired.read(depth, state)
     assert set(paired.found) == {0, 1, 2, 3}, "the last one waits for another"
-    paired.settle()
+    paired.finish()
     assert set(paired.found) == set(alone.found) == set(range(5))
     for depth, found in alone.found.items():
         for name in ("log_p_N", "sums_R", "scores_R", "utility_B"):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from loopscope.measuring import fp64, groups
-from loopscope.measuring.depth_pass import Trip
+from loopscope.measuring.batch_pass import BatchPass
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import BatchPolicy, Settings
 from loopscope.models import load_tokenizer
@@ -148,7 +148,7 @@ def test_every_level_agrees_with_autograd(
             scalar_checks=1,
             share_context=share,
         )
-        tables[level] = Trip(model, settings, questions).run()
+        tables[level] = BatchPass(model, settings, questions).run()
     for index, question in enumerate(questions):
         utility = _alone(model, question)
         start, slope, second, third = _derivatives(utility, 0.0)

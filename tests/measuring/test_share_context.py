@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from loopscope.api import measure
 from loopscope.cli.app import app
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.layout import Question, collate, padded_tokens, plan_batches
+from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches
 from loopscope.measuring.rerun import Named
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.measuring.verify import measure_again

@@ -14,7 +14,7 @@ from loopscope.tasks.encoding import encode_row
 from loopscope.tasks.load import load_task
 
 
-def test_decisions_and_counts(measured: Callable[..., StoredRun], checkpoint: Callable[[str], str]) -> None:
+def test_decisions(measured: Callable[..., StoredRun], checkpoint: Callable[[str], str]) -> None:
     run = measured("ouro", "arithmetic", transitions=[1, 2], depths=[], tokens=True, limit=3)
     model: Any = load_model(checkpoint("ouro"))
     tokenizer, task = load_tokenizer(checkpoint("ouro")), load_task("arithmetic", limit=3)
@@ -36,13 +36,9 @@ def test_decisions_and_counts(measured: Callable[..., StoredRun], checkpoint: Ca
             np.testing.assert_allclose(own["exit_cdf"], cdf[t - 1][places], atol=1e-6)
             np.testing.assert_array_equal(own["exit_depth"], exit_depth[places])
             np.testing.assert_array_equal(own["exit_depth_fp64"], exit_depth[places])
-            np.testing.assert_array_equal(own["continues"], exit_depth[places] > t)
-            counted = run.records.filter((run.records["row"] == row) & (run.records["transition"] == t))
-            assert counted["gate_continuing"].item() == int((exit_depth > t).sum())
     assert len(set(run.read("tokens")["exit_depth"])) > 1, "a gate that treats all alike tests nothing"
 
 
 def test_threshold_of_the_command_line(measured: Callable[..., StoredRun]) -> None:
     never = measured("ouro", "arithmetic", tokens=True, limit=2, exit_threshold=1e-9)
     assert (never.read("tokens")["exit_depth"] == 1).all()
-    assert not never.read("tokens")["continues"].any()

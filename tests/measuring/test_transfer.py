@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from loopscope.measuring.transfer import upload
+from loopscope.measuring.host_copies import upload
 
 
 def test_arrays_arrive_as_they_were_and_aligned():

@@ -13,7 +13,7 @@ import pytest
 from torch import Tensor
 
 from loopscope.measuring import plan
-from loopscope.measuring.layout import Question, collate, padded_tokens, plan_batches, run_tokens
+from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches, run_tokens
 from loopscope.measuring.rerun import Named
 from loopscope.measuring.settings import BatchPolicy
 from loopscope.measuring.verify import measure_again

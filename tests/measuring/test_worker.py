@@ -18,7 +18,7 @@ import torch
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import reading as affine
 from loopscope.measuring import worker
-from loopscope.measuring.depth_pass import PendingTrip, Tables, Trip
+from loopscope.measuring.batch_pass import BatchPass, PendingBatch, Tables
 from loopscope.measuring.run import OneBehind
 from loopscope.measuring.worker import one_ahead
 from loopscope.readout import AffinePath, Survey, affine_path_from_states
@@ -28,7 +28,7 @@ from loopscope.store.writer import RunWriter
 SMALL = {"limit": 6, "unit_size": 2, "level": "quick"}
 
 
-class Watched(Trip):
+class Watched(BatchPass):
     """A trip that notes when it is launched and finished."""
 
     seen: list[str]
@@ -37,7 +37,7 @@ class Watched(Trip):
         super().__init__(model, settings, questions, **options)
         self.rows = ",".join(str(question.row) for question in sorted(questions, key=lambda q: q.row))
 
-    def launch(self) -> PendingTrip:
+    def launch(self) -> PendingBatch:
         self.seen.append(f"launch {self.rows}")
         pending, seen, rows = super().launch(), self.seen, self.rows
         finish = pending.finish
@@ -55,7 +55,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happened to the batches of the worker, in order."""
     found: list[str] = []
     monkeypatch.setattr(Watched, "seen", found, raising=False)
-    monkeypatch.setattr(worker, "Trip", Watched)
+    monkeypatch.setattr(worker, "BatchPass", Watched)
     return found
 
 
@@ -77,14 +77,14 @@ def test_memory_refused_at_the_end_of_a_trip(
 ) -> None:
     options = {"limit": 8, "unit_size": 4, "batch_size": "4"}
     plenty = measured("ouro", "arithmetic", **options)
-    finish, refused = PendingTrip.finish, iter([False, True])
+    finish, refused = PendingBatch.finish, iter([False, True])
 
-    def short(self: PendingTrip) -> Tables:
+    def short(self: PendingBatch) -> Tables:
         if next(refused, False):
             raise MemoryError
         return finish(self)
 
-    monkeypatch.setattr(PendingTrip, "finish", short)
+    monkeypatch.setattr(PendingBatch, "finish", short)
     said: list[str] = []
     run = measured("ouro", "arithmetic", notify=said.append, **options)
     assert len(said) == 1
@@ -115,14 +115,14 @@ def test_what_was_measured_is_stored_when_a_later_batch_fails(
     tmp_path: Path,
 ) -> None:
     whole = measured("ouro", "arithmetic", **SMALL)
-    launch, count = Trip.launch, iter(range(10))
+    launch, count = BatchPass.launch, iter(range(10))
 
-    def interrupted(self: Trip) -> PendingTrip:
+    def interrupted(self: BatchPass) -> PendingBatch:
         if next(count) == 2:
             raise KeyboardInterrupt
         return launch(self)
 
-    monkeypatch.setattr(Trip, "launch", interrupted)
+    monkeypatch.setattr(BatchPass, "launch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measured("ouro", "arithmetic", output=tmp_path / "cut", **SMALL)
     monkeypatch.undo()

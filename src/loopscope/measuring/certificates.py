@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.groups import LOGITS
-from loopscope.measuring.transfer import Columns, array, pairs, stacked
+from loopscope.measuring.host_copies import Columns, array, pairs, stacked
+from loopscope.measuring.sequence_groups import LOGITS
 from loopscope.measuring.update import Update, predicted_scale
 from loopscope.models.protocol import AffineHead
 from loopscope.path import Outcome
@@ -84,11 +84,9 @@ def _signs(low: Floats, high: Floats) -> np.ma.MaskedArray[Any, Any]:
     return np.ma.masked_array(signs, mask=(np.sign(low) != np.sign(high)) | ((low == 0) != (high == 0)))
 
 
-def certificate_columns(update: Update) -> Columns:
+def certificate_columns(head: AffineHead, update: Update) -> Columns:
     """The columns of `certificates` of every question of a batch, as many at a time as their FP64 logits fit."""
-    head = update.readout.model.head
-    assert head is not None, "only affine readouts are certified, which is checked before anything runs"
-    most = max(1, LOGITS // update.readout.model.vocabulary_size)
+    most = max(1, LOGITS // int(head.weight_VD.shape[0]))
     certified = Head.of(head.weight_VD, head.bias_V)
     return stacked([_group_columns(group, head, certified) for group in update.groups(most)])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from loopscope.measuring.layout import Question, padded_tokens, plan_batches, run_tokens
+from loopscope.measuring.batching import Question, padded_tokens, plan_batches, run_tokens
 from loopscope.measuring.plan import Request
 from loopscope.measuring.run import chat_of, prepare
 from loopscope.measuring.worker import LocalEngine, Measured, Worker

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from loopscope.measuring.groups import LOGITS
-from loopscope.measuring.transfer import Columns, array, pairs, stacked
+from loopscope.measuring.host_copies import Columns, array, pairs, stacked
+from loopscope.measuring.readouts import Readout
+from loopscope.measuring.sequence_groups import LOGITS
 from loopscope.measuring.update import Update
 from loopscope.path import (
     CONTRACTION,
@@ -60,19 +61,19 @@ class Analysis:
     nodes: Columns
 
 
-def analyse(update: Update, paper_bracket: float | None = None) -> Analysis:
+def analyse(readout: Readout, update: Update, paper_bracket: float | None = None) -> Analysis:
     """The FP64 columns of every question of a batch, as many at a time as their FP64 logits can be kept.
 
     `paper_bracket` asks for the paper's envelope and extremes, and for optima in brackets of this width.
     """
     kept = _KEPT.get(update.before_RSD.device.type, LOGITS)
-    most = max(1, kept // update.readout.model.vocabulary_size)
-    found = [_analyse_group(group, paper_bracket) for group in update.groups(most)]
+    most = max(1, kept // readout.model.vocabulary_size)
+    found = [_analyse_group(readout, group, paper_bracket) for group in update.groups(most)]
     return Analysis(*(stacked([getattr(group, name) for group in found]) for name in ("questions", "nodes")))
 
 
-def _analyse_group(update: Update, paper_bracket: float | None) -> Analysis:
-    path = update.readout.fp64_path(update)
+def _analyse_group(readout: Readout, update: Update, paper_bracket: float | None) -> Analysis:
+    path = readout.fp64_path(update)
     known = ConcavePath(path) if isinstance(path, AffinePath) else SearchedPath(path)
     found, nodes = known.columns(paper_bracket), known.nodes()
     found["state_gap"] = state_gap(update, torch.float64 if paper_bracket is None else torch.float32)

@@ -22,7 +22,7 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.layout import Question, Span
+from loopscope.measuring.batching import Question, Span
 from loopscope.measuring.requests import DataRequest, ModelRequest, absolute
 from loopscope.measuring.settings import LongPolicy, Prompting, Settings
 from loopscope.models.identity import model_identity

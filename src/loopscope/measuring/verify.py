@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.layout import Question, collate, plan_batches
+from loopscope.measuring.batching import Question, collate, plan_batches
 from loopscope.measuring.rerun import OTHER_SOURCES, Named, Sources, may_differ, request_of
 from loopscope.measuring.run import run_request
 from loopscope.models.exit_gate import ExitGate, exit_gate_of, state_at_exit

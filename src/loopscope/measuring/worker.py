@@ -18,13 +18,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.depth_pass import PendingTrip, Tables, Trip
-from loopscope.measuring.layout import Question, example_columns, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.batch_pass import BatchPass, PendingBatch
+from loopscope.measuring.batching import Question, example_columns, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.host_copies import stacked
 from loopscope.measuring.model_check import checked
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, facts_of
 from loopscope.measuring.probes import before_a_pass
+from loopscope.measuring.producers import Tables
 from loopscope.measuring.settings import Settings
-from loopscope.measuring.transfer import stacked
 from loopscope.models import recorded_step
 from loopscope.models.load import card_of
 from loopscope.models.protocol import LoopedModel
@@ -90,7 +91,7 @@ class _InFlight(NamedTuple):
 
     unit: _Unit[Any]
     batch: Sequence[Question]
-    pending: PendingTrip | None
+    pending: PendingBatch | None
     last: bool
 
 
@@ -136,10 +137,10 @@ class Worker:
             tables = unit.tables()
             yield Measured(unit.name, tables, unit.notices, unit.ways_taken)
 
-    def _launch(self, batch: Sequence[Question]) -> PendingTrip | None:
+    def _launch(self, batch: Sequence[Question]) -> PendingBatch | None:
         """The batch on its way; None when it did not fit."""
         try:
-            return Trip(self._model, self._settings, batch, careful=self._careful).launch()
+            return BatchPass(self._model, self._settings, batch, careful=self._careful).launch()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -147,15 +148,15 @@ class Worker:
         release()
         return None
 
-    def _finish(self, unit: _Unit[Name], batch: Sequence[Question], trip: PendingTrip | None) -> list[Tables]:
+    def _finish(self, unit: _Unit[Name], batch: Sequence[Question], pending: PendingBatch | None) -> list[Tables]:
         """The tables of a launched batch, or those of its halves where it did not fit."""
         try:
-            if trip is not None:
-                tables = trip.finish()
-                self._careful |= trip.repeated
-                unit.ways_taken |= trip.ways_taken()
-                unit.notices += sorted(trip.notes() - self._said)
-                self._said |= trip.notes()
+            if pending is not None:
+                tables = pending.finish()
+                self._careful |= pending.repeated
+                unit.ways_taken |= pending.backends_used()
+                unit.notices += sorted(pending.notes() - self._said)
+                self._said |= pending.notes()
                 return [tables]
         except Exception as error:
             if not is_out_of_memory(error):

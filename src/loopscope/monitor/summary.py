@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from loopscope.measuring.depth_pass import Tables
-from loopscope.measuring.transfer import Columns
+from loopscope.measuring.host_copies import Columns
+from loopscope.measuring.producers import Tables
 from loopscope.path import Outcome, endpoint_prediction
 
 MEANS = (

@@ -13,8 +13,8 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, whole
+from loopscope.measuring.batching import Question
 from loopscope.measuring.given_values import DEEPEST, MOST_QUESTIONS, Numbers
-from loopscope.measuring.layout import Question
 from loopscope.measuring.model_check import checked
 from loopscope.measuring.probes import before_a_pass
 from loopscope.measuring.settings import READOUT_DTYPES, BatchPolicy, Settings

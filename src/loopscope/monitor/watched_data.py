@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, shown
+from loopscope.measuring.batching import Question
 from loopscope.measuring.given_values import task_list
-from loopscope.measuring.layout import Question
 from loopscope.measuring.plan import QuestionEncoder, Request
 from loopscope.measuring.requests import DataRequest, ModelRequest
 from loopscope.measuring.settings import Settings

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from loopscope.kernels.choice import implementation
-from loopscope.measuring.depth_pass import Tables, Trip
+from loopscope.measuring.batch_pass import BatchPass, Tables
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import Settings
 from loopscope.models import load_model, load_tokenizer
@@ -39,7 +39,7 @@ def test_fused_trip(task: str, checkpoint: Callable[[str], str], monkeypatch: py
     questions = QuestionEncoder(load_tokenizer(checkpoint("ouro")), None, "error").questions(loaded, loaded.rows, 0)
     settings = Settings.of([1], [], "grid")
     with implementation("reference"):
-        plain = Trip(model, settings, questions).run()
+        plain = BatchPass(model, settings, questions).run()
     sweep, asked = path.fused_survey, []
 
     def counted(*arguments: Any, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def test_fused_trip(task: str, checkpoint: Callable[[str], str], monkeypatch: py
 
     monkeypatch.setattr(path, "fused_survey", counted)
     with implementation("triton"):
-        pending = Trip(model, settings, questions).launch()
+        pending = BatchPass(model, settings, questions).launch()
         found = pending.finish()
     assert not pending.repeated
     assert len(asked) == 3, "the survey, the quadratic scale, both rounded states"
@@ -61,7 +61,7 @@ def test_updates_that_follow_one_another(checkpoint: Callable[[str], str], monke
     questions = QuestionEncoder(load_tokenizer(checkpoint("ouro")), None, "error").questions(loaded, loaded.rows, 0)
     settings, lengths, chain = Settings.of([0, 1, 2], [], "quick"), [], in_a_row.fused_surveys
     with implementation("reference"):
-        plain = Trip(model, settings, questions).run()
+        plain = BatchPass(model, settings, questions).run()
 
     def counted(states: Sequence[Tensor], *arguments: Any, **options: Any) -> Any:
         lengths.append(len(states))
@@ -69,7 +69,7 @@ def test_updates_that_follow_one_another(checkpoint: Callable[[str], str], monke
 
     monkeypatch.setattr(in_a_row, "fused_surveys", counted)
     with implementation("triton"):
-        found = Trip(model, settings, questions).run()
+        found = BatchPass(model, settings, questions).run()
     assert lengths == [4], "each state once"
     _require_close(found, plain)
 

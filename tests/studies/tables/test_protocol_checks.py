@@ -87,6 +87,11 @@ def test_coverage_and_agreement_of_the_gate(records, synthetic):
     assert (row.agreeing, row.earliest, row.latest) == (3, 1, 4)
 
 
+def test_criterion_of_a_second_q_is_absolute_or_relative():
+    q = np.array([1.0, 1.0, 1e-7, 1e-7])
+    assert agrees(q, np.array([1.0 + 9e-5, 1.0 + 2e-4, 9e-7, 2e-6])).tolist() == [True, False, True, False]
+
+
 def test_labels_that_change_in_fp64_are_counted(records, synthetic):
     paths = synthetic.Paths.of([0.5, 0.25, 1e-9], [-1.0, -0.125, -0.5])
     task = synthetic.Task("sums", {4: paths}, columns={"fp64_slope": np.array([0.5, 0.25, -1e-9])})

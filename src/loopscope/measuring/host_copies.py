@@ -1,9 +1,9 @@
-"""Measured columns on their way from the device to the store.
+"""Columns computed on the device, copied to the host without waiting for it.
 
 On a GPU a blocking copy waits for everything that was asked of the device before. So index tensors go up in one copy,
 results come down in one per dtype, both through pinned memory, and the host waits only when it needs the numbers, a
-batch later. While a batch is on its way, a column may be a tensor on the device or a `Later`; `Arrival` brings all of
-them to the host when the batch is through. On a CPU nothing is copied at all.
+batch later. Until then a column may be a tensor on the device or a `HostColumn`; `PendingColumns` brings all of them to
+the host. On a CPU nothing is copied at all.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ def pinned(batch: Batch, device: torch.device) -> Batch:
     return dataclasses.replace(batch, **held)
 
 
-class Landing:
-    """Tensors of one device on their way to the host."""
+class HostCopy:
+    """Tensors of one device that are being copied to the host."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._shapes = [tensor.shape for tensor in tensors]
         self._order: dict[torch.dtype, list[int]] = {}
         for index, tensor in enumerate(tensors):
             self._order.setdefault(tensor.dtype, []).append(index)
-        self._landed = {
+        self._host = {
             dtype: _start(torch.cat([tensors[index].detach().reshape(-1) for index in indices]))
             for dtype, indices in self._order.items()
         }
         on_gpu = [tensor.device for tensor in tensors if tensor.is_cuda]
-        self._arrived = torch.cuda.current_stream(on_gpu[0]).record_event() if on_gpu else None
+        self._done = torch.cuda.current_stream(on_gpu[0]).record_event() if on_gpu else None
 
     def arrays(self) -> list[np.ndarray[Any, Any]]:
-        """The tensors as arrays, in order, as soon as they are here."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
+        """The tensors as arrays, in order, when they are on the host."""
+        if self._done is not None:
+            self._done.synchronize()
         found: dict[int, np.ndarray[Any, Any]] = {}
         for dtype, indices in self._order.items():
             sizes = [self._shapes[index].numel() for index in indices]
-            for index, flat in zip(indices, torch.split(self._landed[dtype], sizes), strict=True):
+            for index, flat in zip(indices, torch.split(self._host[dtype], sizes), strict=True):
                 found[index] = flat.numpy().reshape(self._shapes[index])
         return [found[index] for index in range(len(self._shapes))]
 
@@ -78,55 +78,52 @@ def _start(flat: Tensor) -> Tensor:
     return host.copy_(flat, non_blocking=True)
 
 
-def on_its_way(tensor: Tensor) -> Tensor:
-    """A copy on the host, complete once the device has done what it was asked so far."""
-    tensor = tensor.detach().contiguous()
-    return _start(tensor) if tensor.is_cuda else tensor.clone()
-
-
 Columns: TypeAlias = dict[str, Any]
-"""NumPy arrays (masked where null) or lists, all of one length; tensors and `Later` while a batch is on its way."""
+"""NumPy arrays (masked where null) or lists, all of one length; before that, tensors and `HostColumn`."""
 
 
-class Later:
-    """A column that is worked out on the host, from the columns before it and from tensors of any length."""
+class HostColumn:
+    """A column that is computed on the host, from the columns before it and from tensors of any length."""
 
     def __init__(self, function: Callable[..., Any], *tensors: Tensor) -> None:
         self.function, self.tensors = function, tensors
 
 
-class Arrival:
-    """Columns whose tensors have been sent to the host.
+class PendingColumns:
+    """Columns whose tensors are being copied to the host.
 
     >>> import torch
-    >>> sent = Arrival([{"a": torch.arange(2), "b": Later(lambda columns, c: columns["a"] + c, torch.ones(2))}])
-    >>> {name: values.tolist() for name, values in sent.columns()[0].items()}
+    >>> b = HostColumn(lambda columns, c: columns["a"] + c, torch.ones(2))
+    >>> (found,) = PendingColumns([{"a": torch.arange(2), "b": b}]).columns()
+    >>> {name: values.tolist() for name, values in found.items()}
     {'a': [0, 1], 'b': [1.0, 2.0]}
     """
 
     def __init__(self, tables: Sequence[Columns]) -> None:
         self._tables = tables
-        self._landing = Landing([sent for table in tables for value in table.values() for sent in _tensors(value)])
+        self._copy = HostCopy([sent for table in tables for value in table.values() for sent in _tensors(value)])
 
     def is_finite(self) -> bool:
-        """Whether every number is finite, as soon as they are here."""
-        return all(np.isfinite(values).all() for values in self._landing.arrays() if values.dtype.kind == "f")
+        """Whether every number is finite, when they are on the host."""
+        return all(np.isfinite(values).all() for values in self._copy.arrays() if values.dtype.kind == "f")
 
     def columns(self) -> list[Columns]:
-        """The same with arrays and lists only, as soon as the numbers are here."""
-        arrays = iter(self._landing.arrays())
+        """The same with arrays and lists only, when the numbers are on the host."""
+        arrays = iter(self._copy.arrays())
         found: list[Columns] = []
         for table in self._tables:
             columns: Columns = {}
             for name, value in table.items():
-                own = [next(arrays) for _ in _tensors(value)]
-                columns[name] = value.function(columns, *own) if isinstance(value, Later) else (own or [value])[0]
+                given = [next(arrays) for _ in _tensors(value)]
+                columns[name] = (
+                    value.function(columns, *given) if isinstance(value, HostColumn) else (given or [value])[0]
+                )
             found.append(columns)
         return found
 
 
 def _tensors(value: Any) -> tuple[Tensor, ...]:
-    if isinstance(value, Later):
+    if isinstance(value, HostColumn):
         return value.tensors
     return (value,) if isinstance(value, Tensor) else ()
 

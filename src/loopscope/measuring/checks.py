@@ -1,0 +1,127 @@
+"""Numbers computed a second way: Q by a scalar derivative, and what the paper's protocol reads again in FP32.
+
+**Scalar Q** (Appendix "Execution and differentiation"), on the first questions of a task: the scalar second derivative
+of U along the normalised chord over all valid positions, by automatic differentiation through the same readout.
+Questions do not interact, so one second derivative serves several of them, each along its own chord.
+
+**Endpoint replay** (the same appendix): U(H) and U(H⁺) are read a second time from the states, as a sweep of utilities
+without updates reads them, and compared with what the update's path gave.
+
+**Exact KL correction** (Appendix "Exact KL correction for the affine readout"): ΔU, A and C of a reference solution,
+each computed by itself from FP32 logits: log-softmax, gradient and divergence are FP32, sums over tokens FP64. The
+residual of ΔU = A − C is then that of FP32.
+
+Shapes: R sequences, S positions, D hidden width, N reference tokens, B questions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.batching import Layout
+from loopscope.measuring.host_copies import Columns, HostColumn
+from loopscope.measuring.readouts import Reading, Readings, Readout
+from loopscope.measuring.sequence_groups import LOGITS
+from loopscope.measuring.update import Update
+from loopscope.models.walk import read
+from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.hessian_vector import chord_curvatures
+from loopscope.readout.options import grouped_option_utility
+
+_LOGITS = {"cpu": LOGITS // 4}
+"""Logits at a time, where not `LOGITS`: both derivatives keep some ten float64 arrays of that size."""
+
+
+def scalar_quadratics(readout: Readout, update: Update) -> Tensor:
+    """Q = φ''(0)/2 of every question, by the scalar second derivative along its chord, float64 [B]."""
+    layout, dtype = update.layout, readout.dtype
+    targets_N1 = layout.targets_N.unsqueeze(1)
+    sequences = torch.arange(len(layout.counts), device=layout.sequence_N.device)
+    mean_RN = (sequences.unsqueeze(1) == layout.sequence_N).double() / layout.tokens_R.unsqueeze(1)
+
+    def utility(state_RSD: Tensor) -> Tensor:
+        z_NV = read(readout.model, state_RSD, layout.positions_N2, dtype, layout.context).double()
+        scores_R = mean_RN @ torch.log_softmax(z_NV, -1).gather(1, targets_N1)[:, 0]
+        return scores_R if layout.options is None else grouped_option_utility(scores_R, layout.options)
+
+    width = readout.width(layout, max(layout.lengths))
+    state = update.before_RSD[:, :width].to(dtype)
+    valid = layout.batch.attention_mask[:, :width].unsqueeze(-1)
+    displacement = torch.where(valid, update.after_RSD[:, :width].to(dtype) - state, torch.zeros_like(state))
+    try:
+        with full_precision_products():
+            return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))
+    except RuntimeError as error:
+        if "not implemented" not in str(error):
+            raise
+        raise LoopscopeError(
+            f"torch cannot differentiate this readout twice, so Q cannot be computed a second way ({error}); "
+            f"leave the check out with {setting('scalar_checks', 0)}"
+        ) from error
+
+
+def scalar_check(readout: Readout, update: Update, checked_B: Sequence[bool]) -> HostColumn:
+    """The second calculation of Q where it is asked for, null elsewhere."""
+    device = update.before_RSD.device
+    chosen = [index for index, checked in enumerate(checked_B) if checked]
+    # One question at a time where the readout is more than a head.
+    most = _LOGITS.get(device.type, LOGITS) // readout.model.vocabulary_size if readout.is_affine else 0
+    found = [scalar_quadratics(readout, group) for group in update.groups(most, chosen)]
+    scalars = torch.cat(found) if found else torch.zeros(0, dtype=torch.float64, device=device)
+
+    def spread(_: Columns, values: np.ndarray[Any, Any]) -> list[float | None]:
+        known = dict(zip(chosen, values.tolist(), strict=True))
+        return [known.get(index) for index in range(len(checked_B))]
+
+    return HostColumn(spread, scalars)
+
+
+def endpoint_replay(readout: Readout, update: Update, before_B: Tensor, after_B: Tensor) -> Tensor:
+    """The largest difference of the utilities at both ends from those that are read again, [B]."""
+    again = Readings(readout, update.layout)
+    for end, state_RSD in enumerate((update.before_RSD, update.after_RSD)):
+        again.read(end, state_RSD)
+    again.finish()
+    return torch.maximum(
+        *((again.found[end].utility_B - given_B).abs() for end, given_B in enumerate((before_B, after_B)))
+    )
+
+
+def exact_kl(readout: Readout, update: Update) -> Tensor:
+    """A, ΔU and C of every question in FP32, [B, 3]; of reference solutions under an affine readout."""
+    # Logits, their softmax and their gradient at both ends.
+    most = max(1, LOGITS // 4 // readout.model.vocabulary_size)
+    return torch.cat([_decomposition(readout, group) for group in update.groups(most)])
+
+
+def _decomposition(readout: Readout, update: Update) -> Tensor:
+    layout = update.layout
+    before_RSD, after_RSD = update.before_RSD.float(), update.after_RSD.float()
+
+    def log_softmax(state_RSD: Tensor) -> Tensor:
+        logits = read(readout.model, state_RSD, layout.positions_N2, torch.float32, layout.context)
+        return torch.log_softmax(logits, -1)
+
+    with full_precision_products():
+        with torch.enable_grad():
+            start_RSD = before_RSD.requires_grad_()
+            log_p_NV = log_softmax(start_RSD)
+            log_p_N = log_p_NV.gather(1, layout.targets_N.unsqueeze(1))[:, 0]
+            [gradient_RSD] = torch.autograd.grad((log_p_N / layout.tokens_R[layout.sequence_N]).sum(), start_RSD)
+        log_p_NV, log_p_N = log_p_NV.detach(), log_p_N.detach()
+        after_NV = log_softmax(after_RSD)
+    slope_B = layout.question_sum((gradient_RSD * (after_RSD - before_RSD.detach())).sum(-1).double().sum(-1))
+    gain_B = _utility(after_NV.gather(1, layout.targets_N.unsqueeze(1))[:, 0], layout) - _utility(log_p_N, layout)
+    correction_B = _utility((log_p_NV.exp() * (log_p_NV - after_NV)).sum(-1), layout)
+    return torch.stack([slope_B, gain_B, correction_B], 1)
+
+
+def _utility(values_N: Tensor, layout: Layout) -> Tensor:
+    """The mean over the reference tokens of each question, summed in float64."""
+    return Reading.of(values_N.double(), layout).utility_B

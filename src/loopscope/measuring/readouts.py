@@ -1,0 +1,475 @@
+"""What states say about the references (Appendix "Task Utilities"): two kinds of readout behind one interface.
+
+    solution:  U = mean_j log p(y_j)
+    options:   U = s_k* − log Σ_k exp s_k,   s_k = mean_j log p(y_j^(k))
+
+Tokens, sequences and questions share every evaluation; the coarser paths are made from the tokens'. The readout runs in
+its own dtype; log-softmax and everything after it in float64. Nothing here waits for the device, unless `careful`: then
+tokens that the kernels give up are evaluated otherwise. Without, such a token is NaN, and the batch is measured again.
+
+Through a nonlinear readout φ is interpolated between the five scales of its derivatives where that is as good as
+evaluating it: the error is measured on every question, and what it may be is the rounding of the readout itself.
+
+Shapes: N reference tokens, R sequences, B questions, S positions, D hidden width, V vocabulary, K scales.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from loopscope.kernels.choice import takes_kernel
+from loopscope.measuring.batching import Layout
+from loopscope.measuring.host_copies import Columns
+from loopscope.measuring.sequence_groups import SequenceReadout
+from loopscope.measuring.settings import Settings
+from loopscope.measuring.update import Update, interpolated, predicting
+from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.path import CURVATURE_SCALES, GRID
+from loopscope.readout.affine.even import Survey
+from loopscope.readout.affine.in_a_row import surveys
+from loopscope.readout.affine.make import affine_path, affine_path_from_states
+from loopscope.readout.affine.path import AffinePath
+from loopscope.readout.affine.reference import log_probability_at_start
+from loopscope.readout.composed import InterpolatedPath, JoinedPath, MeanPath, RememberedPath
+from loopscope.readout.general.interpolation import NODES, interpolate
+from loopscope.readout.general.nested import Derivation
+from loopscope.readout.general.path import nonlinear_path_from_states
+from loopscope.readout.options import OptionPath
+from loopscope.readout.path import UtilityPath
+from loopscope.readout.softmax import Softmax, SoftmaxChange
+from loopscope.store.schema import Level
+
+_GPU_BLOCK = 1 << 24
+"""Logits of a block on a GPU: 128 MiB in float64."""
+_MOST_CONSECUTIVE = 7
+"""Consecutive updates that are surveyed together: one more state of a batch is alive then."""
+ROUNDINGS = 8.0
+"""What interpolation may be off by: so many roundings of 1 + |score|, in the readout's arithmetic."""
+VALUES = 8.0
+"""How many times that the evaluated values may lie apart from the polynomial: they are rounded differences."""
+GENERAL = "general"
+"""Taylor mode through a readout that is not affine, in `backends_used`; nested forward mode is "nested" there."""
+_DERIVATIONS: WeakKeyDictionary[Any, Derivation] = WeakKeyDictionary()
+"""How each model's readout is differentiated, which is found out once."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a state says about the references of a batch, float64.
+
+    Attributes:
+        log_p_N: log probability of each reference token.
+        sums_R: summed log probability of each sequence.
+        scores_R: mean log probability of each sequence.
+        utility_B: U of each question.
+    """
+
+    log_p_N: Tensor
+    sums_R: Tensor
+    scores_R: Tensor
+    utility_B: Tensor
+
+    @classmethod
+    def of(cls, log_p_N: Tensor, layout: Layout) -> Reading:
+        """From the log probabilities."""
+        sums_R = layout.sequence_sum(log_p_N)
+        scores_R = utility_B = sums_R / layout.tokens_R
+        if layout.options is not None:
+            options = layout.options
+            utility_B = log_probability_at_start(options.gathered(scores_R, -torch.inf), options.target)
+        return cls(log_p_N, sums_R, scores_R, utility_B)
+
+
+class OutputChange(NamedTuple):
+    """How the output distributions of H and H⁺ differ, averaged over each sequence's prediction positions, [R] each.
+
+    Attributes:
+        divergence_R: KL(p(0)‖p(1)).
+        entropy_R: the change of entropy from H to H⁺.
+    """
+
+    divergence_R: Tensor
+    entropy_R: Tensor
+
+
+@dataclass(frozen=True)
+class UpdatePaths:
+    """φ of one update of a batch for tokens and questions, and what was read with it.
+
+    Attributes:
+        tokens: every reference token.
+        questions: every question.
+        before: the reading of H.
+        after: the reading of H⁺, where it was read.
+        outputs: how the outputs differ; None at level quick, where they cost more.
+        interpolation: columns of `questions`; None where every scale of the grid is evaluated.
+    """
+
+    tokens: RememberedPath
+    questions: UtilityPath
+    before: Reading
+    after: Reading | None
+    outputs: OutputChange | None
+    interpolation: Columns | None = None
+
+    def reading_after(self, layout: Layout) -> Reading:
+        """The reading of H⁺: that of H, and what the update gained."""
+        return self.after or Reading.of(self.before.log_p_N + self.tokens.at_scales([1.0], 0)[0, :, 0], layout)
+
+
+class Surveyed(NamedTuple):
+    """An update under an affine head: the path of every reference token, and the results of one survey of it."""
+
+    path: AffinePath
+    survey: Survey
+
+
+class Readout(SequenceReadout, ABC):
+    """A model's readout: readings of states, and φ of updates."""
+
+    is_affine: ClassVar[bool]
+    """Whether logits are affine in the state."""
+    reads_pairs = False
+    """Whether two states are read in one pass over the head."""
+
+    def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
+        super().__init__(model, dtype)
+        self._used: list[set[str]] = []
+
+    @property
+    def backends_used(self) -> set[str]:
+        """How φ was computed so far."""
+        return set().union(*self._used)
+
+    @property
+    def notes(self) -> set[str]:
+        """What there is to say about the back ends that were used, one line each."""
+        return set()
+
+    def read(self, state_RSD: Tensor, layout: Layout) -> Reading:
+        """Log probabilities and U of every question at a state."""
+        found = [chunk.log_probabilities(0) for chunk in self.chunks([state_RSD], layout)]
+        return Reading.of(torch.cat(found), layout)
+
+    def consecutive_updates(self, settings: Settings) -> int:
+        """How many consecutive updates are surveyed together."""
+        return 1
+
+    def surveys(self, updates: Sequence[Update], settings: Settings) -> Sequence[Surveyed | None]:
+        """What is found out about consecutive updates together, before `paths` is asked about each."""
+        return [None] * len(updates)
+
+    @abstractmethod
+    def paths(
+        self, update: Update, settings: Settings, before: Reading | None, surveyed: Surveyed | None = None
+    ) -> UpdatePaths:
+        """φ of every reference token and question; `before` is the reading of H where there is one."""
+
+    @abstractmethod
+    def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
+        """Readings of the rounded interventions at two scales per question."""
+
+    @abstractmethod
+    def fp64_path(self, update: Update) -> UtilityPath:
+        """φ of every question with readout and derivatives in FP64."""
+
+
+class GeneralReadout(Readout):
+    """Any readout: all positions of a sequence may matter, and φ is evaluated where it is asked for."""
+
+    is_affine = False
+
+    def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
+        super().__init__(model, dtype)
+        self._derivation = _derivation_of(model)
+
+    @property
+    def backends_used(self) -> set[str]:
+        """`GENERAL` or "nested", once anything was computed."""
+        nested = self._derivation.impl == "nested"
+        return {"nested" if nested and name == GENERAL else name for name in super().backends_used}
+
+    @property
+    def notes(self) -> set[str]:
+        """How derivatives are computed, where that is worth a line."""
+        return {self._derivation.note} - {""}
+
+    def read_steps(self, update: Update, scales_B: Sequence[Tensor]) -> list[Reading]:
+        """Readings of H + αD, with D in the readout's dtype, at some scales of each question."""
+        start, rows = update.before_RSD.to(self.dtype), update.layout.question_R
+        moved = update.after_RSD.to(self.dtype) - start
+        states = (start + scale_B[rows, None, None].to(start.dtype) * moved for scale_B in scales_B)
+        return [self.read(state, update.layout) for state in states]
+
+    def paths(
+        self, update: Update, settings: Settings, before: Reading | None, surveyed: Surveyed | None = None
+    ) -> UpdatePaths:
+        """From readings of both ends, and paths of the sequences."""
+        layout, quick = update.layout, settings.level is Level.QUICK
+        before, after, outputs = self._ends(update, before, outputs=not quick)
+        sequences = self.sequences(update, self.dtype)
+        scaled: UtilityPath = sequences
+        interpolation = None
+        if settings.interpolate and not quick:
+            tokens, scaled, interpolation = self._interpolated(update, sequences, before, after)
+        else:
+            tokens = RememberedPath(sequences.per_token(), before.log_p_N)
+        if quick:
+            tokens.know([1.0], (after.log_p_N - before.log_p_N).reshape(1, -1, 1))
+        mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R, scaled)
+        return UpdatePaths(tokens, _joint(mean, layout), before, after, outputs, interpolation)
+
+    def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
+        """From whole states; padding keeps the proposed one."""
+        layout = update.layout
+        valid = layout.batch.attention_mask.unsqueeze(-1)
+        first, second = (
+            self.read(
+                torch.where(
+                    valid,
+                    interpolated(update.before_RSD, update.after_RSD, scale_B[layout.question_R, None, None]),
+                    update.after_RSD.to(torch.bfloat16).to(update.before_RSD.dtype),
+                ),
+                layout,
+            )
+            for scale_B in scales_B
+        )
+        return first, second
+
+    def fp64_path(self, update: Update) -> UtilityPath:
+        """φ of every question with readout and derivatives in FP64."""
+        return _joint(self.sequences(update, torch.float64), update.layout)
+
+    def sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
+        """φ of every sequence's mean log probability."""
+        self._used.append({GENERAL})
+        return JoinedPath(
+            [
+                nonlinear_path_from_states(
+                    self.of_group(group, update.layout, dtype),
+                    group.cut(update.before_RSD),
+                    group.cut(update.after_RSD),
+                    group.targets_n,
+                    group.positions_n2,
+                    examples=group.sequence_n,
+                    dtype=dtype,
+                    impl=self._derivation,
+                )
+                for group in self.groups(update.layout)
+            ]
+        )
+
+    def _ends(
+        self, update: Update, before: Reading | None, *, outputs: bool
+    ) -> tuple[Reading, Reading, OutputChange | None]:
+        """Readings of H and H⁺ and how the outputs differ; H is not read again where nothing asks for it."""
+        layout, changes = update.layout, []
+        states = [update.after_RSD] if before is not None and not outputs else [update.before_RSD, update.after_RSD]
+        log_p: list[list[Tensor]] = [[] for _ in states]
+        for chunk in self.chunks(states, layout):
+            for at, found in enumerate(log_p):
+                found.append(chunk.log_probabilities(at))
+            if outputs:
+                change = SoftmaxChange(*(Softmax(z_nV.double()) for z_nV in chunk.logits))
+                changes.append((change.divergence_n, change.entropy_n))
+        *first, after = (Reading.of(torch.cat(found), layout) for found in log_p)
+        if not outputs:
+            return before or first[0], after, None
+        averaged = (layout.sequence_mean(torch.cat(values)) for values in zip(*changes, strict=True))
+        return before or first[0], after, OutputChange(*averaged)
+
+    def _interpolated(
+        self, update: Update, sequences: JoinedPath, before: Reading, after: Reading
+    ) -> tuple[RememberedPath, UtilityPath, Columns]:
+        """Tokens whose grid is known, sequences for scales of their own, and columns; waits for the device once."""
+        layout = update.layout
+        stack_3NK = sequences.per_token().with_utility(NODES, 2)
+        found = interpolate(stack_3NK)
+        truncation_R, residual_R = layout.sequence_mean(found.truncation_N), layout.sequence_mean(found.residual_N)
+        allowed_R = ROUNDINGS * torch.finfo(self.dtype).eps * (1.0 + before.scores_R.abs())
+        # Both are at least the polynomial's error: one without the rounding of values, one without the derivatives'.
+        error_R = torch.minimum(truncation_R, residual_R)
+        holds_R = (error_R <= allowed_R) & (residual_R <= VALUES * allowed_R)
+        evaluated_B = layout.question_largest((~holds_R).double()) > 0.0
+        chosen = evaluated_B.nonzero()[:, 0].tolist()
+
+        grid_NK = found.polynomials.at(GRID)
+        of_tokens: tuple[Tensor, UtilityPath] | None = None
+        of_sequences: tuple[Tensor, UtilityPath] | None = None
+        if chosen:
+            again = self.sequences(update.some(chosen), self.dtype)
+            member_R = evaluated_B[layout.question_R]
+            of_tokens, of_sequences = (member_R[layout.sequence_N], again.per_token()), (member_R, again)
+            grid_NK[of_tokens[0], 1:-1] = of_tokens[1].at_scales(list(GRID[1:-1]), 0)[0]
+        grid_NK[:, -1] = after.log_p_N - before.log_p_N
+
+        per_token = found.polynomials.at_own
+        tokens = RememberedPath(InterpolatedPath(sequences.per_token(), per_token, of_tokens), before.log_p_N)
+        at_nodes = grid_NK[:, [GRID.index(node) for node in NODES]]
+        tokens.know(NODES, torch.cat([at_nodes.unsqueeze(0), stack_3NK[1:]]))
+        tokens.know(GRID, grid_NK.unsqueeze(0))
+
+        def of_each_sequence(scales_R: Tensor) -> Tensor:
+            return layout.sequence_mean(per_token(scales_R[layout.sequence_N]))
+
+        columns: Columns = {
+            "grid_evaluated": evaluated_B,
+            "interpolation_error": layout.question_largest(error_R),
+        }
+        return tokens, InterpolatedPath(sequences, of_each_sequence, of_sequences), columns
+
+
+def _derivation_of(model: LoopedModel) -> Derivation:
+    try:
+        return _DERIVATIONS.setdefault(model, Derivation())
+    except TypeError:  # an object without weak references finds out again
+        return Derivation()
+
+
+class AffineReadout(Readout):
+    """An affine head: only the states at the prediction positions matter, [N, D].
+
+    One survey of the reference tokens gives everything that a level asks for at common scales: U(H), φ on the grid,
+    derivatives, and how the output distributions differ.
+    """
+
+    is_affine = True
+
+    def __init__(self, model: LoopedModel, head: AffineHead, dtype: torch.dtype, *, careful: bool = False) -> None:
+        super().__init__(model, dtype)
+        self._head, self._careful = head, careful
+        # A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones.
+        on_cpu, vocabulary = head.weight_VD.device.type == "cpu", int(head.weight_VD.shape[0])
+        self.reads_pairs = model.device.type != "cpu"
+        self._blocks: dict[str, Any] = {
+            "block_tokens": None if on_cpu else max(1, _GPU_BLOCK // vocabulary),
+            "block_vocabulary": None if on_cpu else vocabulary,
+        }
+
+    def read_pair(self, first_ND: Tensor, second_ND: Tensor, layout: Layout) -> tuple[Reading, Reading]:
+        """Two states at the prediction positions, for one pass over the head."""
+        found = self._tokens(first_ND, second_ND, layout).survey(2, [], 0)
+        return Reading.of(found.initial, layout), Reading.of(found.initial + found.gains[:, -1], layout)
+
+    def consecutive_updates(self, settings: Settings) -> int:
+        """A few where the fused kernels take them; one of level full, which does more with each."""
+        if settings.level is Level.FULL or self.dtype != torch.float32:
+            return 1
+        return _MOST_CONSECUTIVE if takes_kernel(self._head.weight_VD.detach()) else 1
+
+    def surveys(self, updates: Sequence[Update], settings: Settings) -> Sequence[Surveyed]:
+        """Everything but scales of the questions' own."""
+        layout, (points, with_derivatives) = updates[0].layout, _survey_scales(settings)
+        states = [updates[0].before_RSD, *(update.after_RSD for update in updates)]
+        ends = pairwise([predicting(state, layout) for state in states])
+        paths = [self._tokens(*pair, layout, every_scale=settings.sums_every_scale) for pair in ends]
+        found = surveys(paths, points, with_derivatives, 2)
+        return [Surveyed(path, survey) for path, survey in zip(paths, found, strict=True)]
+
+    def paths(
+        self, update: Update, settings: Settings, before: Reading | None, surveyed: Surveyed | None = None
+    ) -> UpdatePaths:
+        """From the survey of the update."""
+        layout, (points, with_derivatives) = update.layout, _survey_scales(settings)
+        path, survey = surveyed or self.surveys([update], settings)[0]
+        tokens = RememberedPath(path, survey.initial)
+        tokens.know([index / (points - 1) for index in range(points)], survey.gains.unsqueeze(0))
+        tokens.know(with_derivatives, survey.derivatives)
+        before = Reading.of(survey.initial, layout)
+        ends = survey.distributions
+        outputs = OutputChange(layout.sequence_mean(ends.divergence), layout.sequence_mean(ends.entropy_change))
+        mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R)
+        return UpdatePaths(tokens, _joint(mean, layout), before, None, outputs)
+
+    def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
+        """From the prediction positions alone."""
+        layout, (h_ND, h_plus_ND) = update.layout, update.predicting()
+        question_N = layout.question_R[layout.sequence_N]
+        first, second = (interpolated(h_ND, h_plus_ND, scale_B[question_N, None]) for scale_B in scales_B)
+        return self.read_pair(first, second, layout)
+
+    def fp64_path(self, update: Update) -> UtilityPath:
+        """The affine path with its logits kept: roots ask for them again and again."""
+        head, layout, (h_ND, h_plus_ND) = self._head, update.layout, update.predicting()
+        weight_DV = head.weight_VD.double().T
+        h_ND, h_plus_ND = h_ND.double(), h_plus_ND.double()
+        z0_NV = h_ND @ weight_DV
+        if head.bias_V is not None:
+            z0_NV += head.bias_V.double()
+        v_NV = (h_plus_ND - h_ND) @ weight_DV
+        path = affine_path(z0_NV, v_NV, layout.targets_N, examples=layout.sequence_N, **self._blocks)
+        self._used.append(path.ways_taken)
+        return _joint(path, layout)
+
+    def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout, *, every_scale: bool = False) -> AffinePath:
+        """φ of every reference token by itself."""
+        path = affine_path_from_states(
+            h_ND,
+            h_plus_ND,
+            self._head.weight_VD,
+            self._head.bias_V,
+            layout.targets_N,
+            dtype=self.dtype,
+            check=self._careful,
+            every_scale=every_scale,
+            **self._blocks,
+        ).per_token()
+        self._used.append(path.ways_taken)
+        return path
+
+
+def _survey_scales(settings: Settings) -> tuple[int, tuple[float, ...]]:
+    """φ at how many even scales, and the scales of derivatives; token rows hold the gain of a quarter step besides."""
+    if settings.level is not Level.QUICK:
+        return len(GRID), CURVATURE_SCALES
+    return len(CURVATURE_SCALES) if settings.tokens else 2, (0.0,)
+
+
+def readout_of(model: LoopedModel, dtype: torch.dtype, *, careful: bool = False) -> Readout:
+    """The readout of a model in `dtype`; a `careful` one evaluates again what kernels give up, waiting for the device."""
+    head = model.head
+    return GeneralReadout(model, dtype) if head is None else AffineReadout(model, head, dtype, careful=careful)
+
+
+def _joint(sequences: UtilityPath, layout: Layout) -> UtilityPath:
+    """φ of every question: the sequence's own for a reference solution, joint over options otherwise."""
+    return sequences if layout.options is None else OptionPath(sequences, layout.options)
+
+
+class Readings:
+    """Readings by depth, each made once: from an update's paths, or from the state, two states at a time on a GPU."""
+
+    def __init__(self, readout: Readout, layout: Layout) -> None:
+        self._readout, self._layout = readout, layout
+        self._waiting: tuple[int, Tensor] | None = None
+        self.found: dict[int, Reading] = {}
+
+    def read(self, depth: int, state_RSD: Tensor) -> None:
+        """Read a state, now or together with the next one."""
+        if not self._readout.reads_pairs:
+            self.found[depth] = self._readout.read(state_RSD, self._layout)
+            return
+        state = depth, predicting(state_RSD, self._layout)
+        waiting, self._waiting = self._waiting, state if self._waiting is None else None
+        if waiting is not None:
+            self._pair(waiting, state)
+
+    def finish(self) -> None:
+        """Read the state that still waits."""
+        if self._waiting is not None:
+            self._pair(self._waiting, self._waiting)
+            self._waiting = None
+
+    def _pair(self, one: tuple[int, Tensor], other: tuple[int, Tensor]) -> None:
+        assert isinstance(self._readout, AffineReadout)
+        first, second = self._readout.read_pair(one[1], other[1], self._layout)
+        self.found[other[0]] = second
+        self.found[one[0]] = first

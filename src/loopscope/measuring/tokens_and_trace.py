@@ -1,0 +1,250 @@
+"""Single reference tokens: as updates of their own, at the model's exit gate, and after every loop.
+
+The first two are the paper's "Token-Level Audit of Early Recurrent Updates" (appendix): utility is the log probability
+of one token, and A, Q, ΔU are along that position's own displacement where the readout is affine, along the whole
+sequence's otherwise. The trace holds what a policy has access to at every reference position after every loop. States
+are looked at as they come; their logits wait in a window of depths, and then every depth of the window is read chunk by
+chunk, next to the one before. So memory is bounded by the window and the chunk, whatever the number of loops.
+
+Shapes: N reference tokens of a batch, n of a chunk, R sequences, S positions, D hidden width, V vocabulary, T loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loopscope.measuring.batching import Layout
+from loopscope.measuring.host_copies import Columns
+from loopscope.measuring.readouts import Readout, UpdatePaths
+from loopscope.measuring.sequence_groups import DeferredReadout, LogitChunk, deferred_readout
+from loopscope.measuring.settings import Settings
+from loopscope.measuring.update import predicting
+from loopscope.models.exit_gate import exit_gate_of
+from loopscope.models.protocol import LoopedModel
+from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.softmax import Softmax, SoftmaxChange, likeliest
+from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, ColumnType, Level
+
+_WINDOW = 1 << 30
+"""Bytes that are kept of states before their logits are read."""
+_STORED = {ColumnType.FLOAT32: torch.float32, ColumnType.INT32: torch.int32}
+
+
+class StateObserver:
+    """Sees every state of a pass, and adds to its tables when all of them were seen."""
+
+    def see(self, depth: int, state_RSD: Tensor) -> None:
+        """Take note of a state; depths come in order, from 0."""
+
+    def see_update(self, transition: int, paths: UpdatePaths) -> None:
+        """Take note of an analysed update, after both its states."""
+
+    def finish(self, updates: Mapping[int, dict[str, Columns]]) -> Sequence[dict[str, Columns]]:
+        """Complete the tables of the updates, by transition, and return others."""
+        return ()
+
+
+class ExitGateTrace(StateObserver):
+    """Where the exit policy of a model's gate would stop at each reference token.
+
+    Published arithmetic is that of the states. The FP64 reconstruction runs the same policy on FP64 logits.
+    """
+
+    def __init__(self, model: LoopedModel, layout: Layout, threshold: float | None) -> None:
+        gate = exit_gate_of(model)
+        assert gate is not None, "made for models with a gate"
+        self._gate, self._threshold = gate, gate.threshold if threshold is None else threshold
+        self._layout = layout
+        self._published: list[Tensor] = []
+        self._rebuilt: list[Tensor] = []
+
+    @property
+    def budget(self) -> int:
+        """The loops that the policy must see."""
+        return self._gate.budget
+
+    def see(self, depth: int, state_RSD: Tensor) -> None:
+        """Take note of the gate's logits; depths beyond the budget do not count."""
+        if 1 <= depth <= self.budget:
+            self._published.append(predicting(self._gate.logits(state_RSD, None), self._layout))
+            h_ND = predicting(state_RSD, self._layout)
+            self._rebuilt.append(self._gate.logits(h_ND[None], torch.float64)[0])
+
+    def finish(self, updates: Mapping[int, dict[str, Columns]]) -> Sequence[dict[str, Columns]]:
+        """Add the policy's decisions to the rows of `tokens`, once the whole budget was seen."""
+        if len(self._published) == self.budget:
+            compared_NT = self._gate.compared(self._published)
+            depths = {
+                "exit_depth": self._gate.exit_depth(compared_NT, self._threshold),
+                "exit_depth_fp64": self._gate.exit_depth(self._gate.compared(self._rebuilt), self._threshold),
+            }
+            for transition, tables in updates.items():
+                tables["tokens"].update(exit_cdf=_compared_at(compared_NT.double(), transition), **depths)
+        return ()
+
+
+def _compared_at(compared_NT: Tensor, transition: int) -> Tensor:
+    """What the policy compares at t: the exit CDF or a confidence; 0 before the first loop, the last one beyond T."""
+    if transition == 0:
+        return torch.zeros_like(compared_NT[..., 0])
+    return compared_NT[..., min(transition, compared_NT.shape[-1]) - 1]
+
+
+def token_identity(layout: Layout) -> Columns:
+    """Which token of which option of which question each row is, and where it stands in the text."""
+    rows, options, tokens, positions = [], [], [], []
+    spans: list[tuple[int, int] | None] = []
+    for question in layout.questions:
+        for option, sequence in enumerate(question.example.sequences):
+            count = len(sequence.positions)
+            rows.append(np.full(count, question.row))
+            options.append(np.full(count, option))
+            tokens.append(np.arange(count))
+            positions.append(np.asarray(sequence.positions))
+            spans += [None] * count if question.spans is None else list(question.spans[option])
+    missing = [span is None for span in spans]
+    ends_N2 = np.array([span or (0, 0) for span in spans], dtype=np.int32).reshape(-1, 2)
+    return {
+        "row": np.concatenate(rows),
+        "option": np.concatenate(options),
+        "token": np.concatenate(tokens),
+        "position": np.concatenate(positions),
+        "token_id": layout.targets_N,
+        "text_start": np.ma.array(ends_N2[:, 0], mask=missing),
+        "text_end": np.ma.array(ends_N2[:, 1], mask=missing),
+    }
+
+
+class Trace(StateObserver):
+    """The rows of `trace` of a batch."""
+
+    def __init__(self, readout: Readout, layout: Layout, settings: Settings) -> None:
+        self._layout, self._settings = layout, settings
+        self._gate = exit_gate_of(readout.model)
+        self._deferred: DeferredReadout = deferred_readout(readout, layout)
+        self._window: dict[int, Tensor] = {}
+        self._read: set[int] = set()
+        self._found: dict[int, dict[str, Tensor]] = {}
+        self._h_ND: Tensor | None = None
+        self._step_ND: Tensor | None = None
+
+    def see(self, depth: int, state_RSD: Tensor) -> None:
+        """Norms and angles at once; keep what the logits follow from."""
+        if depth > self._settings.deepest:
+            return
+        before_ND, step_before_ND = self._h_ND, self._step_ND
+        self._h_ND = _wide(predicting(state_RSD, self._layout))
+        if before_ND is None:
+            return
+        self._step_ND = self._h_ND - before_ND
+        found = {
+            "state_norm": _norm(self._h_ND),
+            "step_norm": _norm(self._step_ND),
+            "state_cosine": _cosine(self._h_ND, before_ND),
+        }
+        if step_before_ND is not None:
+            found["acceleration"] = _norm(self._step_ND - step_before_ND)
+            found["step_cosine"] = _cosine(self._step_ND, step_before_ND)
+        if self._gate is not None:
+            found["gate"] = predicting(self._gate.logits(state_RSD, None), self._layout).sigmoid()
+        self._note(depth).update(found)
+        with full_precision_products():
+            self._window[depth] = kept = self._deferred.keep(state_RSD)
+        if len(self._window) > 2 and kept.nbytes * len(self._window) > _WINDOW:
+            self._read_window()
+
+    def see_update(self, transition: int, paths: UpdatePaths) -> None:
+        """What fractions of the step gained each token, where the grid is known."""
+        if self._settings.level is not Level.QUICK:
+            self._note(transition + 1)["gains"] = paths.tokens.at_scales(list(GAIN_SCALES), 0)[0]
+
+    def finish(self, updates: Mapping[int, dict[str, Columns]]) -> Sequence[dict[str, Columns]]:
+        """The columns of every depth, one row per reference token."""
+        self._read_window()
+        names = [q.example.id for q in self._layout.questions for _ in range(q.example.prediction_count)]
+        identity = {**token_identity(self._layout), "example_id": np.asarray(names, dtype=object)}
+        return [{"trace": {**identity, **self._columns(depth)}} for depth in sorted(self._found)]
+
+    def _note(self, depth: int) -> dict[str, Tensor]:
+        return self._found.setdefault(depth, {})
+
+    def _read_window(self) -> None:
+        """Read what was kept; the last depth stays for the first of the next window."""
+        read: dict[int, list[dict[str, Tensor]]] = {depth: [] for depth in self._window}
+        with full_precision_products():
+            for chunk in self._deferred.chunks():
+                for depth, columns in self._read_chunk(chunk):
+                    read[depth].append(columns)
+        for depth, chunks in read.items():
+            if depth not in self._read:
+                self._read.add(depth)
+                self._note(depth).update({name: torch.cat([columns[name] for columns in chunks]) for name in chunks[0]})
+        last = max(self._window)
+        self._window = {last: self._window[last]}
+
+    def _read_chunk(self, chunk: LogitChunk) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        targets_n = self._layout.targets_N[chunk.tokens]
+        before: Softmax | None = None
+        for depth, kept in self._window.items():
+            now = Softmax(_wide(chunk.logits(kept)))
+            if depth not in self._read:
+                yield depth, prediction_columns(now, before, targets_n, self._settings.lens)
+            before = now
+
+    def _columns(self, depth: int) -> Columns:
+        count, found = len(self._layout.targets_N), self._found[depth]
+        columns: Columns = {"depth": np.full(count, depth)}
+        for column in TRACE_COLUMNS:
+            if column.name in found:
+                columns[column.name] = found[column.name].to(_STORED[column.type.element])
+            elif not column.type.is_list and column.name != "rank":
+                columns[column.name] = np.ma.array(np.zeros(count, np.float32), mask=True)
+        return columns
+
+
+def prediction_columns(now: Softmax, before: Softmax | None, targets_n: Tensor, lens: int) -> dict[str, Tensor]:
+    """What the logits of a depth, and of the depth before, give at some tokens, [n] or [n, K] each."""
+    found = {
+        "log_prob": now.log_probability(targets_n),
+        "top_id": now.top_id_n,
+        "top_prob": now.top_probability_n,
+        "margin": now.margin_n,
+        "entropy": now.entropy_n,
+    }
+    if lens:
+        candidates = likeliest(now.z_nV, min(lens, now.z_nV.shape[1]))
+        found["lens_ids"], found["lens_probs"] = candidates.ids_nK, now.probability(candidates.logits_nK)
+        found["rank"] = now.rank(targets_n)
+    if before is not None:
+        change = SoftmaxChange(before, now)
+        found |= {
+            "kl_from_previous": change.divergence_n,
+            "kl_to_previous": change.reverse_divergence_n,
+            "kl_min_p": change.min_p_divergence_n,
+            "mean_v": change.mean_n,
+            "var_v": change.variance_n,
+            "v_reference": now.logit(targets_n) - before.logit(targets_n),
+        }
+    return found
+
+
+def _wide(values: Tensor) -> Tensor:
+    """States or logits in the arithmetic of their norms or softmax."""
+    return values.double() if values.device.type == "cpu" or values.dtype == torch.float64 else values.float()
+
+
+def _dot(a_ND: Tensor, b_ND: Tensor) -> Tensor:
+    return (a_ND * b_ND).sum(1, dtype=torch.float64)
+
+
+def _norm(a_ND: Tensor) -> Tensor:
+    return _dot(a_ND, a_ND).sqrt()
+
+
+def _cosine(a_ND: Tensor, b_ND: Tensor) -> Tensor:
+    both_N = _norm(a_ND) * _norm(b_ND)
+    return torch.where(both_N > 0, _dot(a_ND, b_ND) / both_N, 0.0).clamp(-1.0, 1.0)
