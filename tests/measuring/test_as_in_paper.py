@@ -134,7 +134,6 @@ def test_brackets_are_halved_to_less_than_a_ten_thousandth(runs: dict[str, Store
 def test_the_kl_correction_in_float32(
     folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain_updates: Callable[..., Any]
 ) -> None:
-    ours = runs["loopscope"].read("questions")
     for row, update in enumerate(plain_updates(folder, runs["paper"], "arithmetic", TRANSITION)):
         [sequence] = update.question.example.sequences
         places = torch.tensor([[0, place] for place in sequence.positions])

@@ -434,7 +434,7 @@ def _survey_scales(settings: Settings) -> tuple[int, tuple[float, ...]]:
 
 
 def readout_of(model: LoopedModel, dtype: torch.dtype, *, careful: bool = False) -> Readout:
-    """The readout of a model in `dtype`; a `careful` one evaluates again what kernels give up, waiting for the device."""
+    """The readout of a model in `dtype`; if `careful`, it waits for the device and repeats what kernels give up."""
     head = model.head
     return GeneralReadout(model, dtype) if head is None else AffineReadout(model, head, dtype, careful=careful)
 

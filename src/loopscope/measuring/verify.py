@@ -52,7 +52,7 @@ _NUMBERS = (
     "step_norm",
 )  # fmt: skip
 """What follows smoothly from the states; a bracket, a class or a rank may jump by a rounding error."""
-_KEYS = ("task", "split", "example_id", "transition", "depth", "option", "token")
+_KEYS = ("task", "split", "row", "transition", "depth", "option", "token")
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-2}
 """By arithmetic, relative to 1 + |value|."""
 _OF_ROWS = ("rows", "ids_sha256", "skipped")
@@ -145,14 +145,14 @@ def _sample(run: StoredRun, named: Named, scratch: str) -> Replayed:
             if not of_rows and not entry.field.startswith((*may_differ(run.manifest), "batch.")):
                 raise LoopscopeError(f"{OTHER_SOURCES}: {entry}")
 
-    chosen = pl.concat(samples.values()).select("task", "split", "example_id")
+    chosen = pl.concat(samples.values()).select("task", "split", "row")
     again = StoredRun(run_request(request, scratch, check=check))
     dtypes = run.manifest.dtypes
     tolerance = max(_TOLERANCES.get(dtype, 5e-2) for dtype in (dtypes.states, dtypes.readout))
     utilities = Tally(UTILITIES)
     findings: list[Finding] = []
     for table in run.manifest.tables():
-        lazy = run.scan(table.name).join(chosen.lazy(), ["task", "split", "example_id"], "semi")
+        lazy = run.scan(table.name).join(chosen.lazy(), ["task", "split", "row"], "semi")
         keys = [name for name in _KEYS if name in table.names]
         stored, measured = lazy.collect().sort(keys), again.read(table.name).sort(keys)
         findings += _differences(table.name, stored, measured, tolerance)

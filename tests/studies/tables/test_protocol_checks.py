@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from loopscope.studies.tables.derivative_checks import derivative_checks
+from loopscope.studies.tables.derivative_checks import agrees, derivative_checks
 from loopscope.studies.tables.gate_agreement import gate_agreement
 from loopscope.studies.tables.option_responses import option_responses
 from loopscope.studies.tables.transition_selection import transition_selection
