@@ -9,7 +9,7 @@ from typing import Any
 
 from case import Case, call
 from flags import device, fifo
-from place import OPTIONS, SOLUTIONS, Place
+from place import OPTIONS, Place
 
 ODD: dict[str, Any] = {"an object": object(), "a function": len, "bytes": b"x", "a dict": {"a": 1}, "a complex": 1j}
 
@@ -92,14 +92,11 @@ LOAD_MODEL: dict[str, dict[str, Any]] = {
 LOAD_TASK: dict[str, dict[str, Any]] = {
     "spec": {"None": None, "5": 5, "''": "", "a list": ["arithmetic"], "an object": object(), "nothing": "nothing",
              "bytes": b"arithmetic", "a dict": {"prompt": "a"}, "NUL": "a\0.jsonl", "long": "m" * 5000 + ".jsonl"},
-    "split": {"nothing": "nothing", "5": 5, "a list": ["test"], "an object": object()},
-    "subset": {"nothing": "nothing", "5": 5, "train256": "train256"},
     "limit": {"0": 0, "-1": -1, "1.5": 1.5, "text": "5x", "true": True, "a list": [5], "nan": math.nan},
     "ids": {"[]": [], "[-1]": [-1], "[0, 0]": [0, 0], "['x']": ["x"], "[1.5]": [1.5], "[True]": [True], "a float": 0.5,
             "[10**9]": [10**9], "range(10**12)": range(10**12), "an object": object()},
     "template": {"for an embedded task": "x.toml", "5": 5},
     "data_dir": {"5": 5, "a list": ["x"]},
-    "row_count": {"ignore": "ignore", "5": 5},
 }  # fmt: skip
 
 
@@ -169,12 +166,6 @@ def _load_task() -> Iterator[Case]:
                 f"no {parameter}",
                 lambda p, parameter=parameter, value=value: load(**{parameter: value}),
             )
-    yield call("load_task() of a split twice", "named once", lambda p: load(spec="arithmetic:test", split="train"))
-    yield call(
-        "load_task() of a file with a split",
-        "a file has none",
-        lambda p: load(spec=p.file("my.jsonl", SOLUTIONS), split="test"),
-    )
 
 
 def _run() -> Iterator[Case]:

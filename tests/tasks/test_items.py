@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks import items as normalise
 from loopscope.tasks.items import DataHash, Item
+from loopscope.tasks.known_tasks import BENCHMARKS
 from loopscope.tasks.source_rows import SourceRow
+
+
+def normalised(name: str, row: SourceRow) -> Item:
+    return BENCHMARKS[name].columns.read(row, "x")
 
 
 def row(**fields: Any) -> SourceRow:
@@ -26,25 +30,29 @@ BOOLQ = {"passage": "Wool is dyed.", "question": "is wool dyed"}
 
 def test_gsm8k_keeps_the_answer_as_published() -> None:
     answer = "4+4=<<4+4=8>>8 \n#### 8"
-    item = normalise.gsm8k(row(question="How many?", answer=answer))
+    item = normalised("gsm8k", row(question="How many?", answer=answer))
     assert item.fields == {"question": "How many?", "solution": answer}
     assert item.answer is None
     assert item.index == 6
 
 
 def test_math500_takes_the_solution_and_not_the_boxed_answer() -> None:
-    item = normalise.math500(row(problem="x?", solution="So $\\boxed{2}$.", answer="2", unique_id="test/a/1.json"))
+    item = normalised("math500", row(problem="x?", solution="So $\\boxed{2}$.", answer="2", unique_id="test/a/1.json"))
     assert item.fields == {"problem": "x?", "solution": "So $\\boxed{2}$."}
     assert item.metadata == {"source_id": "test/a/1.json"}
 
 
 def test_hellaswag_labels_as_number_and_as_text_are_the_same() -> None:
-    assert same(normalise.hellaswag(row(**HELLASWAG, label=3)), normalise.hellaswag(row(**HELLASWAG, label="3")))
+    assert same(
+        normalised("hellaswag", row(**HELLASWAG, label=3)), normalised("hellaswag", row(**HELLASWAG, label="3"))
+    )
 
 
 def test_arc_with_letters_and_with_numbers_is_the_same() -> None:
-    letters = normalise.arc(row(question="Hue?", choices=CHOICES, answerKey="B"))
-    numbers = normalise.arc(row(question="Hue?", choices={**CHOICES, "label": ["1", "2", "3"]}, answerKey="2"))
+    letters = normalised("arc_challenge", row(question="Hue?", choices=CHOICES, answerKey="B"))
+    numbers = normalised(
+        "arc_challenge", row(question="Hue?", choices={**CHOICES, "label": ["1", "2", "3"]}, answerKey="2")
+    )
     assert same(letters, numbers)
     assert letters.answer == 1
     assert letters.options == ("red", "green", "blue")
@@ -54,21 +62,21 @@ def test_commonsense_qa_flat_and_nested_is_the_same() -> None:
     listed = [{"label": label, "text": text} for label, text in zip(CHOICES["label"], CHOICES["text"], strict=True)]
     nested = row(question={"stem": "Hue?", "choices": listed}, answerKey="C", id="q1")
     flat = row(question="Hue?", choices=CHOICES, answerKey="C", id="q1")
-    assert same(normalise.commonsense_qa(nested), normalise.commonsense_qa(flat))
+    assert same(normalised("commonsense_qa", nested), normalised("commonsense_qa", flat))
 
 
 def test_boolq_answer_and_label_are_the_same() -> None:
-    assert same(normalise.boolq(row(**BOOLQ, answer=True)), normalise.boolq(row(**BOOLQ, label=1)))
-    assert normalise.boolq(row(**BOOLQ, answer=False)).answer == 0
+    assert same(normalised("boolq", row(**BOOLQ, answer=True)), normalised("boolq", row(**BOOLQ, label=1)))
+    assert normalised("boolq", row(**BOOLQ, answer=False)).answer == 0
 
 
 @pytest.mark.parametrize(
     ("function", "fields", "complaint"),
     [
-        ("gsm8k", {"question": "q"}, "field 'answer' is missing; the row has: question"),
-        ("gsm8k", {"question": "q", "answer": None}, "field 'answer' is missing"),
-        ("gsm8k", {"question": "q", "answer": " \n"}, "field 'answer' is empty"),
-        ("gsm8k", {"question": "q", "answer": "a\ud83d"}, r"field 'answer' holds a broken character \(\\ud83d\)"),
+        ("gsm8k", {"question": "q"}, "field 'solution' is missing; the row has: question"),
+        ("gsm8k", {"question": "q", "answer": None}, "field 'solution' is missing"),
+        ("gsm8k", {"question": "q", "answer": " \n"}, "field 'solution' is empty"),
+        ("gsm8k", {"question": "q", "answer": "a\ud83d"}, r"field 'solution' holds a broken character \(\\ud83d\)"),
         ("hellaswag", {**HELLASWAG, "endings": ["a", "\ude00"], "label": 0}, "'endings' holds a broken character"),
         ("gsm8k", {"question": 3, "answer": "a"}, "field 'question' must be text, not a number"),
         ("math500", {"problem": "q", "solution": ["a"]}, "field 'solution' must be text, not a list"),
@@ -81,26 +89,30 @@ def test_boolq_answer_and_label_are_the_same() -> None:
         ("hellaswag", {**HELLASWAG, "endings": ["a", " "], "label": 0}, "option 1 of 'endings' is empty"),
         ("hellaswag", {**HELLASWAG, "endings": "a", "label": 0}, "must be a list of texts, not text"),
         ("piqa", {**PIQA, "label": 2}, "the row has 2 options"),
-        ("boolq", {**BOOLQ, "answer": "yes"}, "must be true or false, not text"),
-        ("arc", {"question": "q", "choices": CHOICES, "answerKey": "D"}, "answer key 'D' is none of"),
-        ("arc", {"question": "q", "choices": "A", "answerKey": "A"}, "must hold 'label' and 'text'"),
+        ("boolq", {**BOOLQ, "answer": "yes"}, "must be the number of the right option"),
+        ("arc_challenge", {"question": "q", "choices": CHOICES, "answerKey": "D"}, "answer key 'D' is none of"),
+        ("arc_challenge", {"question": "q", "choices": "A", "answerKey": "A"}, "must hold 'label' and 'text'"),
         (
-            "arc",
+            "arc_challenge",
             {"question": "q", "choices": {"label": ["A", "B"], "text": ["a", "b", "c"]}, "answerKey": "A"},
-            "2 choice labels for 3",
+            "3 choices with the labels A, B",
         ),
-        ("arc", {"question": "q", "choices": [{"label": "A"}] * 2, "answerKey": "A"}, "'choices.text' must be a list"),
         (
-            "arc",
-            {"question": "q", "choices": {"label": ["A", "A"], "text": ["a", "b"]}, "answerKey": "A"},
-            "two choices have the same label",
+            "arc_challenge",
+            {"question": "q", "choices": [{"label": "A"}] * 2, "answerKey": "A"},
+            "'choices.text' must be a list",
         ),
-        ("arc", {"question": "q", "choices": CHOICES, "answerKey": "A", "id": "\ud800"}, "broken character"),
+        (
+            "arc_challenge",
+            {"question": "q", "choices": {"label": ["A", "A"], "text": ["a", "b"]}, "answerKey": "A"},
+            "2 choices with the labels A, A",
+        ),
+        ("arc_challenge", {"question": "q", "choices": CHOICES, "answerKey": "A", "id": "\ud800"}, "broken character"),
     ],
 )
 def test_a_bad_row_names_its_place(function: str, fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(LoopscopeError, match=f"^x.jsonl, line 7: .*{complaint}"):
-        getattr(normalise, function)(row(**fields))
+        normalised(function, row(**fields))
 
 
 def test_the_data_hash_covers_what_is_asked_and_what_is_right() -> None:
@@ -110,9 +122,9 @@ def test_the_data_hash_covers_what_is_asked_and_what_is_right() -> None:
             digest.add(item)
         return digest.hexdigest()
 
-    one = normalise.piqa(row(**PIQA, label=0))
-    again = normalise.piqa(SourceRow(6, "elsewhere", {**PIQA, "label": "0", "extra": 1}))
+    one = normalised("piqa", row(**PIQA, label=0))
+    again = normalised("piqa", SourceRow(6, "elsewhere", {**PIQA, "label": "0", "extra": 1}))
     assert hashed(one) == hashed(again)
-    assert hashed(one) != hashed(normalise.piqa(row(**PIQA, label=1)))
-    assert hashed(one) != hashed(normalise.piqa(row(**{**PIQA, "sol2": "spin"}, label=0)))
+    assert hashed(one) != hashed(normalised("piqa", row(**PIQA, label=1)))
+    assert hashed(one) != hashed(normalised("piqa", row(**{**PIQA, "sol2": "spin"}, label=0)))
     assert hashed(one, again) != hashed(one)

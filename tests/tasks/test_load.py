@@ -12,8 +12,10 @@ from loopscope.tasks.known_tasks import BENCHMARKS
 
 
 @pytest.fixture
-def small(jsonl: Callable[..., Path]) -> Path:
-    """A data directory with a few made-up rows."""
+def small(jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data directory with a few made-up rows, as if the splits had no more."""
+    monkeypatch.setitem(BENCHMARKS["gsm8k"].splits, "test", 5)  # type: ignore[arg-type]
+    monkeypatch.setitem(BENCHMARKS["gsm8k"].splits, "train", 300)  # type: ignore[arg-type]
     folder = jsonl([{"question": f"{n}+1?", "answer": f"#### {n + 1}"} for n in range(5)], "gsm8k_test.jsonl").parent
     jsonl([{"question": f"{n}+2?", "answer": f"#### {n + 2}"} for n in range(300)], "gsm8k_train.jsonl.gz")
     return folder
@@ -51,7 +53,7 @@ def test_the_published_numbers_of_rows() -> None:
 def test_the_papers_subsets_are_the_first_rows(data_dir: Path, spec: str, split: str, rows: int) -> None:
     task = load_task(spec, data_dir=data_dir)
     assert (task.split, task.spec, len(task)) == (split, spec, rows)
-    assert task.rows == load_task(spec.split(":")[0], data_dir=data_dir, split=split, limit=rows).rows
+    assert task.rows == load_task(f"{spec.split(':')[0]}:{split}", data_dir=data_dir, limit=rows).rows
 
 
 def test_the_math_pilot_is_spread_over_the_training_problems(data_dir: Path) -> None:
@@ -75,31 +77,25 @@ def test_the_data_hash_is_the_splits_and_not_the_selections(data_dir: Path) -> N
 
 @pytest.mark.parametrize("spec", ["gsm8k", "GSM8K:test", "gsm-8k"])
 def test_names_may_be_spelled_loosely(small: Path, spec: str) -> None:
-    with pytest.warns(UserWarning, match="has 5 rows"):
-        task = load_task(spec, data_dir=small, row_count="warn")
+    task = load_task(spec, data_dir=small)
     assert (task.name, task.spec, task.source) == ("gsm8k", "gsm8k:test", "gsm8k_test.jsonl")
 
 
-def test_another_number_of_rows_is_refused_unless_accepted(small: Path) -> None:
-    with pytest.raises(
-        LoopscopeError, match=r"gsm8k test has 5 rows in gsm8k_test\.jsonl, not the published 1319; .*row_count='warn'"
-    ):
-        load_task("gsm8k", data_dir=small, limit=2)
-    with pytest.warns(UserWarning, match="not the published 1319"):
-        task = load_task("gsm8k", data_dir=small, limit=2, row_count="warn")
-    assert (len(task), task.source_rows) == (2, 5)
+def test_another_number_of_rows_is_refused(jsonl: Callable[..., Path]) -> None:
+    path = jsonl([{"question": "1+1?", "answer": "2"}], "gsm8k_test.jsonl")
+    with pytest.raises(LoopscopeError, match=r"gsm8k test has 1 rows in gsm8k_test\.jsonl, not the published 1319"):
+        load_task("gsm8k", data_dir=path.parent, limit=2)
 
 
 def test_ids_and_limit_choose_source_rows(small: Path) -> None:
-    with pytest.warns(UserWarning, match="300 rows"):
-        task = load_task("gsm8k:train256", data_dir=small, ids=[9, 4, 200], limit=2, row_count="warn")
+    task = load_task("gsm8k:train256", data_dir=small, ids=[9, 4, 200], limit=2)
     assert [(row.source_row, row.id) for row in task.rows] == [(4, "train-4"), (9, "train-9")]
     assert task.describe()["rows"] == "4,9"
 
 
 def test_a_row_beyond_the_subset_is_refused(small: Path) -> None:
     with pytest.raises(LoopscopeError, match=r"names row 256, but .* has rows 0 to 255"):
-        load_task("gsm8k:train256", data_dir=small, ids=[256], row_count="warn")
+        load_task("gsm8k:train256", data_dir=small, ids=[256])
 
 
 @pytest.mark.parametrize(
@@ -107,12 +103,8 @@ def test_a_row_beyond_the_subset_is_refused(small: Path) -> None:
     [
         ({"spec": "gsm8k:dev"}, "gsm8k has no split 'validation'; there is: test, train, train256"),
         ({"spec": "gsm8k:train2"}, "gsm8k has no split 'train2'; there is: test, train, train256"),
-        ({"spec": "gsm8k", "subset": "train9"}, "gsm8k has no subset 'train9'; there is: train256"),
-        ({"spec": "gsm8k:test", "split": "train"}, "gsm8k:test already says 'test', which is not 'train'"),
-        ({"spec": "gsm8k:train256", "split": "test"}, "gsm8k:train256 already says 'train', which is not 'test'"),
-        ({"spec": "gsm8k", "limit": 0}, "limit=0 is too small"),
-        ({"spec": "arithmetic", "template": "x.toml"}, "takes no template"),
-        ({"spec": "arithmetic", "subset": "x"}, "has no subset"),
+        ({"spec": "gsm8k", "limit": 0}, "limit=0 is not a whole number of at least 1"),
+        ({"spec": "arithmetic", "template": "x.toml"}, "does not exist"),
         ({"spec": "arithmetic:dev7"}, "arithmetic has no split 'dev7'; there is: test, validation, train"),
     ],
 )

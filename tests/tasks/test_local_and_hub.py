@@ -16,7 +16,7 @@ import pytest
 from loopscope.errors import LoopscopeError
 from loopscope.tasks import load, load_task
 from loopscope.tasks.known_tasks import BENCHMARKS, HubSource
-from loopscope.tasks.local_and_hub import candidates, find_file, read_hub
+from loopscope.tasks.local_and_hub import _spellings, find_file, read_hub
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,7 @@ def test_a_split_is_found_under_its_usual_names(tmp_path: Path, task: str, split
 
 def test_no_two_splits_share_a_name() -> None:
     names = [
-        name
-        for benchmark in BENCHMARKS.values()
-        for split in benchmark.splits
-        for name in set(candidates(benchmark, split))
+        name for benchmark in BENCHMARKS.values() for split in benchmark.splits for name in _spellings(benchmark, split)
     ]
     assert len(names) == len(set(names))
 
@@ -142,7 +139,7 @@ def test_hub_and_local_copies_give_the_same_task(
     hub = local.with_columns(polars.col("label").cast(polars.String))
     folder = tmp_path / "hellaswag"
     repository(folder, None, "validation", hub.to_dicts())
-    stand_in = dataclasses.replace(BENCHMARKS["hellaswag"], hub=HubSource(str(folder), "0" * 40))
+    stand_in = dataclasses.replace(BENCHMARKS["hellaswag"], hubs={"validation": HubSource(str(folder), "0" * 40)})
     monkeypatch.setattr(load, "find_benchmark", lambda name: stand_in)
     from_hub = load_task("hellaswag", limit=40)
     from_file = load_task("hellaswag", data_dir=data_dir, limit=40)
@@ -153,5 +150,6 @@ def test_hub_and_local_copies_give_the_same_task(
 
 def test_every_pin_is_a_commit() -> None:
     for benchmark in BENCHMARKS.values():
-        assert len(benchmark.hub.revision) == 40
-        assert set(benchmark.hub.revision) <= set("0123456789abcdef")
+        for hub in benchmark.hubs.values():
+            assert len(hub.revision) == 40
+            assert set(hub.revision) <= set("0123456789abcdef")

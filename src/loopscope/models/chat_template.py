@@ -7,17 +7,15 @@ that it has limits of time and size, and no clock: the same call gives the same 
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
 from loopscope.errors import LoopscopeError
+from loopscope.time_limit import TimeLimitError, time_limit
 
 MOST_TEMPLATE_CHARACTERS = 200_000
 """Characters of a chat template."""
@@ -101,31 +99,6 @@ class ChatTemplate:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise LoopscopeError(f"{self.where}: the chat template refuses this conversation ({reason})") from error
         return "".join(pieces)
-
-
-class TimeLimitError(Exception):
-    """The code within `time_limit` took too long."""
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raises `TimeLimitError` in this thread after some seconds; a call into compiled code is not interrupted."""
-    thread, lock, running = threading.get_ident(), threading.Lock(), True
-
-    def interrupt() -> None:
-        with lock:
-            if running:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TimeLimitError))
-
-    timer = threading.Timer(seconds, interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        with lock:
-            running = False
-        timer.cancel()
 
 
 @cache

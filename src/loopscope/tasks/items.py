@@ -1,11 +1,8 @@
 """Items: a question between its source row and its wording, with the same fields whichever source it came from.
 
-One function per benchmark makes the item of a source row. Copies name the same things differently (the hub stores
-HellaSwag's label as text, older CommonsenseQA files nest the question under a stem): what comes out is the same.
-
-A user's own data file has `prompt` + `solution`, or `context` + `options` + `answer`, where `answer` is the right
-option's number from 0. `id` may name a row; ids must differ. Other fields are allowed: a template given with the task
-may use any text field of the row.
+A benchmark's columns are listed in `benchmarks.toml`. A user's own data file has `prompt` + `solution`, or `context` +
+`options` + `answer`, where `answer` is the right option's number from 0. `id` may name a row; ids must differ. Other
+fields are allowed: a template given with the task may use any text field of the row.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ from loopscope.tasks.source_rows import (
     SourceRow,
     check_texts,
     check_unicode,
+    find,
     json_kind,
-    key_index,
     option_index,
     text,
     texts,
@@ -31,6 +28,8 @@ from loopscope.tasks.source_rows import (
 )
 
 NO_METADATA: Mapping[str, Scalar] = MappingProxyType({})
+MOST_ID = 200
+"""Characters of a row's own name, which stands in every record of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,107 +75,70 @@ class DataHash:
         return self._digest.hexdigest()
 
 
-def gsm8k(row: SourceRow) -> Item:
-    """`answer` is the whole published solution, calculator marks (<<…>>) and the `####` line included."""
-    return Item(row.index, row.where, {"question": text(row, "question"), "solution": text(row, "answer", "solution")})
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a source row hold what; see `benchmarks.toml`."""
+
+    columns: Mapping[str, tuple[str, ...]]
+    empty: tuple[str, ...] = ()
+    options: str | tuple[str, ...] | None = None
+    choices: tuple[str, ...] | None = None
+    answer: tuple[str, ...] = ()
+    source_id: str | None = None
+
+    def read(self, row: SourceRow, name: str) -> Item:
+        """The question of a row, checked."""
+        fields = {key: text(row, *names, empty=key in self.empty) for key, names in self.columns.items()}
+        found = find(row, self.source_id) if self.source_id is not None else None
+        metadata = NO_METADATA if found is None else MappingProxyType({"source_id": str(found)})
+        if found is not None and self.source_id is not None:
+            check_unicode(row, self.source_id, str(found))
+        if not self.answer:
+            return Item(row.index, row.where, fields, id=name, metadata=metadata)
+        options, labels = self._options(row)
+        right = value(row, *self.answer)
+        if isinstance(right, bool) and isinstance(self.options, tuple):
+            right = int(right)
+        if labels:
+            if right not in labels:
+                listed = ", ".join(labels)
+                raise LoopscopeError(
+                    f"{row.where}: answer key {right!r} is none of the option labels {listed}; mend the row"
+                )
+            answer = labels.index(right)
+        else:
+            answer = option_index(row, right, len(options), self.answer[-1])
+        return Item(row.index, row.where, fields, options, answer, name, metadata)
+
+    def _options(self, row: SourceRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The options, and their labels where the answer names one."""
+        if self.choices is not None:
+            return _labelled(row, value(row, *self.choices))
+        if isinstance(self.options, str):
+            return texts(row, self.options), ()
+        assert self.options is not None
+        return tuple(text(row, one[1:-1]) if one.startswith("{") else one for one in self.options), ()
 
 
-def math500(row: SourceRow) -> Item:
-    """`solution` is the whole published derivation; `answer` (its boxed end) is not used."""
-    fields = {"problem": text(row, "problem", "question"), "solution": text(row, "solution")}
-    return Item(row.index, row.where, fields, metadata=_source_id(row, "unique_id"))
-
-
-def hellaswag(row: SourceRow) -> Item:
-    """Four endings; `ctx_b` is empty in the WikiHow half."""
-    fields = {
-        "activity_label": text(row, "activity_label"),
-        "ctx_a": text(row, "ctx_a"),
-        "ctx_b": text(row, "ctx_b", empty=True),
-    }
-    endings = texts(row, "endings")
-    answer = option_index(row, value(row, "label"), len(endings), "label")
-    return Item(row.index, row.where, fields, endings, answer)
-
-
-def arc(row: SourceRow) -> Item:
-    """Three to five options with letters or numbers for labels."""
-    question, labels, options = _question_with_choices(row)
-    answer = key_index(row, text(row, "answerKey"), labels)
-    return Item(row.index, row.where, {"question": question}, options, answer, metadata=_source_id(row, "id"))
-
-
-def commonsense_qa(row: SourceRow) -> Item:
-    """Five lettered options."""
-    return arc(row)
-
-
-def piqa(row: SourceRow) -> Item:
-    """Two solutions of one goal."""
-    options = (text(row, "sol1"), text(row, "sol2"))
-    answer = option_index(row, value(row, "label"), 2, "label")
-    return Item(row.index, row.where, {"goal": text(row, "goal")}, options, answer)
-
-
-def boolq(row: SourceRow) -> Item:
-    """A yes/no question about a passage; option 0 is no, option 1 is yes."""
-    found = value(row, "answer", "label")
-    if not isinstance(found, bool) and found not in (0, 1):
-        raise LoopscopeError(f"{row.where}: field 'answer' must be true or false, not {json_kind(found)}")
-    fields = {"passage": text(row, "passage"), "question": text(row, "question")}
-    return Item(row.index, row.where, fields, ("no", "yes"), int(found))
-
-
-def _question_with_choices(row: SourceRow) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    question = value(row, "question")
-    if isinstance(question, dict):
-        nested = SourceRow(row.index, row.where, question)
-        return text(nested, "stem"), *_choices(nested)
-    return text(row, "question"), *_choices(row)
-
-
-def _choices(row: SourceRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    choices: Any = value(row, "choices")
+def _labelled(row: SourceRow, choices: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
         choices = {key: [choice.get(key) for choice in choices] for key in ("label", "text")}
-    if not isinstance(choices, dict):
+    if not isinstance(choices, dict) or not {"label", "text"} <= choices.keys():
         raise LoopscopeError(f"{row.where}: field 'choices' must hold 'label' and 'text', not {json_kind(choices)}")
-    nested = SourceRow(row.index, row.where, choices)
-    labels = check_texts(row, "choices.label", value(nested, "label"))
-    options = check_texts(row, "choices.text", value(nested, "text"))
-    if len(labels) != len(options):
-        raise LoopscopeError(f"{row.where}: {len(labels)} choice labels for {len(options)} choice texts")
-    if len(set(labels)) < len(labels):
-        raise LoopscopeError(f"{row.where}: two choices have the same label ({', '.join(labels)}); mend the row")
-    return labels, options
-
-
-def _source_id(row: SourceRow, name: str) -> Mapping[str, Scalar]:
-    found = row.fields.get(name)
-    if found is None:
-        return NO_METADATA
-    check_unicode(row, name, str(found))
-    return MappingProxyType({"source_id": str(found)})
-
-
-MOST_ID = 200
-"""Characters of a row's own name, which stands in every record of it."""
+    labels, options = (check_texts(row, f"choices.{key}", choices[key]) for key in ("label", "text"))
+    if len(labels) != len(options) or len(set(labels)) < len(labels):
+        raise LoopscopeError(
+            f"{row.where}: {len(options)} choices with the labels {', '.join(labels)}: give each a label of its own"
+        )
+    return options, labels
 
 
 def own_normaliser(names: Iterable[str], kind: Kind) -> Callable[[SourceRow], Item]:
     """A function from a user's row to its question that checks the fields a template names, and ids."""
-    listed = sorted(names)
+    listed = {name: (name,) for name in sorted(names)}
+    columns = Columns(listed) if kind == "solution" else Columns(listed, options="options", answer=("answer",))
     seen: dict[str, str] = {}
-
-    def normalise(row: SourceRow) -> Item:
-        name = row_id(row, seen)
-        fields = {field: text(row, field) for field in listed}
-        if kind == "solution":
-            return Item(row.index, row.where, fields, id=name)
-        options = texts(row, "options")
-        return Item(row.index, row.where, fields, options, option_index(row, value(row, "answer"), len(options)), name)
-
-    return normalise
+    return lambda row: columns.read(row, row_id(row, seen))
 
 
 def row_id(row: SourceRow, seen: dict[str, str]) -> str:

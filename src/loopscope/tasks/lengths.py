@@ -12,10 +12,11 @@ A model that allows L positions takes sequences of at most L tokens. Policies:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, choice
 from loopscope.tasks.encoding import Example, Sequence
 
 LengthPolicy = Literal["error", "skip", "truncate-left"]
@@ -48,22 +49,20 @@ class LengthSurvey:
 
     def check(self, policy: LengthPolicy) -> None:
         """Raise if the policy cannot go on with these questions."""
-        if policy not in get_args(LengthPolicy):
-            raise LoopscopeError(f"length policy {policy!r} is not known; choose {', '.join(get_args(LengthPolicy))}")
-        uncuttable = tuple(example for example in self.too_long if example.needed > self.allowed)
+        choice("long", policy, get_args(LengthPolicy))
+        uncuttable = [example for example in self.too_long if example.needed > self.allowed]
         if policy == "error" and self.too_long:
-            raise LoopscopeError(
-                f"{self.describe(self.too_long)}; skip them or cut their contexts (policy skip or truncate-left)"
-            )
+            remedy = "skip them or cut their contexts (policy skip or truncate-left)"
+            raise LoopscopeError(f"{self.describe(self.too_long)}; {remedy}")
         if policy == "truncate-left" and uncuttable:
             raise LoopscopeError(f"{self.describe(uncuttable)} even without a context; use the policy skip")
 
-    def describe(self, listed: tuple[LongExample, ...] | None = None) -> str:
+    def describe(self, listed: Collection[LongExample] | None = None) -> str:
         """One line: how many do not fit, and the first of them."""
         listed = self.too_long if listed is None else listed
         if not listed:
             return f"all {self.examples} questions fit into {self.allowed} tokens (longest {self.longest})"
-        first = ", ".join(f"{example.id} ({example.tokens} tokens)" for example in listed[:5])
+        first = ", ".join(f"{example.id} ({example.tokens} tokens)" for example in islice(listed, 5))
         more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
         return f"{len(listed)} of {self.examples} questions are longer than {self.allowed} tokens: {first}{more}"
 
@@ -93,8 +92,6 @@ def fit_length(example: Example, allowed: int, policy: LengthPolicy) -> Example 
 
 
 def _cut(sequence: Sequence, allowed: int) -> Sequence:
-    surplus = len(sequence.token_ids) - allowed
-    if surplus <= 0:
-        return sequence
+    surplus = max(0, len(sequence.token_ids) - allowed)
     positions = tuple(position - surplus for position in sequence.positions)
     return Sequence(sequence.token_ids[surplus:], positions, sequence.targets)

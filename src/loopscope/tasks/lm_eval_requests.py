@@ -25,9 +25,12 @@ from loopscope.tasks.encoding import Kind, LoadedTask, Row, canonical
 from loopscope.tasks.prompting import Chat
 from loopscope.tasks.selection import Selection
 from loopscope.tasks.template import check_size
+from loopscope.time_limit import TimeLimitError, time_limit
 
 PREFIX = "lm_eval:"
 _HERE = "<the answer goes on here>"
+MOST_SECONDS = 600.0
+"""Of wording the requests of a task: its YAML holds Jinja."""
 KINDS: dict[str, Kind] = {"loglikelihood": "solution", "multiple_choice": "options"}
 
 
@@ -192,7 +195,7 @@ def _build(task: Any, spec: str, chosen: Sequence[int] | None, limit: int | None
         text, _, rest = chat.render([*messages[:-1], begun], add_generation_prompt=False).rpartition(_HERE)
         return text if rest.startswith(" ") else text.rstrip()
 
-    with _told(spec):
+    with _told(spec), time_limit(MOST_SECONDS):
         task.build_all_requests(
             limit=limit if chosen is None else None,
             samples=None if chosen is None else list(chosen),
@@ -255,6 +258,8 @@ def _told(spec: str) -> Iterator[None]:
             yield
     except LoopscopeError as error:
         raise LoopscopeError(f"{spec}: {error}") from error
+    except TimeLimitError as error:
+        raise LoopscopeError(f"{spec} takes more than {MOST_SECONDS:g} seconds to word its requests") from error
     except Exception as error:  # what a task's file and its data set may raise is anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:240]
         raise LoopscopeError(

@@ -2,25 +2,25 @@
 
 `gsm8k`, `gsm8k:train256` (a benchmark), `my.jsonl`, `mine=data/my.jsonl` (a file of one's own), `arithmetic`,
 `arithmetic-mc`, `stories` (embedded: no file, no template, no network), `lm_eval:arc_easy` (a task of
-lm-evaluation-harness), or a `Task` made in Python.
+lm-evaluation-harness), or a `Task` made in Python. One pass over a source: every row is checked and hashed, the chosen
+ones are worded and kept.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
-import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from loopscope.errors import LoopscopeError, choice, optional_text, setting
+from loopscope.errors import LoopscopeError, optional_text, setting
 from loopscope.errors import text as checked_text
-from loopscope.tasks.collect import collect, load_rows
 from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS
-from loopscope.tasks.encoding import LoadedTask, canonical
-from loopscope.tasks.items import Item
+from loopscope.tasks.encoding import LoadedTask, Row, canonical
+from loopscope.tasks.items import DataHash, Item, own_normaliser
 from loopscope.tasks.known_tasks import (
     BENCHMARKS,
     SPLIT_ALIASES,
@@ -35,21 +35,17 @@ from loopscope.tasks.own_task import Task
 from loopscope.tasks.prompting import FEWSHOT_SEED, POOL_ROWS, Chat, prompted
 from loopscope.tasks.selection import Selection
 from loopscope.tasks.source_rows import SUFFIXES, SourceRow, is_data_file, read_rows
-from loopscope.tasks.template import Template, builtin_template, read_template
-
-RowCount = Literal["error", "warn"]
+from loopscope.tasks.template import Template, builtin_template, own_template, read_template
+from loopscope.tasks.token_ids import IdRows, kind_of_ids
 
 
 def load_task(
     spec: str | Task,
     *,
     data_dir: str | Path | None = None,
-    split: str | None = None,
-    subset: str | None = None,
     limit: int | None = None,
     ids: Iterable[int] | None = None,
     template: str | Path | None = None,
-    row_count: RowCount = "error",
     num_fewshot: int | None = None,
     fewshot_split: str | None = None,
     fewshot_seed: int = FEWSHOT_SEED,
@@ -61,13 +57,9 @@ def load_task(
         spec: a task's name, `name:split` or `name:subset`; a data file, `path` or `name=path`; `lm_eval:NAME`; or a
             `Task`.
         data_dir: folder with local copies of the benchmarks; left out, they come from the hub.
-        split: the split, if `spec` does not say.
-        subset: the named subset, if `spec` does not say.
         limit: at most this many rows.
         ids: these source rows only, counted from 0 in the split.
         template: a template file instead of the task's own.
-        row_count: what to do when a benchmark's split does not have its published number of rows: refuse, or
-            warn and go on.
         num_fewshot: examples before each question; None is none, or what a task of lm-evaluation-harness says.
         fewshot_split: the split, or the data file, that examples come from.
         fewshot_seed: what they are drawn from.
@@ -77,19 +69,16 @@ def load_task(
         LoopscopeError: with one line that says what is wrong and what to do.
     """
     data_dir, template = optional_text("data_dir", data_dir), optional_text("template", template)
-    split, subset = optional_text("split", split), optional_text("subset", subset)
-    choice("row_count", row_count, get_args(RowCount))
     fewshot_split = optional_text("fewshot_split", fewshot_split)
     if not isinstance(spec, Task):
         spec = checked_text("spec", spec)
         if is_lm_eval(spec):
-            for name, given in (("template", template), ("fewshot_split", fewshot_split), ("split", split)):
+            for name, given in (("template", template), ("fewshot_split", fewshot_split)):
                 if given is not None:
                     raise LoopscopeError(f"{spec} says that itself: leave out {setting(name, given)}")
-            selection = Selection.make(ids=ids, limit=limit)
-            return load_requests(spec, selection, num_fewshot, fewshot_seed, chat)
-    source = _Source(data_dir, template, row_count)
-    task = source.load(spec, split, subset, limit, ids)
+            return load_requests(spec, Selection.make(ids, limit), num_fewshot, fewshot_seed, chat)
+    source = _Source(data_dir, None if template is None else read_template(template))
+    task = source.load(spec, Selection.make(ids, limit))
     pool = source.pool(spec, task, fewshot_split) if num_fewshot else None
     return prompted(task, pool, num_fewshot or 0, fewshot_seed, chat)
 
@@ -98,62 +87,44 @@ class _Source(NamedTuple):
     """Where rows are read from and how they are worded, for a task and for its examples."""
 
     data_dir: str | None
-    template: str | None
-    row_count: RowCount
+    template: Template | None
 
-    def load(
-        self,
-        spec: str | Task,
-        split: str | None = None,
-        subset: str | None = None,
-        limit: int | None = None,
-        ids: Iterable[int] | None = None,
-    ) -> LoadedTask:
-        """The rows that a specification and a selection name."""
-        file = None if isinstance(spec, Task) else _file(spec)
-        if isinstance(spec, Task) or file is not None:
-            what = spec.name if isinstance(spec, Task) else spec
-            if split or subset:
-                raise LoopscopeError(f"{what}: a data file has no split or subset; choose rows with limit or ids")
-            selection = Selection.make(ids=ids, limit=limit)
-            if isinstance(spec, Task):
-                return _load_object(spec, selection, self.template)
-            assert file is not None
-            return _load_file(file, selection, self.template)
+    def load(self, spec: str | Task, selection: Selection) -> LoadedTask:
+        """The chosen rows of what a specification names."""
+        if isinstance(spec, Task):
+            return self._object(spec, selection)
+        file = _file(spec)
+        if file is not None:
+            return self._file(file, selection)
         name, colon, part = spec.partition(":")
         if colon and not part:
             raise LoopscopeError(f"{spec} names no split after its colon; write {name} or {name}:SPLIT")
-        embedded = embedded_name(name)
+        part, embedded, benchmark = SPLIT_ALIASES.get(part, part), embedded_name(name), find_benchmark(name)
         if embedded is not None:
             if self.template is not None:
                 raise LoopscopeError(f"{name} is stored in its words and takes no template; leave it out")
-            if subset is not None:
-                raise LoopscopeError(f"{name} has no subset {subset!r}; choose a split, or rows with limit or ids")
-            return _load_embedded(embedded, _agree(spec, part, split), Selection.make(ids=ids, limit=limit))
-        benchmark = find_benchmark(name)
+            return _load_embedded(embedded, part or "test", selection)
         if benchmark is None:
             raise unknown_task(name)
-        part_of = _choose(benchmark, spec, part, split, subset)
-        selection = Selection.make(part_of.first, ids, limit, part_of.every)
-        return _load_benchmark(benchmark, part_of, selection, self.data_dir, self.template, self.row_count)
+        return self._benchmark(benchmark, part or benchmark.default_split, selection)
 
     def pool(self, spec: str | Task, task: LoadedTask, split: str | None) -> LoadedTask:
         """The rows that a task's examples are drawn from."""
+        first = Selection(limit=POOL_ROWS)
         if isinstance(spec, Task):
             if split not in (None, "train") or (split and not spec.train):
                 raise LoopscopeError(
                     f"the task {spec.name!r} has no split {split!r}: give it rows with `train=` when you make it, and"
                     f" leave out {setting('fewshot_split')}"
                 )
-            return _load_object(spec, Selection.make(limit=POOL_ROWS), self.template, train=bool(spec.train))
+            return self._object(spec, first, train=bool(spec.train))
         file = _file(spec)
         if file is not None:
             if split is not None and not is_data_file(split):
                 raise LoopscopeError(
                     f"{spec} is a file without splits: {setting('fewshot_split')} takes another data file"
                 )
-            path = file.path if split is None else Path(split)
-            return _load_file(_File(file.name, path), Selection.make(limit=POOL_ROWS), self.template)
+            return self._file(file if split is None else file._replace(path=Path(split)), first)
         splits = (EMBEDDED_TASKS.get(task.name) or BENCHMARKS[task.name]).splits
         wanted = SPLIT_ALIASES.get(split or "train", split or "train")
         if wanted not in splits:
@@ -161,7 +132,64 @@ class _Source(NamedTuple):
                 f"{task.name} has no split {wanted!r} for examples; name one with {setting('fewshot_split')}:"
                 f" {', '.join(splits)}"
             )
-        return self.load(f"{task.name}:{wanted}", limit=POOL_ROWS)
+        return self.load(f"{task.name}:{wanted}", first)
+
+    def _benchmark(self, known: Benchmark, part: str, selection: Selection) -> LoadedTask:
+        """The rows of a split or of a named subset."""
+        subset = known.subsets.get(part)
+        split = part if subset is None else subset.split
+        if split not in known.splits:
+            there = ", ".join([*known.splits, *known.subsets])
+            raise LoopscopeError(f"{known.name} has no split {split!r}; there is: {there}")
+        wording = builtin_template(known.name) if self.template is None else self.template
+        if wording.kind != known.kind:
+            raise LoopscopeError(
+                f"template {wording.name} is for {wording.kind}, but {known.name} has {known.kind}; change its kind"
+            )
+        if subset is not None:
+            selection = dataclasses.replace(selection, first=subset.rows, every=subset.every)
+        if self.data_dir is None:
+            source, rows = str(known.hubs[split]), read_hub(known.hubs[split], split)
+        else:
+            path = find_file(known, split, self.data_dir)
+            source, rows = path.name, read_rows(path)
+        hashed = DataHash()
+        kept, total = _worded(
+            rows, lambda row: known.columns.read(row, f"{split}-{row.index}"), wording, hashed, selection, source
+        )
+        if total != known.splits[split]:
+            raise LoopscopeError(
+                f"{known.name} {split} has {total} rows in {source}, not the published {known.splits[split]}: "
+                "get the complete file, or name yours as a task of your own, mine=FILE"
+            )
+        return LoadedTask(
+            name=known.name,
+            spec=f"{known.name}:{part}",
+            kind=known.kind,
+            split=split,
+            subset=None if subset is None else part,
+            source=source,
+            source_rows=total,
+            data_hash=hashed.hexdigest(),
+            template=wording.name,
+            template_hash=wording.hash,
+            encoding="separate" if known.kind == "solution" else "joint",
+            rows=kept,
+        )
+
+    def _file(self, file: _File, selection: Selection) -> LoadedTask:
+        name, path = file
+        if not name:
+            raise LoopscopeError(f"the task of {path} has no name; write e.g. mine={path}")
+        if find_benchmark(name) or embedded_name(name):
+            raise LoopscopeError(f"{name} is a task of loopscope; give your file another name: mine={path}")
+        task = _own_rows(name, read_rows(path), str(path), selection, self.template)
+        return dataclasses.replace(task, spec=f"{name}={path}", source=path.name)
+
+    def _object(self, task: Task, selection: Selection, *, train: bool = False) -> LoadedTask:
+        where, wording = f"the task {task.name!r}", task.template if self.template is None else self.template
+        loaded = _own_rows(task.name, task.source_rows(train=train), where, selection, wording, task.decode)
+        return dataclasses.replace(loaded, given=True)
 
 
 class _File(NamedTuple):
@@ -185,85 +213,81 @@ def is_task_file(spec: str) -> bool:
     return spec.endswith((".yaml", ".yml")) if is_lm_eval(spec) else _file(spec) is not None
 
 
-class _ChosenSplit(NamedTuple):
-    split: str
-    subset: str | None
-    first: int | None
-    every: int = 1
-
-
-def _choose(benchmark: Benchmark, spec: str, part: str, split: str | None, subset: str | None) -> _ChosenSplit:
-    if part in benchmark.subsets:
-        part, subset = "", _agree(spec, part, subset)
-    split = _agree(spec, SPLIT_ALIASES.get(part, part), SPLIT_ALIASES.get(split or "", split))
-    if subset is not None:
-        if subset not in benchmark.subsets:
-            known = ", ".join(benchmark.subsets) or "none"
-            raise LoopscopeError(f"{benchmark.name} has no subset {subset!r}; there is: {known}")
-        chosen = benchmark.subsets[subset]
-        named = _agree(f"{benchmark.name}:{subset}", chosen.split, split) or ""
-        return _ChosenSplit(named, subset, chosen.rows, chosen.every)
-    split = split or benchmark.default_split
-    if split not in benchmark.splits:
-        known = ", ".join([*benchmark.splits, *benchmark.subsets])
-        raise LoopscopeError(f"{benchmark.name} has no split {split!r}; there is: {known}")
-    return _ChosenSplit(split, None, None)
-
-
-def _agree(spec: str, written: str, given: str | None) -> str | None:
-    if written and given and written != given:
-        raise LoopscopeError(f"{spec} already says {written!r}, which is not {given!r}; name it once")
-    return written or given
-
-
-def _load_benchmark(
-    benchmark: Benchmark,
-    part: _ChosenSplit,
+def _keep(
+    rows: Iterator[SourceRow],
+    read: Callable[[SourceRow], Any],
     selection: Selection,
-    data_dir: str | Path | None,
-    template: str | Path | None,
-    row_count: RowCount,
+    where: str,
+    finish: Callable[[Any], Row] = lambda row: row,
+) -> tuple[tuple[Row, ...], int]:
+    """Read every row and finish the chosen ones; also how many there were."""
+    kept: list[Row] = []
+    total = 0
+    for row in rows:
+        made = read(row)
+        total += 1
+        if selection.keeps(row.index, len(kept)):
+            kept.append(finish(made))
+    selection.check(total, where)
+    return tuple(kept), total
+
+
+def _worded(
+    rows: Iterator[SourceRow],
+    normalise: Callable[[SourceRow], Item],
+    wording: Template,
+    hashed: DataHash,
+    selection: Selection,
+    where: str,
+) -> tuple[tuple[Row, ...], int]:
+    def read(row: SourceRow) -> Item:
+        item = normalise(row)
+        hashed.add(item)
+        return item
+
+    return _keep(rows, read, selection, where, wording.word)
+
+
+def _own_rows(
+    name: str,
+    rows: Iterator[SourceRow],
+    where: str,
+    selection: Selection,
+    wording: Template | None,
+    decode: Any = None,
 ) -> LoadedTask:
-    wording = _wording(benchmark.name, benchmark.kind, template)
-    if data_dir is None:
-        source, rows = str(benchmark.hub_of(part.split)), read_hub(benchmark.hub_of(part.split), part.split)
+    """A user's rows, of texts or of token ids."""
+    first = next(rows)
+    rows = itertools.chain([first], rows)
+    kind = kind_of_ids(first.fields) if wording is None else None
+    if kind is not None:
+        read = IdRows(kind, decode)
+        kept, total = _keep(rows, read.read, selection, where)
+        data_hash, template, template_hash = read.data_hash, read.template, read.template_hash
     else:
-        path = find_file(benchmark, part.split, data_dir)
-        source, rows = path.name, read_rows(path)
-
-    def normalise(row: SourceRow) -> Item:
-        return dataclasses.replace(benchmark.normalise(row), id=f"{part.split}-{row.index}")
-
-    chosen = collect(rows, normalise, wording, selection, source)
-    expected = benchmark.splits[part.split]
-    if chosen.total != expected:
-        message = (
-            f"{benchmark.name} {part.split} has {chosen.total} rows in {source}, not the published {expected}; "
-            "get the complete file, or accept it with row_count='warn'"
-        )
-        if row_count == "error":
-            raise LoopscopeError(message)
-        warnings.warn(message, stacklevel=3)
+        wording = wording or own_template(first)
+        kind, hashed = wording.kind, DataHash()
+        kept, total = _worded(rows, own_normaliser(wording.names, kind), wording, hashed, selection, where)
+        data_hash, template, template_hash = hashed.hexdigest(), wording.name, wording.hash
     return LoadedTask(
-        name=benchmark.name,
-        spec=f"{benchmark.name}:{part.subset or part.split}",
-        kind=benchmark.kind,
-        split=part.split,
-        subset=part.subset,
-        source=source,
-        source_rows=chosen.total,
-        data_hash=chosen.data_hash,
-        template=wording.name,
-        template_hash=wording.hash,
-        encoding="separate" if benchmark.kind == "solution" else "joint",
-        rows=chosen.rows,
+        name=name,
+        spec=name,
+        kind=kind,
+        split="all",
+        subset=None,
+        source="given in Python",
+        source_rows=total,
+        data_hash=data_hash,
+        template=template,
+        template_hash=template_hash,
+        encoding="ids" if wording is None else "separate" if kind == "solution" else "joint",
+        rows=kept,
     )
 
 
-def _load_embedded(name: str, split: str | None, selection: Selection) -> LoadedTask:
+def _load_embedded(name: str, split: str, selection: Selection) -> LoadedTask:
     """The chosen rows of an embedded task, which its hash covers."""
     task = EMBEDDED_TASKS[name]
-    split = SPLIT_ALIASES.get(split or "test", split or "test")
     if split not in task.splits:
         raise LoopscopeError(f"{name} has no split {split!r}; there is: {', '.join(task.splits)}")
     selection.check(task.splits[split], f"{name} {split}")
@@ -285,28 +309,3 @@ def _load_embedded(name: str, split: str | None, selection: Selection) -> Loaded
         encoding="joint",
         rows=rows,
     )
-
-
-def _load_file(file: _File, selection: Selection, template: str | None) -> LoadedTask:
-    name, path = file
-    if not name:
-        raise LoopscopeError(f"the task of {path} has no name; write e.g. mine={path}")
-    if find_benchmark(name) or embedded_name(name):
-        raise LoopscopeError(f"{name} is a task of loopscope; give your file another name: mine={path}")
-    wording = None if template is None else read_template(template)
-    task = load_rows(name, read_rows(path), str(path), selection, wording)
-    return dataclasses.replace(task, spec=f"{name}={path}", source=path.name)
-
-
-def _load_object(task: Task, selection: Selection, template: str | None, *, train: bool = False) -> LoadedTask:
-    wording = task.template if template is None else read_template(template)
-    where = f"the task {task.name!r}"
-    loaded = load_rows(task.name, task.source_rows(train=train), where, selection, wording, task.decode)
-    return dataclasses.replace(loaded, given=True)
-
-
-def _wording(name: str, kind: str, given: str | Path | None) -> Template:
-    template = builtin_template(name) if given is None else read_template(given)
-    if template.kind != kind:
-        raise LoopscopeError(f"template {template.name} is for {template.kind}, but {name} has {kind}; change its kind")
-    return template

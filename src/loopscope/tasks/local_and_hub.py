@@ -1,14 +1,9 @@
-"""A benchmark's file in a data directory: which names it may have, and whether its bytes are the listed ones.
+"""A benchmark's rows: a file in a data directory, or the pinned data set on the Hugging Face hub.
 
-Looked for, in this order, with NAME any spelling of the benchmark and SPLIT any of the split:
-NAME_SPLIT, NAME-SPLIT, NAME/SPLIT, a name that the split alone has, then the hub repository's own layout
-(REPOSITORY/CONFIG/SPLIT-00000-of-00001).
-Each with .jsonl.gz, .jsonl or .parquet. A `SHA256SUMS` file beside the data is checked where it lists the file.
-
-Benchmarks from the Hugging Face hub, at pinned revisions, through `datasets` (extra `[hub]`).
-
-`HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE` act as in every program that uses `datasets`. Only data
-files are read: `datasets` runs no repository code.
+A file is found by any spelling of the benchmark and its split: NAME_SPLIT, NAME-SPLIT, NAME/SPLIT, a name that the
+split alone has, or the hub repository's own layout (REPOSITORY/CONFIG/SPLIT-00000-of-00001), with .jsonl.gz, .jsonl or
+.parquet. A `SHA256SUMS` file beside the data is checked where it lists the file. `HF_HOME`, `HF_TOKEN` and
+`HF_HUB_OFFLINE` act on the hub as everywhere; `datasets` runs no code of a repository.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.tasks.known_tasks import SPLIT_ALIASES, Benchmark, HubSource
+from loopscope.tasks.known_tasks import SPLIT_ALIASES, Benchmark, HubSource, squash
 from loopscope.tasks.source_rows import SUFFIXES, SourceRow, is_data_file
 
 
@@ -34,43 +29,41 @@ def find_file(benchmark: Benchmark, split: str, data_dir: str | Path) -> Path:
     folder = Path(data_dir)
     if not os.path.isdir(folder):  # unlike Path.is_dir also for names that are too long
         raise LoopscopeError(f"data directory {folder} does not exist; give the folder that holds the data files")
-    for candidate in candidates(benchmark, split):
-        path = folder / candidate
-        if path.is_file():
+    wanted = _spellings(benchmark, split)
+    # In order: more usual endings first, then shorter paths.
+    there = sorted((path for path in _data_files(folder)), key=lambda path: (_ending(path), len(path.parts), path))
+    for path in there:
+        name = str(path.relative_to(folder))[: -len(SUFFIXES[_ending(path)])]
+        if squash(name.replace(os.sep, "_")) in wanted:
             _check_sum(path, folder)
             return path
-    found = sorted(path.name for path in folder.iterdir() if is_data_file(path.name))
+    found = [path.name for path in there if path.parent == folder]
     listed = f"; it has {', '.join(found[:8])}{' …' if len(found) > 8 else ''}" if found else ""
-    expected = f"{benchmark.name}_{split}.jsonl.gz"
     raise LoopscopeError(
-        f"no {benchmark.name} {split} file in {folder}; expected {expected} (or .jsonl, .parquet){listed}"
+        f"no {benchmark.name} {split} file in {folder}; expected {benchmark.name}_{split}.jsonl.gz (or .jsonl, "
+        f".parquet){listed}"
     )
 
 
-def candidates(benchmark: Benchmark, split: str) -> Iterator[str]:
-    """The names a split's file may have within a data directory, in the order they are tried."""
-    names = _unique(
-        spelling
-        for name in (benchmark.name, benchmark.title, *benchmark.aliases)
-        for spelling in (name, name.lower(), name.lower().replace("-", "_"), name.lower().replace("_", ""))
-    )
+def _data_files(folder: Path) -> Iterator[Path]:
+    """Data files to the depth of a hub repository: ORGANISATION/NAME/CONFIG/FILE."""
+    for pattern in ("*", "*/*", "*/*/*", "*/*/*/*"):
+        yield from (path for path in folder.glob(pattern) if is_data_file(path.name) and path.is_file())
+
+
+def _ending(path: Path) -> int:
+    return next(place for place, suffix in enumerate(SUFFIXES) if path.name.lower().endswith(suffix))
+
+
+def _spellings(benchmark: Benchmark, split: str) -> set[str]:
+    names = [benchmark.name, benchmark.title, *benchmark.aliases]
     splits = [split, *(alias for alias, meant in SPLIT_ALIASES.items() if meant == split)]
-    for join in ("_", "-", "/"):
-        for name in names:
-            for spelled in splits:
-                for suffix in SUFFIXES:
-                    yield f"{name}{join}{spelled}{suffix}"
-    if split in benchmark.files:
-        yield from (f"{benchmark.files[split]}{suffix}" for suffix in SUFFIXES)
-    repository, config = benchmark.hub_of(split).repository, benchmark.hub_of(split).config
-    short = repository.split("/")[-1]
-    for root in _unique([repository, short, *names]):
-        for folder in [config] if config else ["data", "."]:
-            yield f"{root}/{folder}/{split}-00000-of-00001.parquet"
-
-
-def _unique(names: Iterator[str] | list[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+    found = [f"{name}_{spelled}" for name in names for spelled in splits]
+    hub = benchmark.hubs[split]
+    roots = [hub.repository.replace("/", "_"), hub.repository.split("/")[-1], *names]
+    inner = [hub.config] if hub.config else ["data", ""]
+    found += [f"{root}_{part}_{split}-00000-of-00001" for root in roots for part in inner]
+    return {squash(name) for name in (*found, *([benchmark.files[split]] if split in benchmark.files else []))}
 
 
 def _check_sum(path: Path, folder: Path) -> None:
@@ -93,8 +86,7 @@ def read_hub(source: HubSource, split: str) -> Iterator[SourceRow]:
     Raises:
         LoopscopeError: `datasets` is not installed, or the split cannot be fetched.
     """
-    data = _load(source, split)
-    for index, fields in enumerate(data):
+    for index, fields in enumerate(_load(source, split)):
         yield SourceRow(index, f"{source} {split}, row {index}", dict(fields))
 
 

@@ -6,14 +6,14 @@ such a task in a run is the hash of its rows and of how they are worded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.tasks.known_tasks import embedded_name, find_benchmark
-from loopscope.tasks.source_rows import MOST_SOURCE_ROWS, SourceRow
+from loopscope.tasks.source_rows import MOST_SOURCE_ROWS, SourceRow, value
 from loopscope.tasks.template import Template, parse_template, read_template
 from loopscope.tasks.token_ids import IdRows
 
@@ -180,19 +180,9 @@ def _listed(rows: Any, what: str, fields: Mapping[str, str] | None) -> tuple[dic
     for number, row in enumerate(_bounded(rows)):
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
             raise LoopscopeError(f"{what} {number} is {shown(row)}; each row is a mapping from field names to values")
-        plain = {name: _plain(entry) for name, entry in row.items()}
-        found.append(plain | {name: _at(plain, path, f"{what} {number}") for name, path in renamed.items()})
+        plain = SourceRow(number, f"{what} {number}", {name: _plain(entry) for name, entry in row.items()})
+        found.append({**plain.fields, **{name: value(plain, path) for name, path in renamed.items()}})
     return tuple(found)
-
-
-def _at(row: Mapping[str, Any], path: str, where: str) -> Any:
-    """A field, or with dots a field of a field."""
-    found: Any = row
-    for name in [path] if path in row else path.split("."):
-        if not isinstance(found, Mapping) or name not in found:
-            raise LoopscopeError(f"{where}: there is no field {path!r}; the row has: {', '.join(sorted(row))}")
-        found = found[name]
-    return found
 
 
 def _column(name: str, values: Any) -> list[Any]:
@@ -211,9 +201,8 @@ def _bounded(values: Iterable[Any]) -> list[Any]:
 
 def _plain(value: Any) -> Any:
     """Arrays and tensors as lists, tuples as lists, all the way down."""
-    as_list: Callable[[], Any] | None = getattr(value, "tolist", None)
-    if as_list is not None:
-        return as_list()
+    if hasattr(value, "tolist"):
+        return value.tolist()
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, range) or (isinstance(value, Sequence) and not isinstance(value, str | bytes)):

@@ -1,8 +1,6 @@
 """Source rows: a data file's rows (JSONL, gzipped JSONL or Parquet), one at a time, and typed access to their fields.
 
 A row keeps its place ("my.jsonl, line 7") so that whoever finds a mistake in it later can say where it is.
-Files are read as a stream: a split of ten thousand questions is never held as parsed JSON. Lines, rows and the whole
-(once decompressed) are bounded, since a few kilobytes can unpack to terabytes.
 """
 
 from __future__ import annotations
@@ -13,21 +11,18 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from loopscope.errors import LoopscopeError
 from loopscope.regular_files import check_regular
 
 SUFFIXES = (".jsonl.gz", ".jsonl", ".parquet")
 MOST_SOURCE_ROWS = 10_000_000
-"""Rows, or lines, of a source."""
+"""Rows of a source."""
 MOST_ROW_BYTES = 8 * 2**20
-"""Bytes of one row: a line of JSON, or the values of a Parquet row."""
-MOST_BYTES = 2**30
-"""Bytes of a source once decompressed."""
-_PARQUET_ROWS = 64
-_PARQUET_BYTES = 256 * 2**20
-"""Rows and bytes that are decoded at a time."""
+"""Bytes of a line: a few kilobytes of gzip can unpack to terabytes."""
+MOST_OPTIONS = 1_000
+"""Options of a question; each is encoded with the whole context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,68 +53,50 @@ def read_rows(path: str | Path) -> Iterator[SourceRow]:
     """The rows of a .jsonl, .jsonl.gz or .parquet file, in file order.
 
     Raises:
-        LoopscopeError: the file is missing, unreadable, empty, too large, of another kind, a damaged gzip or Parquet
-            file, not UTF-8, or has a line that is not a JSON object; the message names file and line.
+        LoopscopeError: the file is missing, unreadable, empty, too large, of another kind, damaged, not UTF-8, or has
+            a line that is not a JSON object; the message names file and line.
     """
     path = Path(path)
     if not is_data_file(path.name):
         raise LoopscopeError(f"{path} is not a data file loopscope reads; use one of {', '.join(SUFFIXES)}")
     check_regular(path, "data file")
-    count = 0
-    for row in _parquet(path) if path.name.lower().endswith(".parquet") else _jsonl(path):
-        count += 1
-        yield row
-    if count == 0:
+    index = -1
+    for index, (where, fields) in enumerate(_parquet(path) if path.suffix.lower() == ".parquet" else _jsonl(path)):
+        if index >= MOST_SOURCE_ROWS:
+            raise LoopscopeError(f"{path} has more than {MOST_SOURCE_ROWS:,} rows; split the file")
+        yield SourceRow(index, where, fields)
+    if index < 0:
         raise LoopscopeError(f"{path} has no rows; it needs at least one")
 
 
-def _jsonl(path: Path) -> Iterator[SourceRow]:
-    index = 0
-    line_number = 0
-    size = 0
+def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    number = 0
     try:
-        with _open(path) as file:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
             # Lines end at \n alone: text split at U+2028 and its kin would cut JSON strings in two.
             while line := file.readline(MOST_ROW_BYTES + 1):
-                line_number += 1
-                where = f"{path}, line {line_number}"
-                size += len(line)
-                _check_sizes(where, line_number, len(line), size)
+                number += 1
+                where = f"{path}, line {number}"
+                if len(line) > MOST_ROW_BYTES:
+                    raise LoopscopeError(f"{where} is longer than {MOST_ROW_BYTES} bytes; shorten it")
                 if line.strip():
-                    yield SourceRow(index, where, _parse(line.removeprefix(b"\xef\xbb\xbf"), where))
-                    index += 1
+                    yield where, _parse(line.removeprefix(b"\xef\xbb\xbf"), where)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         reason = str(error).rstrip(".")
         raise LoopscopeError(
-            f"{path} is a damaged gzip file (after line {line_number}: {reason}); fetch it again"
+            f"{path} is a damaged gzip file (after line {number}: {reason}); fetch it again"
         ) from error
     except OSError as error:
         raise LoopscopeError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _open(path: Path) -> gzip.GzipFile | BinaryIO:
-    if path.name.lower().endswith(".gz"):
-        return gzip.open(path, "rb")
-    return path.open("rb")
-
-
-def _check_sizes(where: str, rows: int, row_bytes: int, total_bytes: int) -> None:
-    """Refuse a source at the first row that is too long, or one too many."""
-    if row_bytes > MOST_ROW_BYTES:
-        raise LoopscopeError(f"{where} is longer than {MOST_ROW_BYTES} bytes, the most that a row may have; shorten it")
-    if total_bytes > MOST_BYTES or rows > MOST_SOURCE_ROWS:
-        raise LoopscopeError(
-            f"{where} is beyond what a source may hold, {MOST_BYTES} bytes and {MOST_SOURCE_ROWS} rows; split the file"
-        )
-
-
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
-        text = line.decode("utf-8").rstrip("\r\n")
+        value = json.loads(
+            line.decode("utf-8").rstrip("\r\n"), object_pairs_hook=_object, parse_constant=_refuse_constant
+        )
     except UnicodeDecodeError as error:
         raise LoopscopeError(f"{where}: not UTF-8 (byte {error.start}); save the file as UTF-8") from error
-    try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise LoopscopeError(f"{where}: not valid JSON ({reason}); each line must be one JSON object") from error
@@ -130,11 +107,11 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; of two equal keys Python would keep the last without a word."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {twice[:60]!r} appears twice")
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise ValueError(f"key {name[:60]!r} appears twice")
+        made[name] = value
     return made
 
 
@@ -142,55 +119,48 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _parquet(path: Path) -> Iterator[SourceRow]:
+def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow import parquet
 
     index = 0
-    size = 0
     try:
         with parquet.ParquetFile(path, memory_map=False) as file:
-            groups = [file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups)]
-            _check_sizes(str(path), file.metadata.num_rows, 0, sum(groups))
-            # A value is at most as long as its row group, but may be repeated in each row of a batch.
-            rows = max(1, min(_PARQUET_ROWS, _PARQUET_BYTES // max([1, *groups])))
-            for batch in file.iter_batches(rows, use_threads=False):
-                for within, fields in enumerate(batch.to_pylist()):
-                    where = f"{path}, row {index}"
-                    row_bytes = batch.slice(within, 1).nbytes
-                    size += row_bytes
-                    _check_sizes(where, index + 1, row_bytes, size)
-                    yield SourceRow(index, where, fields)
+            for batch in file.iter_batches(64, use_threads=False):
+                for fields in batch.to_pylist():
+                    yield f"{path}, row {index}", fields
                     index += 1
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise LoopscopeError(f"cannot read {path} as Parquet ({_one_line(error)}); fetch it again") from error
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise LoopscopeError(f"cannot read {path} as Parquet ({reason}); fetch it again") from error
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
+def find(row: SourceRow, path: str) -> Any:
+    """A field, or with dots a field of a field; None where it is missing or null."""
+    found: Any = row.fields
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
-MOST_OPTIONS = 1_000
-"""Options of a question; each is encoded with the whole context."""
-
-
-def value(row: SourceRow, *names: str) -> Any:
-    """The first of `names` that the row has; sources differ in what they call a field."""
-    for name in names:
-        if row.fields.get(name) is not None:
-            return row.fields[name]
+def value(row: SourceRow, *paths: str) -> Any:
+    """The first of some fields that the row has; sources differ in what they call a field."""
+    for path in paths:
+        found = find(row, path)
+        if found is not None:
+            return found
     known = ", ".join(sorted(row.fields)) or "none"
-    raise LoopscopeError(f"{row.where}: field {names[0]!r} is missing; the row has: {known}")
+    raise LoopscopeError(f"{row.where}: field {paths[-1]!r} is missing; the row has: {known}")
 
 
-def text(row: SourceRow, *names: str, empty: bool = False) -> str:
+def text(row: SourceRow, *paths: str, empty: bool = False) -> str:
     """A string field; an empty or blank one is an error unless `empty` allows it."""
-    found = value(row, *names)
+    found, name = value(row, *paths), paths[-1]
     if not isinstance(found, str):
-        raise LoopscopeError(f"{row.where}: field {names[0]!r} must be text, not {json_kind(found)}")
+        raise LoopscopeError(f"{row.where}: field {name!r} must be text, not {json_kind(found)}")
     if not empty and not found.strip():
-        raise LoopscopeError(f"{row.where}: field {names[0]!r} is empty; give it a text or leave the row out")
-    check_unicode(row, names[0], found)
+        raise LoopscopeError(f"{row.where}: field {name!r} is empty; give it a text or leave the row out")
+    check_unicode(row, name, found)
     return found
 
 
@@ -203,9 +173,9 @@ def check_unicode(row: SourceRow, name: str, found: str) -> None:
         raise LoopscopeError(f"{row.where}: field {name!r} holds a broken character ({half}); mend the text") from error
 
 
-def texts(row: SourceRow, *names: str) -> tuple[str, ...]:
+def texts(row: SourceRow, name: str) -> tuple[str, ...]:
     """A list of two or more non-empty strings."""
-    return check_texts(row, names[0], value(row, *names))
+    return check_texts(row, name, value(row, name))
 
 
 def check_texts(row: SourceRow, name: str, found: Any) -> tuple[str, ...]:
@@ -234,15 +204,6 @@ def option_index(row: SourceRow, found: Any, options: int, name: str = "answer")
             f"{row.where}: field {name!r} is {found}, but the row has {options} options (0 to {options - 1})"
         )
     return found
-
-
-def key_index(row: SourceRow, key: str, labels: tuple[str, ...]) -> int:
-    """The place of an answer key among the options' labels: "C" among A, B, C, D is 2."""
-    if key not in labels:
-        raise LoopscopeError(
-            f"{row.where}: answer key {key!r} is none of the option labels {', '.join(labels)}; mend the row"
-        )
-    return labels.index(key)
 
 
 def json_kind(found: Any) -> str:

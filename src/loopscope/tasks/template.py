@@ -12,27 +12,25 @@ specification, so a template cannot reach anything but texts.
 >>> Wording("Question: {question!t}\nAnswer:").fill({"question": " Why? "}, "row 0")
 'Question: Why?\nAnswer:'
 
-Text is cleaned up by the steps that a template lists under `clean`, in order. HellaSwag needs it: its WikiHow half
-carries bracketed marks like `[header]` that lm-evaluation-harness removes before the text is scored. Patterns are those
-of RE2, through Arrow: no look-around and no back-reference in the pattern, and so no pattern that takes exponential
-time, which Python's `re` can neither foresee nor interrupt.
+Text is cleaned up by the steps that a template lists under `clean`, in order: HellaSwag's WikiHow half carries
+bracketed marks like `[header]` that lm-evaluation-harness removes before the text is scored.
 
->>> steps = parse_steps([{"pattern": r"\[.*?\]", "with": ""}, {"trim": True}], "template")
->>> clean(" [header] Wash it. ", steps)
+>>> clean(" [header] Wash it. ", [{"pattern": r"\[.*?\]", "with": ""}, {"trim": True}])
 'Wash it.'
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import string
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.regular_files import read_text
@@ -43,28 +41,36 @@ from loopscope.tasks.source_rows import SourceRow
 MOST_CHARACTERS = 1_000_000
 """Characters of a question as worded, its context counted once an option. A character may be a token, and a token takes
 some hundred bytes while it is encoded."""
-
+MOST_TEMPLATE_BYTES = 2**16
+"""Bytes of a template file."""
 _CONVERSIONS: dict[str | None, Callable[[str], str]] = {None: str, "t": str.strip, "c": str.capitalize}
-
-
-class _Place(NamedTuple):
-    literal: str
-    name: str | None
-    conversion: str | None
+_KEYS: dict[str, dict[str, type]] = {
+    "solution": {"prompt": str, "solution": str},
+    "options": {"context": str, "option": str, "choice": str, "delimiter": str, "options": list, "clean": list},
+}
+_REQUIRED = {"solution": ("prompt", "solution"), "options": ("context",)}
+_STEPS = '{ trim = true }, { replace = "x", with = "y" } and { pattern = "regular expression", with = "y" }'
 
 
 class Wording:
-    """A parsed template string.
-
-    Attributes:
-        text: as written.
-        names: the fields that it names.
-    """
+    """A parsed template string; `names` are the fields that it names."""
 
     def __init__(self, text: str, where: str = "template") -> None:
-        self.text = text
-        self._parts = tuple(_parse(text, where))
-        self.names = frozenset(part.name for part in self._parts if part.name is not None)
+        self._parts: list[tuple[str, str | None, str | None]] = []
+        try:
+            for literal, name, specification, conversion in string.Formatter().parse(text):
+                if name is not None and (specification or not name.isidentifier()):
+                    raise LoopscopeError(
+                        f"{where}: {{{name}}} in {text!r} must be a plain field name like {{question}}"
+                    )
+                if conversion not in _CONVERSIONS:
+                    raise LoopscopeError(f"{where}: !{conversion} in {text!r} is not known; there are !t and !c")
+                self._parts.append((literal, name, conversion))
+        except ValueError as error:
+            raise LoopscopeError(
+                f"{where}: {text!r} is not a template ({error}); write {{{{ and }}}} for braces"
+            ) from error
+        self.names = frozenset(name for _, name, _ in self._parts if name is not None)
 
     def fill(self, values: Mapping[str, str], where: str) -> str:
         """The text with every place filled; braces in the values are text."""
@@ -93,105 +99,28 @@ def check_size(characters: int, where: str) -> None:
         )
 
 
-def _parse(text: str, where: str) -> list[_Place]:
-    parts = []
-    try:
-        for literal, name, specification, conversion in string.Formatter().parse(text):
-            if name is not None and (specification or not name.isidentifier()):
-                raise LoopscopeError(f"{where}: {{{name}}} in {text!r} must be a plain field name like {{question}}")
-            if conversion not in _CONVERSIONS:
-                raise LoopscopeError(f"{where}: !{conversion} in {text!r} is not known; there are !t and !c")
-            parts.append(_Place(literal, name, conversion))
-    except ValueError as error:
-        raise LoopscopeError(
-            f"{where}: {text!r} is not a template ({error}); write {{{{ and }}}} for braces"
-        ) from error
-    return parts
-
-
-MOST_MATCHED = 20_000
-"""Characters of a text that a pattern is applied to: replacing every match can take quadratic time."""
-MOST_PATTERN = 1_000
-"""Characters of a pattern, and of what replaces its matches."""
-
-
-class Step(NamedTuple):
-    """One clean-up step: `trim`, `replace` a literal text, or replace every match of a `pattern`."""
-
-    action: Literal["trim", "replace", "pattern"]
-    what: str = ""
-    by: str = ""
-
-
-def clean(text: str, steps: tuple[Step, ...], where: str = "text") -> str:
-    """`text` after all steps; `where` is the place to show in an error."""
+def clean(text: str, steps: Sequence[Mapping[str, Any]]) -> str:
+    """`text` after all steps."""
     for step in steps:
-        if step.action == "trim":
+        if "trim" in step:
             text = text.strip()
-        elif step.action == "replace":
-            check_size(len(text) + text.count(step.what) * (len(step.by) - len(step.what)), where)
-            text = text.replace(step.what, step.by)
+        elif "replace" in step:
+            text = text.replace(step["replace"], step["with"])
         else:
-            if len(text) > MOST_MATCHED:
-                raise LoopscopeError(
-                    f"{where}: a text of {len(text)} characters for the clean-up pattern {step.what!r}, which takes at "
-                    f"most {MOST_MATCHED}; clean the file itself, or leave the row out"
-                )
-            text = _replacer(step.what, step.by)(text)
+            text = re.sub(step["pattern"], step["with"], text)
     return text
 
 
-@lru_cache
-def _replacer(pattern: str, by: str) -> Callable[[str], str]:
-    """What replaces every match; Arrow's ValueError, at the first text, for a pattern or replacement that is none."""
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.compute as pc  # type: ignore[import-untyped]
-
-    function, options = pc.get_function("replace_substring_regex"), pc.ReplaceSubstringOptions(pattern, by)
-
-    def replace(text: str) -> str:
-        replaced: str = function.call([pa.scalar(text, pa.string())], options).as_py()
-        return replaced
-
-    return replace
-
-
-def parse_steps(listed: Any, where: str) -> tuple[Step, ...]:
-    """The steps of a template's `clean` list."""
-    if not isinstance(listed, list):
-        raise LoopscopeError(f"{where}: 'clean' must be a list of steps like {{ trim = true }}")
-    return tuple(_step(entry, where) for entry in listed)
-
-
-def _step(entry: Any, where: str) -> Step:
-    if entry == {"trim": True}:
-        return Step("trim")
-    for action in ("replace", "pattern"):
-        if isinstance(entry, dict) and entry.keys() == {action, "with"}:
-            what, by = entry[action], entry["with"]
-            if isinstance(what, str) and what and isinstance(by, str):
-                if action == "replace":
-                    return Step("replace", what, by)
-                _check_pattern(what, by, where)
-                return Step("pattern", what, by)
-    raise LoopscopeError(
-        f"{where}: clean step {str(entry)[:200]} is not known; there are {{ trim = true }}, "
-        '{ replace = "x", with = "y" } and { pattern = "regular expression", with = "y" }'
-    )
-
-
-def _check_pattern(pattern: str, by: str, where: str) -> None:
-    if max(len(pattern), len(by)) > MOST_PATTERN:
-        raise LoopscopeError(f"{where}: the pattern {pattern[:40]!r}… or its 'with' exceeds {MOST_PATTERN} characters")
-    try:
-        _replacer(pattern, by)("")
-    except ValueError as error:
-        raise LoopscopeError(f"{where}: {pattern!r} with {by!r} is no RE2 pattern and replacement ({error})") from error
-
-
-_LETTERS = string.ascii_uppercase
-MOST_TEMPLATE_BYTES = 2**16
-"""Bytes of a template file."""
+def _check_steps(listed: Sequence[Any], where: str) -> None:
+    for step in listed:
+        kinds = [key for key in ("replace", "pattern") if isinstance(step, dict) and step.keys() == {key, "with"}]
+        if kinds and all(isinstance(part, str) for part in step.values()) and step[kinds[0]]:
+            try:
+                re.sub(step["pattern"], step["with"], "") if kinds == ["pattern"] else None
+            except (re.error, IndexError) as error:
+                raise LoopscopeError(f"{where}: {step['pattern']!r} is not a regular expression ({error})") from error
+        elif step != {"trim": True}:
+            raise LoopscopeError(f"{where}: clean step {str(step)[:200]} is not known; there are {_STEPS}")
 
 
 @dataclass(frozen=True)
@@ -211,8 +140,8 @@ class Template:
     def names(self) -> frozenset[str]:
         """The question's fields that the template needs."""
         if self.kind == "solution":
-            return self._context.names | self._solution.names
-        return self._context.names - {"choices"}
+            return self._wording["prompt"].names | self._wording["solution"].names
+        return self._wording["context"].names - {"choices"}
 
     def word(self, item: Item) -> Row:
         """The question in this template's words.
@@ -220,16 +149,17 @@ class Template:
         Blanks and line ends at the end of an option's context go over to the option, as in lm-evaluation-harness.
         """
         continuations: tuple[str, ...]
+        wording, steps = self._wording, self.content.get("clean", [])
         if self.kind == "solution":
-            context = self._context.fill(item.fields, item.where)
-            continuations = (self._solution.fill(item.fields, item.where),)
+            context = wording["prompt"].fill(item.fields, item.where)
+            continuations = (wording["solution"].fill(item.fields, item.where),)
         else:
-            options = [clean(option, self._clean, item.where) for option in self._options_of(item)]
+            options = [clean(option, steps) for option in self._options_of(item)]
             places = [{"option": option, "letter": _letter(k)} for k, option in enumerate(options)]
-            choices = "\n".join(self._choice.fill(place, item.where) for place in places)
-            context = self._context.fill({**item.fields, "choices": choices}, item.where)
-            context = clean(context, self._clean, item.where)
-            continuations = tuple(self._delimiter + self._option.fill(place, item.where) for place in places)
+            choices = "\n".join(wording["choice"].fill(place, item.where) for place in places)
+            context = clean(wording["context"].fill({**item.fields, "choices": choices}, item.where), steps)
+            delimiter = str(self.content.get("delimiter", " "))
+            continuations = tuple(delimiter + wording["option"].fill(place, item.where) for place in places)
         if not context.strip():
             raise LoopscopeError(f"{item.where}: nothing stands before the answer; its first token needs a context")
         if not all(continuation.strip() for continuation in continuations):
@@ -242,9 +172,7 @@ class Template:
         return Row(item.id, item.index, context, continuations, item.answer, item.metadata)
 
     def _options_of(self, item: Item) -> tuple[str, ...]:
-        fixed = self.content.get("options")
-        if fixed is None:
-            return item.options
+        fixed = self.content.get("options", item.options)
         if len(fixed) != len(item.options):
             raise LoopscopeError(
                 f"{item.where}: template {self.name} names {len(fixed)} options for a row that has "
@@ -253,38 +181,10 @@ class Template:
         return tuple(fixed)
 
     @cached_property
-    def _context(self) -> Wording:
-        return self._wording("prompt" if self.kind == "solution" else "context")
-
-    @cached_property
-    def _solution(self) -> Wording:
-        return self._wording("solution")
-
-    @cached_property
-    def _option(self) -> Wording:
-        return self._wording("option", "{option}")
-
-    @cached_property
-    def _choice(self) -> Wording:
-        return self._wording("choice", "{letter}. {option}")
-
-    @cached_property
-    def _clean(self) -> tuple[Step, ...]:
-        return parse_steps(self.content.get("clean", []), f"template {self.name}")
-
-    @property
-    def _delimiter(self) -> str:
-        return str(self.content.get("delimiter", " "))
-
-    def _wording(self, key: str, default: str = "") -> Wording:
-        return Wording(self.content.get(key, default), f"template {self.name}, {key}")
-
-
-_KEYS: dict[str, dict[str, type]] = {
-    "solution": {"prompt": str, "solution": str},
-    "options": {"context": str, "option": str, "choice": str, "delimiter": str, "options": list, "clean": list},
-}
-_REQUIRED = {"solution": ("prompt", "solution"), "options": ("context",)}
+    def _wording(self) -> dict[str, Wording]:
+        given = {"option": "{option}", "choice": "{letter}. {option}", **self.content}
+        parts = ("prompt", "solution") if self.kind == "solution" else ("context", "option", "choice")
+        return {part: Wording(given[part], f"template {self.name}, {part}") for part in parts}
 
 
 def builtin_template(name: str) -> Template:
@@ -294,14 +194,15 @@ def builtin_template(name: str) -> Template:
 
 
 def own_template(first: SourceRow) -> Template:
-    """The plain template for a file, told by its first row's fields."""
+    """The plain template for a file, by its first row's fields."""
     names = first.fields.keys()
-    if {"prompt", "solution"} <= names:
-        return builtin_template("own_solution")
-    if {"context", "options", "answer"} <= names:
-        return builtin_template("own_options")
-    if {"prompt", "options", "answer"} <= names:
-        return builtin_template("own_prompt_options")
+    for needed, name in (
+        ({"prompt", "solution"}, "own_solution"),
+        ({"context", "options", "answer"}, "own_options"),
+        ({"prompt", "options", "answer"}, "own_prompt_options"),
+    ):
+        if needed <= names:
+            return builtin_template(name)
     fields = ", ".join(sorted(names)) or "none"
     raise LoopscopeError(
         f"{first.where}: a task of your own needs the fields prompt and solution, or context, options and answer, or"
@@ -325,38 +226,31 @@ def read_template(path: str | Path) -> Template:
 
 
 def parse_template(content: dict[str, Any], name: str) -> Template:
-    """A template from its table, every key checked."""
+    """A template from its table; every part is parsed now, so that a mistake shows before anything is read."""
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in _KEYS:
         raise LoopscopeError(f'template {name}: \'kind\' must be "solution" or "options", not {str(kind)[:60]!r}')
     allowed = _KEYS[kind]
     for key, found in content.items():
-        if key == "kind":
-            continue
-        if key not in allowed:
+        if key != "kind" and key not in allowed:
             raise LoopscopeError(f"template {name}: unknown key {key!r}; there are {', '.join(allowed)}")
-        if not isinstance(found, allowed[key]):
+        if key != "kind" and not isinstance(found, allowed[key]):
             raise LoopscopeError(f"template {name}: {key!r} must be a {'list' if allowed[key] is list else 'text'}")
     for key in _REQUIRED[kind]:
         if key not in content:
             raise LoopscopeError(f"template {name}: {key!r} is missing")
     if not all(isinstance(option, str) and option.strip() for option in content.get("options", [])):
         raise LoopscopeError(f"template {name}: 'options' must be a list of non-empty texts")
+    _check_steps(content.get("clean", []), f"template {name}")
     template = Template(name, kind, content)  # type: ignore[arg-type]
-    _check_places(template)
+    for key, wording in template._wording.items():
+        if key in ("option", "choice") and (unknown := wording.names - {"option", "letter"}):
+            raise LoopscopeError(
+                f"template {name}: {key!r} names {{{min(unknown)}}}; it may name {{option}} and {{letter}}"
+            )
     return template
 
 
-def _check_places(template: Template) -> None:
-    """Parse every part now: a mistake in a template shows before anything is read."""
-    _ = template.names, template._clean
-    if template.kind == "options":
-        for key, wording in (("option", template._option), ("choice", template._choice)):
-            if unknown := wording.names - {"option", "letter"}:
-                raise LoopscopeError(
-                    f"template {template.name}: {key!r} names {{{min(unknown)}}}; it may name {{option}} and {{letter}}"
-                )
-
-
 def _letter(number: int) -> str:
-    return _LETTERS[number] if number < len(_LETTERS) else str(number + 1)
+    letters = string.ascii_uppercase
+    return letters[number] if number < len(letters) else str(number + 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from loopscope.errors import LoopscopeError, index, setting, shown
@@ -51,12 +51,16 @@ class IdRows:
     def read(self, row: SourceRow) -> Row:
         """The next row, checked."""
         name = row_id(row, self._seen)
-        prompt = _ids(row, "prompt_ids", value(row, "prompt_ids"))
-        answer = None
+        prompt, answer = _ids(row, "prompt_ids", value(row, "prompt_ids")), None
         if self.kind == "solution":
             continuations: tuple[tuple[int, ...], ...] = (_ids(row, "solution_ids", value(row, "solution_ids")),)
         else:
-            continuations = _options(row)
+            listed = value(row, "options_ids")
+            if not isinstance(listed, list) or not 2 <= len(listed) <= MOST_OPTIONS:
+                raise LoopscopeError(
+                    f"{row.where}: field 'options_ids' must hold 2 to {MOST_OPTIONS} lists of token ids, one an option"
+                )
+            continuations = tuple(_ids(row, "options_ids", entry) for entry in listed)
             answer = option_index(row, value(row, "answer"), len(continuations))
         size = sum(len(prompt) + len(ids) for ids in continuations)
         if size > MOST_IDS:
@@ -81,8 +85,8 @@ class IdRows:
 class Pieces:
     """Text for token ids, each asked for once.
 
-    `decode` is a function of one id (`processor.id_to_piece`), of a list of ids (`tokenizer.decode`), a list or mapping
-    of texts by id, or an object with such a `decode`.
+    `decode` is a function of one id or of a list of ids, a list or mapping of texts by id, or an object with such a
+    function of that name, as tokenizers are.
     """
 
     def __init__(self, decode: object) -> None:
@@ -98,10 +102,8 @@ class Pieces:
             try:
                 found = self._decode(number)
             except Exception as error:  # the user's own function
-                reason = " ".join(str(error).split())[:120]
-                raise LoopscopeError(
-                    f"{where}: decode= fails on the token id {number} ({type(error).__name__}: {reason})"
-                ) from error
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+                raise LoopscopeError(f"{where}: decode= fails on the token id {number} ({reason})") from error
             if not isinstance(found, str):
                 raise LoopscopeError(
                     f"{where}: decode= gives {shown(found)} for the token id {number}; it must give a text"
@@ -114,10 +116,10 @@ class Pieces:
 def _function(decode: Any) -> Callable[[int], Any]:
     if decode is None:
         return lambda number: f"[{number}]"
-    if isinstance(decode, Mapping) or (isinstance(decode, Sequence) and not isinstance(decode, str | bytes)):
+    if isinstance(decode, Mapping | list | tuple):
         return lambda number: decode[number]
-    call = decode if callable(decode) and not hasattr(decode, "decode") else getattr(decode, "decode", None)
-    if not callable(call):
+    call = getattr(decode, "decode", decode)
+    if not callable(call) or isinstance(decode, str | bytes):
         raise LoopscopeError(
             f"{setting('decode', decode)} cannot turn a token id into text: give a function, a list of texts or a"
             " tokenizer"
@@ -171,25 +173,10 @@ def _ids(row: SourceRow, name: str, found: Any) -> tuple[int, ...]:
     if not found:
         remedy = "put the token there that begins a text" if name == "prompt_ids" else "leave the row out"
         raise LoopscopeError(f"{row.where}: field {name!r} is empty; {remedy}")
-    ids = []
     for entry in found:
         number = index(entry)
-        if number is None:
-            raise LoopscopeError(f"{row.where}: field {name!r} holds {shown(entry)}, which is no token id")
-        if not 0 <= number <= LARGEST_ID:
-            raise LoopscopeError(f"{row.where}: field {name!r} holds {number}; token ids go from 0 to {LARGEST_ID}")
-        ids.append(number)
-    return tuple(ids)
-
-
-def _options(row: SourceRow) -> tuple[tuple[int, ...], ...]:
-    found = value(row, "options_ids")
-    if not isinstance(found, list) or not all(isinstance(entry, list) for entry in found):
-        raise LoopscopeError(
-            f"{row.where}: field 'options_ids' must be a list with a list of token ids for each option"
-        )
-    if not 2 <= len(found) <= MOST_OPTIONS:
-        raise LoopscopeError(
-            f"{row.where}: field 'options_ids' has {len(found)} entries; a choice has 2 to {MOST_OPTIONS}"
-        )
-    return tuple(_ids(row, "options_ids", entry) for entry in found)
+        if number is None or not 0 <= number <= LARGEST_ID:
+            raise LoopscopeError(
+                f"{row.where}: field {name!r} holds {shown(entry)}; token ids are whole numbers from 0 to {LARGEST_ID}"
+            )
+    return tuple(int(entry) for entry in found)
