@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -56,17 +56,7 @@ class Parts:
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Parts:
         """The same with every tensor moved."""
-        places = None if self.places is None else move(self.places)
-        return dataclasses.replace(
-            self,
-            queries=move(self.queries),
-            keys=move(self.keys),
-            places=places,
-            rows=move(self.rows),
-            shared=move(self.shared),
-            own_N=move(self.own_N),
-            owner_1N=move(self.owner_1N),
-        )
+        return dataclasses.replace(self, **_each_tensor(self, move))
 
 
 @dataclass(frozen=True)
@@ -188,40 +178,24 @@ class Batch:
         """Some of the rows, as wide as before: a slice, or their numbers."""
         if isinstance(index, Tensor):
             index = index.to(self.input_ids.device)
-
-        def cut(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor[index]
-
         sources = self.source_rows
         if sources is not None:
             sources = sources[index] if isinstance(index, slice) else [sources[row] for row in index.tolist()]
-        return dataclasses.replace(
-            self,
-            input_ids=self.input_ids[index],
-            attention_mask=self.attention_mask[index],
-            position_ids=cut(self.position_ids),
-            initial_state=cut(self.initial_state),
-            segments=cut(self.segments),
-            prompt_lengths=cut(self.prompt_lengths),
-            source_rows=sources,
-        )
+        return dataclasses.replace(self, **_each_tensor(self, lambda held: held[index]), source_rows=sources)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
 
-        def move(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device, non_blocking=True)
+        def move(held: Tensor) -> Tensor:
+            return held.to(device, non_blocking=True)
 
-        return dataclasses.replace(
-            self,
-            input_ids=self.input_ids.to(device, non_blocking=True),
-            attention_mask=self.attention_mask.to(device, non_blocking=True),
-            position_ids=move(self.position_ids),
-            initial_state=move(self.initial_state),
-            segments=move(self.segments),
-            prompt_lengths=move(self.prompt_lengths),
-            parts=None if self.parts is None else self.parts.moved(lambda held: held.to(device, non_blocking=True)),
-        )
+        parts = None if self.parts is None else self.parts.moved(move)
+        return dataclasses.replace(self, **_each_tensor(self, move), parts=parts)
+
+
+def _each_tensor(held: Batch | Parts, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """The tensors among the attributes, changed."""
+    return {name: change(value) for name, value in vars(held).items() if isinstance(value, Tensor)}
 
 
 def _padding(mask: Tensor) -> Padding:

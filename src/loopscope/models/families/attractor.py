@@ -13,10 +13,9 @@ padding change earlier logits, and one row's stopping rule waits for the others.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
@@ -29,6 +28,7 @@ from loopscope.models.families.config import (
     Size,
     grouped,
     head_width,
+    only,
 )
 from loopscope.models.families.parcae import RopeSettings
 from loopscope.models.families.registry import family
@@ -51,6 +51,10 @@ class AttractorConfig(FamilyConfig):
     """config.json of an Attractor checkpoint."""
 
     title = "Attractor"
+    fixed = only(
+        mlp_class_name="BaseMLP", init_strategy="scaled-zero", bias=False, qk_bias=False, clip_qkv=None,
+        logit_softcap=None, causal=True, randomize_positions_from=None, mup_model_scaling_factor=1
+    )  # fmt: skip
     vocab_size: Size
     padded_vocab_size: Size | None = None
     n_embd: Size
@@ -75,15 +79,6 @@ class AttractorConfig(FamilyConfig):
     norm_class_name: Literal["RMSNorm"]
     nonlin_name: Literal["ReLU2"]
     qk_norm: Literal[True]
-    mlp_class_name: Literal["BaseMLP"] = "BaseMLP"
-    init_strategy: Literal["scaled-zero"] = "scaled-zero"
-    bias: Literal[False] = False
-    qk_bias: Literal[False] = False
-    clip_qkv: None = None
-    logit_softcap: None = None
-    causal: Literal[True] = True
-    randomize_positions_from: None = None
-    mup_model_scaling_factor: Annotated[float, Field(ge=1.0, le=1.0)] = 1.0
 
     @property
     def sizes(self) -> AttentionSizes:
@@ -150,8 +145,7 @@ class Attractor(LoopedDecoder):
         )
         self.lm_head = Linear(wide, vocabulary, bias=False)
         self.register_buffer("freqs_cis", torch.empty(1, config.block_size, 1, config.sizes.head_width // 2, 2))
-        self.tied = {"lm_head.weight": "transformer.wte.weight"} if config.tie_embeddings else {}
-        self.tie()
+        self.tie_head(config.tie_embeddings, "transformer.wte.weight")
 
     @property
     def rotary(self) -> StoredRotary:  # type: ignore[override]

@@ -7,6 +7,7 @@ not matter to the computation. `Literal` fields are those whose other values are
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -32,11 +33,18 @@ def option(default: Any, meaning: str, *, in_file: bool = False) -> Any:
     return Field(default, description=meaning, json_schema_extra={"option": True, "in_file": in_file})
 
 
+def only(inherited: Mapping[str, Any] | None = None, /, **values: Any) -> Mapping[str, Any]:
+    """Fields with the one value that each may have, beside those of the class that is derived from."""
+    return MappingProxyType({**(inherited or {}), **values})
+
+
 class FamilyConfig(BaseModel):
     """What every family's configuration has."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
     title: ClassVar[str]
+    fixed: ClassVar[Mapping[str, Any]] = only()
+    """Fields whose other values compute what is not implemented, with the one value that they may have."""
 
     @classmethod
     def options(cls) -> dict[str, str]:
@@ -76,10 +84,15 @@ class FamilyConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, values: Any) -> Any:
-        return (
-            {name: value for name, value in values.items() if value is not None} if isinstance(values, dict) else values
-        )
+    def _given(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        given = {name: value for name, value in values.items() if value is not None}
+        for name, value in cls.fixed.items():
+            if given.get(name, value) != value:
+                only = "null" if value is None else repr(value)
+                raise cls.fault(f"{name} {shown(given[name])} is not supported, only {only}")
+        return given
 
     def checked_ids(self, ids: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:
         """Token ids, each inside the vocabulary."""
@@ -102,8 +115,6 @@ def _first(error: ValidationError) -> str:
             return f"{name} is missing"
         case "literal_error":
             return f"{name} {given} is not supported, only {problem['ctx']['expected']}"
-        case "none_required":
-            return f"{name} {given} is not supported, only null"
         case _:
             return f"{name} {problem['msg'].replace('Input should', 'must')}, not {given}"
 
@@ -160,10 +171,10 @@ class RopeScaling(FamilyConfig):
 class RotaryFields(FamilyConfig):
     """Half-split rotary positions, in the old spelling or under `rope_parameters`."""
 
+    fixed = only(partial_rotary_factor=1.0)
     rope_theta: Number | None = None
     rope_scaling: RopeScaling | None = None
     rope_parameters: RopeScaling | None = None
-    partial_rotary_factor: Annotated[float, Field(ge=1.0, le=1.0)] = 1.0
 
     def half_split(self, width: int, *, rounded: bool, default_theta: float | None = None) -> Rotary:
         """The positions of heads of this width."""
@@ -178,6 +189,7 @@ class RotaryFields(FamilyConfig):
 class LlamaConfig(RotaryFields):
     """The fields that transformers gives every Llama-like model."""
 
+    fixed = only(RotaryFields.fixed, hidden_act="silu")
     vocab_size: Size
     hidden_size: Size
     intermediate_size: Size
@@ -189,7 +201,6 @@ class LlamaConfig(RotaryFields):
     max_position_embeddings: Size
     tie_word_embeddings: bool = False
     eos_token_id: TokenIds = ()
-    hidden_act: Literal["silu"] = "silu"
     layer_types: list[str] | None = None
     sliding_window: int | None = None
     use_sliding_window: bool | None = None

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.safetensors import TensorEntry
-from loopscope.models.families.config import LlamaConfig, Loops, Number, option
+from loopscope.models.families.config import LlamaConfig, Loops, Number, only, option
 from loopscope.models.families.registry import family
 from loopscope.models.layers.attention import Attention, AttentionSizes
 from loopscope.models.layers.cache import KeyValueCache
@@ -47,6 +47,7 @@ class HrmTextConfig(LlamaConfig):
     """config.json of an HRM-Text checkpoint; `num_hidden_layers` is that of one stack."""
 
     title = "HRM-Text"
+    fixed = only(LlamaConfig.fixed, attention_bias=False, mlp_bias=False)
     H_cycles: Loops
     L_cycles: Annotated[int, Field(gt=0, le=1000)] = option(
         ..., "updates of the fast state z_L in a step, instead of the checkpoint's own number", in_file=True
@@ -57,8 +58,6 @@ class HrmTextConfig(LlamaConfig):
     prefix_lm: bool = True
     initializer_range: Number = 0.02
     embedding_scale: Number | None = None
-    attention_bias: Literal[False] = False
-    mlp_bias: Literal[False] = False
 
     @model_validator(mode="before")
     @classmethod
@@ -141,8 +140,8 @@ class HrmText(LoopedDecoder):
             vocabulary=vocabulary,
             positions=config.max_position_embeddings,
             trained_depth=config.H_cycles,
+            eos_ids=config.eos_token_id,
         )
-        self.eos_ids = config.eos_token_id
         self.rotary = config.half_split(config.sizes.head_width, rounded=True, default_theta=10000.0)
         self.scale = config.embedding_scale or 1.0 / config.initializer_range
         self.prefix = config.prefix
@@ -155,8 +154,7 @@ class HrmText(LoopedDecoder):
         self.model.H_module, self.model.L_module = HrmStack(config), HrmStack(config)
         self.model.z_L_init = nn.Parameter(torch.zeros(hidden))
         self.lm_head = Linear(hidden, vocabulary, bias=False)
-        self.tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
-        self.tie()
+        self.tie_head(config.tie_word_embeddings, "model.embed_tokens.weight")
 
     def arrange(self, tensors: Mapping[str, TensorEntry]) -> Mapping[str, TensorEntry]:
         """Published tensors taken apart; those that a tool has taken apart already stay as they are."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from pydantic import model_validator
@@ -31,6 +31,7 @@ from loopscope.models.families.config import (
     TokenIds,
     grouped,
     head_width,
+    only,
 )
 from loopscope.models.families.registry import family
 from loopscope.models.initial_state import DrawsState, InitialState
@@ -56,6 +57,10 @@ class InitValues(FamilyConfig):
 class RavenConfig(RotaryFields):
     """The fields that Huginn and the models retrofitted to its skeleton share."""
 
+    fixed = only(
+        RotaryFields.fixed, bias=False, injection_type="linear", state_init="like-init", nonlin_name="SiLU",
+        mlp_class_name="GatedMLP", test_time_noise=0
+    )  # fmt: skip
     vocab_size: Size
     padded_vocab_size: Size | None = None
     n_embd: Size
@@ -69,12 +74,6 @@ class RavenConfig(RotaryFields):
     n_layers_in_coda: LayersOrNone
     norm_eps: Fraction = 1e-6
     init_values: InitValues = InitValues()
-    bias: Literal[False] = False
-    injection_type: Literal["linear"] = "linear"
-    state_init: Literal["like-init"] = "like-init"
-    nonlin_name: Literal["SiLU"] = "SiLU"
-    mlp_class_name: Literal["GatedMLP"] = "GatedMLP"
-    test_time_noise: Literal[0] = 0
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -164,16 +163,15 @@ class Huginn(LoopedDecoder, DrawsState):
             vocabulary=config.vocabulary,
             positions=config.block_size,
             trained_depth=config.mean_recurrence,
+            eos_ids=config.eos_token_id,
         )
-        self.eos_ids = config.eos_token_id
         self.rotary = Rotary(config.sizes.head_width, config.rope_base, "interleaved")
         wide = config.n_embd
         self.scale = config.init_values.embed_scale or math.sqrt(wide)
         self.initial_state = InitialState(wide, config.state_std, self.scale)
         self.build(config)
-        self.tied = {"lm_head.weight": "transformer.wte.weight"} if config.tie_embeddings else {}
         self.ignored = {"freqs_cis"}
-        self.tie()
+        self.tie_head(config.tie_embeddings, "transformer.wte.weight")
 
     def build(self, config: RavenConfig) -> None:
         """Modules under the checkpoint's names."""

@@ -48,6 +48,7 @@ from loopscope.models.families.config import (
     Size,
     grouped,
     head_width,
+    only,
     option,
 )
 from loopscope.models.families.registry import family
@@ -68,6 +69,13 @@ class IfmLoopedConfig(FamilyConfig):
     """The object "model" of config.json; fields that it leaves out have the published code's defaults."""
 
     title = "IFM looped"
+    # What the releases leave as it is, and other values would compute, is not known here.
+    fixed = only(
+        output_size=-1, norm_affine=True, layernorm_num_groups=1, attn_act_func="softmax", qknorm=False,
+        apply_attn_gate=False, residual_func="base", num_values=0, num_shared_experts=0,
+        moe_router_score_func="sigmoid", moe_router_bias=False, moe_router_scaling_factor=None,
+        num_dense_layers=None, dense_prelude_input_injection="none"
+    )  # fmt: skip
     arch: Literal["transformer", "huginn"]
     num_layers: Layers
     model_dim: Size
@@ -76,7 +84,6 @@ class IfmLoopedConfig(FamilyConfig):
     head_dim: Size | None = None
     ffn_hidden_dim: int
     vocab_size: Size
-    output_size: Literal[-1] = -1
     rmsnorm_eps: Fraction = 1e-6
     rope_base: Number = 100_000.0
     rope_head_dim: int | None = None
@@ -102,22 +109,8 @@ class IfmLoopedConfig(FamilyConfig):
     num_experts: int = 0
     num_activated_experts: int = 0
     expert_inter_dim: int = 0
-    # What the releases leave as it is, and other values would compute, is not known here.
     swiglu: Literal[True]
     apply_rmsnorm: Literal[True]
-    norm_affine: Literal[True] = True
-    layernorm_num_groups: Literal[1] = 1
-    attn_act_func: Literal["softmax"] = "softmax"
-    qknorm: Literal[False] = False
-    apply_attn_gate: Literal[False] = False
-    residual_func: Literal["base"] = "base"
-    num_values: Literal[0] = 0
-    num_shared_experts: Literal[0] = 0
-    moe_router_score_func: Literal["sigmoid"] = "sigmoid"
-    moe_router_bias: Literal[False] = False
-    moe_router_scaling_factor: None = None
-    num_dense_layers: None = None
-    dense_prelude_input_injection: Literal["none"] = "none"
     terminal_keys: bool = option(
         False, "1: generation attends to what tokens left in their last recurrence, as Part II's"
     )

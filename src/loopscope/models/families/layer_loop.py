@@ -19,12 +19,10 @@ from pydantic import Field
 from torch import Tensor
 
 from loopscope.models.batch import Batch
-from loopscope.models.families.config import LlamaConfig, Size, option
+from loopscope.models.families.config import LlamaConfig, Size, only, option
 from loopscope.models.families.registry import family
 from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LlamaStack, LoopedDecoder, Readout, llama_layer, stored_frequencies
-from loopscope.models.layers.linear import Linear
-from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.decoder import LoopedLlama, Readout, llama_layer
 from loopscope.models.protocol import Context
 
 Architecture = Literal["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
@@ -37,10 +35,10 @@ class LayerLoopConfig(LlamaConfig):
     """config.json of a Llama-style checkpoint, and the layers to loop."""
 
     title = "Looped layers"
+    fixed = only(LlamaConfig.fixed, mlp_bias=False)
     architectures: list[Architecture] = Field(["LlamaForCausalLM"], min_length=1)
     max_position_embeddings: Size = 2048
     attention_bias: bool = False
-    mlp_bias: Literal[False] = False
     loop: str = option("", "first and last of the layers to loop, counted from 0: 10-20")
 
     def model_post_init(self, _: Any) -> None:
@@ -72,32 +70,16 @@ class LayerLoopConfig(LlamaConfig):
 
 
 @family("loop", LayerLoopConfig)
-class LayerLoop(LoopedDecoder):
+class LayerLoop(LoopedLlama):
     """A Llama-style model with a span of layers as its loop; padding on the right."""
 
     boundary = "the output of the looped layers, before the layers that follow"
 
     def __init__(self, config: LayerLoopConfig) -> None:
-        hidden, eps, count = config.hidden_size, config.rms_norm_eps, config.num_hidden_layers
-        super().__init__(
-            config,
-            hidden=hidden,
-            vocabulary=config.vocab_size,
-            positions=config.max_position_embeddings,
-            trained_depth=1,
-        )
-        self.span = config.span
-        self.eos_ids = config.eos_token_id
         # The first Llamas were published without the field; 10000 is what it meant.
-        self.rotary = config.half_split(config.sizes.head_width, rounded=True, default_theta=10000.0)
+        super().__init__(config, lambda: llama_layer(config, **config.layer_options), 1, default_theta=10000.0)
+        self.span = config.span
         self.boundary = f"the output of layers {self.span[0]}-{self.span[-1]}, before the layers that follow"
-        inner, options = config.intermediate_size, config.layer_options
-        layers = (llama_layer(config.sizes, inner, eps, **options) for _ in range(count))
-        self.model = LlamaStack(config.vocab_size, hidden, layers, RMSNorm(hidden, eps))
-        self.lm_head = Linear(hidden, config.vocab_size, bias=False)
-        self.tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
-        self.ignored = stored_frequencies(count)
-        self.tie()
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """H_0: the layers before the span run once."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import fractions
 import math
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Self, cast
 
 import torch
 from pydantic import BeforeValidator, Field, model_validator
@@ -28,7 +28,7 @@ from torch.nn import functional
 from loopscope.errors import shown
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.safetensors import TensorEntry
-from loopscope.models.families.config import FamilyConfig, Layers, Size, TokenIds, option
+from loopscope.models.families.config import FamilyConfig, Layers, Size, TokenIds, only, option
 from loopscope.models.families.registry import family
 from loopscope.models.layers.attention import Attention, AttentionSizes
 from loopscope.models.layers.cache import KeyValueCache
@@ -49,6 +49,7 @@ class TmltConfig(FamilyConfig):
     """config.json of a TMLT checkpoint."""
 
     title = "TMLT (LoopFormer's baseline; no published weights known)"
+    fixed = only(tie_word_embeddings=True)
     vocab_size: Size
     n_embd: Size
     intermediate_dim: Size
@@ -56,7 +57,6 @@ class TmltConfig(FamilyConfig):
     n_head: Size
     block_size: Size
     bias: bool = False
-    tie_word_embeddings: Literal[True] = True
     eos_token_id: TokenIds = ()
 
     @model_validator(mode="after")
@@ -161,9 +161,14 @@ class Tmlt(LoopedDecoder):
     def __init__(self, config: TmltConfig) -> None:
         hidden, vocabulary = config.n_embd, config.vocab_size
         super().__init__(
-            config, hidden=hidden, vocabulary=vocabulary, positions=config.block_size, trained_depth=TRAINED_STEPS
+            config,
+            hidden=hidden,
+            vocabulary=vocabulary,
+            positions=config.block_size,
+            trained_depth=TRAINED_STEPS,
+            eos_ids=config.eos_token_id,
         )
-        self.eos_ids, self.trained_clock = config.eos_token_id, TRAINED_STEPS
+        self.trained_clock = TRAINED_STEPS
         self.gpt: Any = nn.Module()
         blocks = nn.ModuleList(TimedBlock(config) for _ in range(config.n_layer))
         self.gpt.transformer = nn.ModuleDict(
@@ -176,8 +181,7 @@ class Tmlt(LoopedDecoder):
         )
         self.gpt.lm_head = Linear(hidden, vocabulary, bias=False)
         self.gpt.time_embedder = TimeEmbedder(hidden)
-        self.tied = {"gpt.lm_head.weight": "gpt.transformer.wte.weight"}
-        self.tie()
+        self.tie_head(True, "gpt.transformer.wte.weight", "gpt.lm_head.weight")
 
     def arrange(self, tensors: dict[str, TensorEntry]) -> dict[str, TensorEntry]:  # type: ignore[override]
         """Training checkpoints lack the prefix of the published files."""

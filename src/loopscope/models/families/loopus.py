@@ -24,7 +24,7 @@ from torch.nn import functional
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.safetensors import TensorEntry
 from loopscope.models.exit_gate import ExitGate
-from loopscope.models.families.config import FamilyConfig, LlamaConfig, Loops, Number, option
+from loopscope.models.families.config import FamilyConfig, LlamaConfig, Loops, Number, only, option
 from loopscope.models.families.registry import family
 from loopscope.models.layers.cache import KeyValueCache
 from loopscope.models.layers.decoder import LoopedDecoder, Readout, llama_layer
@@ -39,8 +39,7 @@ class Qwen3Config(LlamaConfig):
     """The model that was cut."""
 
     title = "LoopUS, base_config_dict"
-    model_type: Literal["qwen3"] = "qwen3"
-    attention_bias: Literal[False] = False
+    fixed = only(LlamaConfig.fixed, model_type="qwen3", attention_bias=False)
 
 
 class LoopUSConfig(FamilyConfig):
@@ -116,13 +115,17 @@ class LoopUS(LoopedDecoder):
         base = config.base_config_dict
         hidden, vocabulary, eps = base.hidden_size, base.vocab_size, base.rms_norm_eps
         super().__init__(
-            config, hidden=hidden, vocabulary=vocabulary, positions=base.max_position_embeddings, trained_depth=config.N
+            config,
+            hidden=hidden,
+            vocabulary=vocabulary,
+            positions=base.max_position_embeddings,
+            trained_depth=config.N,
+            eos_ids=base.eos_token_id,
         )
-        self.eos_ids = base.eos_token_id
         self.rotary = base.half_split(base.sizes.head_width, rounded=True)
 
         def layers(indices: list[int]) -> list[nn.Module]:
-            return [llama_layer(base.sizes, base.intermediate_size, eps, qk_norm="head") for _ in indices]
+            return [llama_layer(base, qk_norm="head") for _ in indices]
 
         self.encoder: Any = Part(layers(config.encoder_layer_indices), embed_tokens=Embedding(vocabulary, hidden))
         self.reasoning: Any = Part(layers(config.reasoning_layer_indices), gate=UpdateGate(hidden))

@@ -9,18 +9,16 @@ readout is not affine. A head is wider than the hidden size over the number of h
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from loopscope.models.batch import Batch
-from loopscope.models.families.config import LlamaConfig, Loops
+from loopscope.models.families.config import LlamaConfig, Loops, only
 from loopscope.models.families.registry import family
 from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LlamaStack, LoopedDecoder, Readout, llama_layer, stored_frequencies
-from loopscope.models.layers.linear import Linear
-from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.decoder import LoopedLlama, Readout, llama_layer
 from loopscope.models.protocol import Context
 
 
@@ -28,18 +26,20 @@ class NanbeigeConfig(LlamaConfig):
     """config.json of a Nanbeige checkpoint; switches that the published checkpoints leave off are refused."""
 
     title = "Nanbeige"
+    fixed = only(
+        LlamaConfig.fixed, enable_double_loop_split=False, loop_share_kv=False, enable_hyper_connection=False,
+        enable_mhc=False, enable_depth_attention=False, emb_neighbor_num=0, qk_layernorm=False,
+        attention_bias=False, mlp_bias=False
+    )  # fmt: skip
     num_loops: Loops = 2
     loop_loss_weights: list[float] = Field(default_factory=list)
     skip_loop_final_norm: bool = False
-    enable_double_loop_split: Literal[False] = False
-    loop_share_kv: Literal[False] = False
-    enable_hyper_connection: Literal[False] = False
-    enable_mhc: Literal[False] = False
-    enable_depth_attention: Literal[False] = False
-    emb_neighbor_num: Literal[0] = 0
-    qk_layernorm: Literal[False] = False
-    attention_bias: Literal[False] = False
-    mlp_bias: Literal[False] = False
+
+    @model_validator(mode="after")
+    def _unscaled(self) -> Self:
+        if any(given is not None and given.scaling() for given in (self.rope_scaling, self.rope_parameters)):
+            raise self.fault("rope_scaling is not supported, only null")
+        return self
 
     @property
     def loops(self) -> int:
@@ -48,32 +48,15 @@ class NanbeigeConfig(LlamaConfig):
 
 
 @family("nanbeige", NanbeigeConfig, "NanbeigeForCausalLM", "nanbeige")
-class Nanbeige(LoopedDecoder):
+class Nanbeige(LoopedLlama):
     """Nanbeige at any size; padding on either side."""
 
     boundary = "the shared stack's output after its norm, just before the language-model head"
 
     def __init__(self, config: NanbeigeConfig) -> None:
-        hidden, eps, count = config.hidden_size, config.rms_norm_eps, config.num_hidden_layers
-        super().__init__(
-            config,
-            hidden=hidden,
-            vocabulary=config.vocab_size,
-            positions=config.max_position_embeddings,
-            trained_depth=config.loops,
-        )
-        self.eos_ids = config.eos_token_id
-        self.rotary = config.half_split(config.sizes.head_width, rounded=True)
-        if self.rotary.scaling is not None:
-            raise config.fault("rope_scaling is not supported, only null")
+        super().__init__(config, lambda: llama_layer(config), config.loops)
         if config.skip_loop_final_norm:
             self.boundary = "the shared stack's raw output, before the norm and the language-model head"
-        layers = (llama_layer(config.sizes, config.intermediate_size, eps) for _ in range(count))
-        self.model = LlamaStack(config.vocab_size, hidden, layers, RMSNorm(hidden, eps))
-        self.lm_head = Linear(hidden, config.vocab_size, bias=False)
-        self.tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
-        self.ignored = stored_frequencies(count)
-        self.tie()
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """H_0 is the token embedding."""

@@ -17,7 +17,7 @@ Reading H_t is then reading Ouro after t + 1 loops, exactly.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -25,14 +25,11 @@ from torch import Tensor
 
 from loopscope.models.batch import Batch
 from loopscope.models.exit_gate import ExitGate
-from loopscope.models.families.config import Fraction, LlamaConfig, Loops, Size, option
+from loopscope.models.families.config import Fraction, LlamaConfig, Loops, Size, only, option
 from loopscope.models.families.registry import family
-from loopscope.models.layers.attention import Attention
 from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LlamaStack, LoopedDecoder, Readout, stored_frequencies
+from loopscope.models.layers.decoder import LoopedLlama, Readout, llama_layer
 from loopscope.models.layers.linear import Linear, linear
-from loopscope.models.layers.mlp import GatedMLP
-from loopscope.models.layers.norm import RMSNorm
 from loopscope.models.layers.residual import Block, Names
 from loopscope.models.protocol import Context
 
@@ -41,7 +38,7 @@ class OuroConfig(LlamaConfig):
     """config.json of an Ouro checkpoint."""
 
     title = "Ouro"
-    attention_bias: Literal[False] = False
+    fixed = only(LlamaConfig.fixed, attention_bias=False)
     max_position_embeddings: Size = 65536
     total_ut_steps: Loops = 4
     early_exit_threshold: Fraction = 1.0
@@ -65,39 +62,17 @@ class OuroLayer(Block):
 
 
 @family("ouro", OuroConfig, "OuroForCausalLM", "ouro")
-class Ouro(LoopedDecoder):
+class Ouro(LoopedLlama):
     """Ouro at any size; padding on either side, or on the right with the state inside."""
 
     boundary = "the shared stack's output after its norm, just before the language-model head"
 
     def __init__(self, config: OuroConfig) -> None:
-        hidden, eps, count = config.hidden_size, config.rms_norm_eps, config.num_hidden_layers
-        super().__init__(
-            config,
-            hidden=hidden,
-            vocabulary=config.vocab_size,
-            positions=config.max_position_embeddings,
-            trained_depth=config.total_ut_steps - (config.inside > 0),
-        )
-        self.eos_ids = config.eos_token_id
-        self.rotary = config.half_split(config.sizes.head_width, rounded=True)
+        super().__init__(config, lambda: llama_layer(config, OuroLayer), config.total_ut_steps - (config.inside > 0))
+        self.model.early_exit_gate = Linear(config.hidden_size, 1)
         if config.inside:
-            self.boundary = (
-                f"the shared stack's stream before its layer {config.inside}, in the loop after the one counted"
-            )
-
-        def norm() -> RMSNorm:
-            return RMSNorm(hidden, eps)
-
-        layers = (
-            OuroLayer(Attention(config.sizes), GatedMLP(hidden, config.intermediate_size), norm) for _ in range(count)
-        )
-        self.model: Any = LlamaStack(config.vocab_size, hidden, layers, norm())
-        self.model.early_exit_gate = Linear(hidden, 1)
-        self.lm_head = Linear(hidden, config.vocab_size, bias=False)
-        self.tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
-        self.ignored = stored_frequencies(count)
-        self.tie()
+            inside = f"before its layer {config.inside}, in the loop after the one counted"
+            self.boundary = f"the shared stack's stream {inside}"
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """H_0: the embedding, after the layers before the boundary."""

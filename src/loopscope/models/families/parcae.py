@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from pydantic import Field, ValidationInfo, model_validator
@@ -38,6 +38,7 @@ from loopscope.models.families.config import (
     Number,
     Size,
     head_width,
+    only,
     option,
 )
 from loopscope.models.families.registry import family
@@ -61,8 +62,7 @@ class RopeSettings(FamilyConfig):
     """`rope_settings`."""
 
     title = "Parcae, rope_settings"
-    use_rope: Literal[True] = True
-    rope_condense_ratio: Literal[1] = 1
+    fixed = only(use_rope=True, rope_condense_ratio=1)
     rope_base: Number = 50000.0
 
 
@@ -73,16 +73,19 @@ class ParcaeConfig(FamilyConfig):
     """
 
     title = "Parcae"
+    fixed = only(
+        bias=False, qk_bias=False, qk_norm=True, prelude_norm=True, clip_qkv=None, logit_softcap=None,
+        nonlin_name="ReLU2", mlp_class_name="BaseMLP", injection_type="diagonal", state_init="like-init",
+        init_strategy="scaled-zero", block_class_name="TransformerPreNormBlock", norm_class_name="RMSNorm",
+        use_abacus=False, randomize_positions_from=None, debias_attention=False, center_attention=False,
+        mup_model_scaling_factor=1
+    )  # fmt: skip
     vocab_size: Size
     padded_vocab_size: Size | None = None
     n_embd: Size
     intermediate_size: Size
     recurrent_intermediation_embedding_dimension: Size | None = None
-    recurrent_embedding_dimension: Size | None = None
     num_attention_heads: Size
-    num_key_value_heads: Size | None = None
-    recurrent_num_attention_heads: Size | None = None
-    head_dim: Size | None = None
     n_layers_in_prelude: LayersOrNone
     n_layers_in_recurrent_block: LayersOrNone
     n_layers_in_coda: LayersOrNone
@@ -91,24 +94,6 @@ class ParcaeConfig(FamilyConfig):
     mean_recurrence: Loops = 8
     tie_embeddings: bool = True
     rope_settings: RopeSettings = RopeSettings()
-    bias: Literal[False] = False
-    qk_bias: Literal[False] = False
-    qk_norm: Literal[True] = True
-    prelude_norm: Literal[True] = True
-    clip_qkv: None = None
-    logit_softcap: None = None
-    nonlin_name: Literal["ReLU2"] = "ReLU2"
-    mlp_class_name: Literal["BaseMLP"] = "BaseMLP"
-    injection_type: Literal["diagonal"] = "diagonal"
-    state_init: Literal["like-init"] = "like-init"
-    init_strategy: Literal["scaled-zero"] = "scaled-zero"
-    block_class_name: Literal["TransformerPreNormBlock"] = "TransformerPreNormBlock"
-    norm_class_name: Literal["RMSNorm"] = "RMSNorm"
-    use_abacus: Literal[False] = False
-    randomize_positions_from: None = None
-    debias_attention: Literal[False] = False
-    center_attention: Literal[False] = False
-    mup_model_scaling_factor: Annotated[float, Field(ge=1.0, le=1.0)] = 1.0
     initial_state: Rule = option(
         "question", "question (by position), paper (in one call) or official (the published calls)"
     )
@@ -135,16 +120,21 @@ class ParcaeConfig(FamilyConfig):
         rest = frozenset().union(*(pair & names for number, pair in enumerate(pairs) if number not in paired))
         return values | {"value_layers": paired, "unpaired": rest}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_width(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuses a core of another width or other heads."""
+        for name, same in (
+            ("recurrent_embedding_dimension", "n_embd"),
+            ("num_key_value_heads", "num_attention_heads"),
+            ("recurrent_num_attention_heads", "num_attention_heads"),
+        ):
+            if values.get(name) not in (None, values.get(same)):
+                raise cls.fault(f"{name} {values[name]} is not supported, only {values.get(same)}")
+        return values
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for name, known in (
-            ("recurrent_embedding_dimension", self.n_embd),
-            ("num_key_value_heads", self.num_attention_heads),
-            ("recurrent_num_attention_heads", self.num_attention_heads),
-            ("head_dim", self.n_embd // self.num_attention_heads),
-        ):
-            if getattr(self, name) not in (None, known):
-                raise self.fault(f"{name} {getattr(self, name)} is not supported, only {known}")
         if self.n_embd < GATE_CHANNELS:
             raise self.fault(f"n_embd {self.n_embd} is smaller than the {GATE_CHANNELS} channels of a value gate")
         self.sizes  # noqa: B018  checks them
@@ -257,9 +247,8 @@ class Parcae(LoopedDecoder, DrawsState):
         self.value_embeds = nn.ModuleDict({str(n): Embedding(vocabulary, wide) for n in sorted(config.value_layers)})
         self.lm_head = Linear(wide, vocabulary, bias=False)
         self.register_buffer("freqs_cis", torch.empty(1, config.block_size, 1, config.sizes.head_width // 2, 2))
-        self.tied = {"lm_head.weight": "transformer.wte.weight"} if config.tie_embeddings else {}
         self.ignored = set(config.unpaired)
-        self.tie()
+        self.tie_head(config.tie_embeddings, "transformer.wte.weight")
 
     def _block(self, number: int, part: str) -> ParcaeBlock:
         config: ParcaeConfig = self.config

@@ -12,11 +12,11 @@ a function of the hidden size. The token ids named in the configuration are Hugi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
-from loopscope.models.families.config import Loops, Size
+from loopscope.models.families.config import Loops, Size, only
 from loopscope.models.families.huginn import Huginn, RavenConfig
 from loopscope.models.families.registry import family
 from loopscope.models.initial_state import InitialState
@@ -31,9 +31,9 @@ class RetrofitConfig(RavenConfig):
     """config.json of a retrofitted checkpoint."""
 
     title = "Retrofitted Llama"
+    fixed = only(RavenConfig.fixed, qk_bias=False)
     max_position_embeddings: Size
     mean_recurrence: Loops
-    qk_bias: Literal[False] = False
     tie_embeddings: bool = False
 
     @model_validator(mode="after")
@@ -92,8 +92,7 @@ class RetrofitLlama(Huginn):
         self.scale = config.init_values.embed_scale or 1.0
         self.initial_state = InitialState(config.n_embd, config.state_std, self.scale)
         self.build(config)
-        self.tied = {"lm_head.weight": "transformer.wte.weight"} if config.tie_embeddings else {}
-        self.tie()
+        self.tie_head(config.tie_embeddings, "transformer.wte.weight")
 
     def block(self, config: Any) -> Block:
         """A Llama block."""

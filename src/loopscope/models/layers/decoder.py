@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule, needs_elementary_operations, select
 from loopscope.models.batch import Batch
-from loopscope.models.layers.attention import Attention, AttentionSizes
+from loopscope.models.layers.attention import Attention
 from loopscope.models.layers.cache import KeyValueCache
 from loopscope.models.layers.linear import Embedding, Linear, linear
 from loopscope.models.layers.mask import AttentionContext, attention_context, cached_context, readout_context
@@ -72,12 +72,19 @@ class LoopedDecoder(LoopedModule):
     lm_head: Linear
 
     def __init__(
-        self, config: Any, *, hidden: int, vocabulary: int, positions: int | None, trained_depth: int | None
+        self,
+        config: Any,
+        *,
+        hidden: int,
+        vocabulary: int,
+        positions: int | None,
+        trained_depth: int | None,
+        eos_ids: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         self.config = config
         self.hidden_size, self.vocabulary_size = hidden, vocabulary
-        self.max_positions = positions
+        self.max_positions, self.eos_ids = positions, eos_ids
         self.trained_depth = trained_depth  # type: ignore[assignment]
         self.tied: dict[str, str] = {}
         self.ignored: set[str] = set()
@@ -86,6 +93,11 @@ class LoopedDecoder(LoopedModule):
     def readout_layers(self) -> Readout:
         """What stands between the state and the logits."""
         raise NotImplementedError
+
+    def tie_head(self, tied: bool, source: str, head: str = "lm_head.weight") -> None:
+        """Makes the head the embedding where the configuration says so."""
+        self.tied = {head: source} if tied else {}
+        self.tie()
 
     def tied_tensors(self) -> dict[str, str]:
         """Parameters that are another one."""
@@ -186,10 +198,34 @@ class LlamaStack(nn.Module):
         self.norm = norm
 
 
-def llama_layer(sizes: AttentionSizes, inner: int, eps: float, **options: Any) -> LlamaLayer:
+class LoopedLlama(LoopedDecoder):
+    """A model of layers under the names of transformers; a family says what a layer is and what is looped."""
+
+    def __init__(
+        self, config: Any, layer: Callable[[], Block], trained_depth: int, default_theta: float | None = None
+    ) -> None:
+        hidden, vocabulary, count = config.hidden_size, config.vocab_size, config.num_hidden_layers
+        super().__init__(
+            config,
+            hidden=hidden,
+            vocabulary=vocabulary,
+            positions=config.max_position_embeddings,
+            trained_depth=trained_depth,
+            eos_ids=config.eos_token_id,
+        )
+        self.rotary = config.half_split(config.sizes.head_width, rounded=True, default_theta=default_theta)
+        layers = (layer() for _ in range(count))
+        self.model: Any = LlamaStack(vocabulary, hidden, layers, RMSNorm(hidden, config.rms_norm_eps))
+        self.lm_head = Linear(hidden, vocabulary, bias=False)
+        self.ignored = stored_frequencies(count)
+        self.tie_head(config.tie_word_embeddings, "model.embed_tokens.weight")
+
+
+def llama_layer(config: Any, kind: type[Block] = LlamaLayer, **options: Any) -> Block:
     """A layer of Llama, or with Qwen2's biases or Qwen3's norms of the heads (options of `Attention`)."""
-    attention = Attention(sizes, norm_eps=eps, **options)
-    return LlamaLayer(attention, GatedMLP(sizes.hidden, inner), lambda: RMSNorm(sizes.hidden, eps))
+    hidden, eps = config.hidden_size, config.rms_norm_eps
+    attention = Attention(config.sizes, norm_eps=eps, **options)
+    return kind(attention, GatedMLP(hidden, config.intermediate_size), lambda: RMSNorm(hidden, eps))
 
 
 def stored_frequencies(layers: int) -> set[str]:
