@@ -94,3 +94,17 @@ def test_a_refused_command_leaves_the_lock_free(tmp_path: Path, make_manifest: C
     with pytest.raises(LoopscopeError, match="questions is not a folder of its own"):
         open_or_create(tmp_path / "run", make_manifest())
     RunLock(tmp_path / "run" / ".loopscope.lock").acquire()
+
+
+def test_a_process_of_another_launch_that_still_writes_is_respected(
+    tmp_path: Path, make_manifest: Callable[..., Manifest]
+) -> None:
+    path, manifest = tmp_path / "run", make_manifest()
+    first, second = open_or_create(path, manifest, 0, 2), open_or_create(path, manifest, 1, 2)
+    assert [[unit.index for unit in writer.pending()] for writer in (first, second)] == [[0, 2, 4], [1, 3]]
+    first.close()
+    with pytest.raises(LoopscopeError, match="is being written by another command"):
+        open_or_create(path, manifest)
+    second.close()
+    open_or_create(path, manifest).close()
+    assert not list(path.glob(".loopscope.lock.*"))

@@ -86,6 +86,7 @@ def measure(
     given = {name: value for name, value in locals().items() if name not in _APART}
     from loopscope.api import measure as run_measure
     from loopscope.api import plan as estimate
+    from loopscope.measuring.launch import this_launch
 
     if plan:
         print(estimate(**given, seconds=plan_seconds))
@@ -96,6 +97,8 @@ def measure(
         "progress_style": progress,
     }
     run = run_measure(**given)
+    if this_launch().rank:
+        return
     where = shlex.quote(output)
     if isinstance(run, list):
         print(f"{len(run)} runs in {where}. Next: loopscope tables {where} --name training | loopscope report {where}")

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.certificates import require_affine
+from loopscope.measuring.launch import Launch, this_launch
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, build_manifest, check_sharing
 from loopscope.measuring.progress import Style, progress
 from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step
@@ -65,7 +66,8 @@ def run_request(
 
     `check` may refuse what would be measured, before anything is written.
     """
-    notify = notify or _ignore
+    launch = this_launch() if engine == "local" else Launch()
+    notify = notify if notify is not None and launch.rank == 0 else _ignore
     as_chat = request.data.prompting.apply_chat_template
     if not as_chat:
         loaded = request.data.load()
@@ -80,18 +82,23 @@ def run_request(
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
         if check is not None:
             check(prepared.manifest)
-        with open_or_create(output, prepared.manifest) as writer:
-            writer.log("call", engine=engine, workers=workers, **request.as_event())
-            if request.settings.lens and chosen.tokenizer is not None:
-                write_vocabulary(writer.path, prepared.manifest, chosen.tokenizer.texts())
+        if launch.rank:
+            launch.wait()  # until process 0 has opened the directory
+        with open_or_create(output, prepared.manifest, launch.rank, launch.ranks) as writer:
+            if launch.rank == 0:
+                writer.log("call", engine=engine, workers=workers, **request.as_event())
+                if request.settings.lens and chosen.tokenizer is not None:
+                    write_vocabulary(writer.path, prepared.manifest, chosen.tokenizer.texts())
+                launch.wait()
             if leaving := facts.leaving_clock(request.settings.deepest):
                 notify(leaving)
                 writer.log("notice", message=leaving)
             try:
-                run_pending(chosen, prepared, writer, progress_style, notify)
+                run_pending(chosen, prepared, writer, progress_style if launch.rank == 0 else "none", notify)
             except KeyboardInterrupt:
                 notify(f"{output}: {_stored(writer)} of {_total(writer)} questions are stored")
                 raise
+            launch.wait()  # until every process has committed its share
             return writer.finish().path
     finally:
         chosen.close()
@@ -233,7 +240,7 @@ class OneBehind:
 
 
 def _total(writer: RunWriter) -> int:
-    return sum(unit.size for unit in writer.units)
+    return sum(unit.size for unit in writer.share)
 
 
 def _stored(writer: RunWriter) -> int:

@@ -51,9 +51,8 @@ class Comparison(Stored):
 
 
 class StoredVerification(SealedJson):
-    """`verification.json`: what `verify` measured again, by which code, and the records that it was compared with."""
+    """`verification.json`: how everything, measured again, differs from these records, and by which code."""
 
-    replayed: Literal["sample", "everything"]
     loopscope_version: str
     code_sha256: Sha256
     device: str
@@ -144,7 +143,7 @@ def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None
     replayed = replay(run) if replay is not None and not findings else None
     if replayed is not None:
         findings += replayed.findings
-        if replayed.comparisons:
+        if replayed.whole:
             _store(run, replayed)
     return Verification(tuple(findings), len(run.unit_records), len(run.units), rows, replayed)
 
@@ -194,7 +193,6 @@ def _store(run: StoredRun, replayed: Replayed) -> None:
     from loopscope import __version__
 
     stored = StoredVerification(
-        replayed="everything" if replayed.whole else "sample",
         loopscope_version=__version__,
         code_sha256=code_sha256(),
         device=replayed.device,
@@ -205,7 +203,7 @@ def _store(run: StoredRun, replayed: Replayed) -> None:
 
 
 def stored_verification(run: StoredRun) -> StoredVerification | None:
-    """What was compared when the run was last verified with a replay; None where it never was, or with other rows.
+    """What was compared when the run was last verified bit for bit; None where it never was, or held other rows.
 
     Raises:
         LoopscopeError: the file is damaged.

@@ -78,7 +78,7 @@ class RunWriter:
         if rank == 0:
             for other in layout.path.glob(f"{layout.lock.name}.*"):  # left by another launch, or still held by it
                 with RunLock(other):
-                    pass
+                    other.unlink()
             self._settle()
         self._records = self._sound_records()
         if rank == 0:
@@ -163,6 +163,8 @@ class RunWriter:
 
     def close(self) -> None:
         """Give the directory free for the next writer."""
+        if self._rank:
+            _lock_of(self._layout, self._rank).unlink(missing_ok=True)
         self._lock.release()
 
     def __enter__(self) -> RunWriter:
