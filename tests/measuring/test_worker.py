@@ -17,6 +17,7 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import reading as affine
+from loopscope.measuring import run as driver
 from loopscope.measuring import worker
 from loopscope.measuring.batch_pass import BatchPass, PendingBatch, Tables
 from loopscope.measuring.run import OneBehind
@@ -128,6 +129,38 @@ def test_what_was_measured_is_stored_when_a_later_batch_fails(
     monkeypatch.undo()
     assert [file.name for file in (tmp_path / "cut" / "units").iterdir()] == ["000000.json"]
     run = measured("ouro", "arithmetic", output=tmp_path / "cut", **SMALL)
+    assert contents(run.path) == contents(whole.path)
+    assert verify(run).ok
+
+
+def test_batches_of_a_unit_are_saved_by_time_and_not_measured_again(
+    measured: Callable[..., StoredRun],
+    monkeypatch: pytest.MonkeyPatch,
+    contents: Callable[[Path], dict[str, bytes]],
+    tmp_path: Path,
+) -> None:
+    options = {"limit": 9, "unit_size": 5, "batch_size": 1, "level": "quick", "tokens": True}
+    whole = measured("ouro", "arithmetic", **options)
+    monkeypatch.setattr(driver, "SECONDS_BETWEEN_SAVES", 0.0)
+    launch, launched = BatchPass.launch, []
+
+    def interrupted(self: BatchPass) -> PendingBatch:
+        launched.append(self)
+        if len(launched) == 4:
+            raise KeyboardInterrupt
+        return launch(self)
+
+    monkeypatch.setattr(BatchPass, "launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measured("ouro", "arithmetic", output=tmp_path / "cut", **options)
+    assert not list((tmp_path / "cut" / "units").iterdir())
+    assert len(list((tmp_path / "cut" / "partial" / "units").iterdir())) == 2
+    first = next(iter((tmp_path / "cut" / "partial" / "questions").iterdir()))
+    damaged = bytearray(first.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    first.write_bytes(damaged)
+    run = measured("ouro", "arithmetic", output=tmp_path / "cut", **options)
+    assert len(launched) == 4 + 8, "one of nine was saved and sound"
     assert contents(run.path) == contents(whole.path)
     assert verify(run).ok
 

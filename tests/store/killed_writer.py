@@ -42,7 +42,12 @@ def main(path: str, fatal: int) -> None:
         countdown.wrap(name)
     with open_or_create(path, synthetic.make_manifest()) as writer:
         for unit in writer.pending():
-            writer.commit(unit, synthetic.make_tables(writer.manifest, unit))
+            tables = synthetic.make_tables(writer.manifest, unit)
+            if unit.index == 1:  # in parts: what is saved already is not given again
+                for row in sorted(set(range(unit.start, unit.stop - 1)) - writer.saved().get(unit, frozenset())):
+                    writer.save(unit, synthetic.rows_of(tables, {row}))
+                tables = synthetic.rows_of(tables, {unit.stop - 1})
+            writer.commit(unit, tables)
         writer.finish()
     print(countdown.done)
 

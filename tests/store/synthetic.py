@@ -144,3 +144,14 @@ def fill(manifest: Manifest, name: str, rng: np.random.Generator, skip: set[str]
             case _:
                 values[column.name] = int(rng.integers(0, 4))
     return values
+
+
+def rows_of(tables: dict[str, dict[str, list[Any]]], rows: set[int]) -> dict[str, dict[str, list[Any]]]:
+    """Some questions of every table."""
+    return {
+        name: {
+            key: [v for v, row in zip(values, columns["row"], strict=True) if row in rows]
+            for key, values in columns.items()
+        }
+        for name, columns in tables.items()
+    }

@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -57,10 +57,11 @@ class ReplicaWorker:
         with command_line_words(self._for_command_line):
             return self._engine.facts(), self._engine.tokenizer
 
-    def measure(self, units: Sequence[GivenUnit]) -> Iterator[Step]:
+    def measure(self, units: Sequence[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
         """Each unit in order, after its batches."""
         with command_line_words(self._for_command_line):
-            yield from self._engine.measure(units)
+            for step in self._engine.measure(units, done):
+                yield step._replace(begun=None) if isinstance(step, MeasuredBatch) else step
 
 
 @dataclass
@@ -117,7 +118,7 @@ class RayEngine:
             facts = dataclasses.replace(facts, info=info)
         return facts, tokenizer
 
-    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
+    def run(self, units: Sequence[WorkUnit], find: FindTask, done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
         """Each unit as a worker finishes it, and its batches before it."""
         ray = self._ray
         waiting = deque(_Job(unit) for unit in units)
@@ -130,7 +131,7 @@ class RayEngine:
                 count = len(waiting) if self._count == 1 else max(1, len(waiting) // (2 * self._count))
                 jobs = deque(waiting.popleft() for _ in range(count))
                 measure = worker.measure.options(num_returns="streaming")
-                busy[measure.remote([_given(job.unit, find(job.unit)) for job in jobs])] = (worker, jobs)
+                busy[measure.remote([_given(job.unit, find(job.unit)) for job in jobs], done)] = (worker, jobs)
             steps = self._first(busy)
             worker, jobs = busy[steps]
             try:

@@ -6,7 +6,8 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any, Protocol, Self
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.certificates import require_affine
+from loopscope.measuring.depth_pass import Tables
 from loopscope.measuring.launch import Launch, this_launch
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, build_manifest, check_sharing
 from loopscope.measuring.progress import Style, progress
-from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step
+from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step, joined
 from loopscope.models.chat_template import ChatTemplate
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import Manifest, WorkUnit
@@ -28,6 +30,8 @@ from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.token_ids import check_vocabulary, shown_through
 
 Notify = Callable[[str], None]
+SECONDS_BETWEEN_SAVES = 30.0
+"""After so long without a commit, the batches of the unit that is being measured are saved."""
 
 
 class Engine(Protocol):
@@ -42,8 +46,8 @@ class Engine(Protocol):
         """What the driver must know of the model."""
         ...
 
-    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
-        """Each unit once, as it is finished, and its batches before it."""
+    def run(self, units: Sequence[WorkUnit], find: FindTask, done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
+        """Each unit once, as it is finished, and its batches before it; rows that are `done` may be left out."""
         ...
 
     def close(self) -> None:
@@ -177,7 +181,8 @@ def run_pending(
     """Measure and store every unit that is not there yet."""
     notify = notify or _ignore
     pending = writer.pending()
-    total, done = _total(writer), _stored(writer)
+    saved = writer.saved()
+    total, done = _total(writer), _stored(writer) + sum(map(len, saved.values()))
     said: set[str] = set()
     for line in writer.discarded:
         notify(f"{writer.path}: {line}; measuring it again")
@@ -187,23 +192,28 @@ def run_pending(
         notify(f"{writer.path}: resuming, {done} of {total} questions are there")
     with progress(style, prepared.manifest.model.name, total, done) as shown, OneBehind() as behind:
 
-        def store(measured: Measured[WorkUnit]) -> None:
+        def store(measured: Measured[WorkUnit], tables: Tables) -> None:
             unit = measured.unit
             for line in measured.notices:
                 writer.log("notice", unit=unit.index, message=line)
             if measured.ways_taken:
                 writer.log("ways", unit=unit.index, names=sorted(measured.ways_taken))
-            writer.commit(unit, measured.tables)
+            writer.commit(unit, tables)
 
-        for step in engine.run(pending, prepared.task_of):
+        stored_at, saved_batches = time.monotonic(), 0
+        for step in engine.run(pending, prepared.task_of, saved):
             if isinstance(step, MeasuredBatch):
                 shown.advance(step.questions, step.positions)
+                if step.begun is not None and time.monotonic() - stored_at >= SECONDS_BETWEEN_SAVES:
+                    behind.do(writer.save, step.begun.unit, joined(step.begun.batches[saved_batches:]))
+                    stored_at, saved_batches = time.monotonic(), len(step.begun.batches)
                 continue
             for line in step.notices:
                 if line not in said:  # several workers may say the same
                     notify(line)
                 said.add(line)
-            behind.do(store, step)
+            behind.do(store, step, joined(step.batches[saved_batches:]))
+            stored_at, saved_batches = time.monotonic(), 0
 
 
 class OneBehind:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +43,7 @@ def release() -> None:
 
 
 Name = TypeVar("Name")
+_NOTHING: Mapping[Any, Set[int]] = {}
 Result = TypeVar("Result")
 
 
@@ -51,6 +52,8 @@ class MeasuredBatch(NamedTuple):
 
     questions: int
     positions: int
+    begun: Measured[Any] | None = None
+    """The unit, where it is measured in this process and more of its batches follow."""
 
 
 @dataclass(frozen=True)
@@ -59,37 +62,31 @@ class Measured(Generic[Name]):
 
     Attributes:
         unit: which one.
-        tables: its columns by table, rows in any order.
+        batches: the columns of each batch by table, rows in any order.
         notices: what there is to say about it, one line each.
         ways_taken: how φ was computed.
     """
 
     unit: Name
-    tables: Tables
-    notices: list[str]
-    ways_taken: set[str]
-
-
-@dataclass
-class _Unit(Generic[Name]):
-    """A unit on its way: the tables of its batches so far."""
-
-    name: Name
-    questions: Sequence[Question]
     batches: list[Tables] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     ways_taken: set[str] = field(default_factory=set)
 
+    @property
     def tables(self) -> Tables:
-        joined = {name: stacked([tables[name] for tables in self.batches]) for name in self.batches[0]}
-        joined["examples"] = example_columns(self.questions)
-        return joined
+        """The columns of all batches."""
+        return joined(self.batches)
+
+
+def joined(batches: Sequence[Tables]) -> Tables:
+    """The columns of several batches, by table."""
+    return {name: stacked([tables[name] for tables in batches]) for name in batches[0]}
 
 
 class _InFlight(NamedTuple):
     """A launched batch; None where memory did not suffice. The last one of its unit completes it."""
 
-    unit: _Unit[Any]
+    unit: Measured[Any]
     batch: Sequence[Question]
     pending: PendingBatch | None
     last: bool
@@ -109,12 +106,19 @@ class Worker:
         self._careful = False
         self._said: set[str] = set()
 
-    def run(self, units: Iterable[tuple[Name, Sequence[Question]]]) -> Iterator[Measured[Name] | MeasuredBatch]:
-        """Each unit in order, after its batches, as soon as the batch after its last one is launched."""
+    def run(
+        self, units: Iterable[tuple[Name, Sequence[Question]]], done: Mapping[Name, Set[int]] = _NOTHING
+    ) -> Iterator[Measured[Name] | MeasuredBatch]:
+        """Each unit in order, after its batches, as soon as the batch after its last one is launched.
+
+        Batches are planned for all questions of a unit; those whose rows are `done` are then left out.
+        """
         before: _InFlight | None = None
         for name, questions in units:
-            unit = _Unit(name, questions)
-            waiting = deque(plan_batches(questions, self._settings.batch))
+            unit, skipped = Measured(name), done.get(name, frozenset())
+            planned = plan_batches(questions, self._settings.batch)
+            left = ([question for question in batch if question.row not in skipped] for batch in planned)
+            waiting = deque(batch for batch in left if batch)
             while waiting:
                 waiting = deque(shrunk(waiting, self._ceiling))
                 batch = waiting.popleft()
@@ -131,11 +135,11 @@ class Worker:
     def _complete(self, flight: _InFlight) -> Iterator[Measured[Name] | MeasuredBatch]:
         """Finish a batch, and its unit if it is the last one of it."""
         unit = flight.unit
-        unit.batches += self._finish(unit, flight.batch, flight.pending)
-        yield MeasuredBatch(len(flight.batch), sum(question.positions for question in flight.batch))
+        unit.batches.extend(self._finish(unit, flight.batch, flight.pending))
+        positions = sum(question.positions for question in flight.batch)
+        yield MeasuredBatch(len(flight.batch), positions, None if flight.last else unit)
         if flight.last:
-            tables = unit.tables()
-            yield Measured(unit.name, tables, unit.notices, unit.ways_taken)
+            yield unit
 
     def _launch(self, batch: Sequence[Question]) -> PendingBatch | None:
         """The batch on its way; None when it did not fit."""
@@ -148,16 +152,16 @@ class Worker:
         release()
         return None
 
-    def _finish(self, unit: _Unit[Name], batch: Sequence[Question], pending: PendingBatch | None) -> list[Tables]:
+    def _finish(self, unit: Measured[Name], batch: Sequence[Question], pending: PendingBatch | None) -> list[Tables]:
         """The tables of a launched batch, or those of its halves where it did not fit."""
         try:
             if pending is not None:
                 tables = pending.finish()
                 self._careful |= pending.repeated
-                unit.ways_taken |= pending.backends_used()
-                unit.notices += sorted(pending.notes() - self._said)
+                unit.ways_taken.update(pending.backends_used())
+                unit.notices.extend(sorted(pending.notes() - self._said))
                 self._said |= pending.notes()
-                return [tables]
+                return [{**tables, "examples": example_columns(batch)}]
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -167,7 +171,7 @@ class Worker:
             found += self._finish(unit, part, self._launch(part))
         return found
 
-    def _halve(self, unit: _Unit[Name], batch: Sequence[Question]) -> None:
+    def _halve(self, unit: Measured[Name], batch: Sequence[Question]) -> None:
         """Give back what there is, and take at most half as much from now on."""
         release()
         if len(batch) == 1:
@@ -218,14 +222,16 @@ class LocalEngine:
         """Those of the model in this process."""
         return self._facts
 
-    def run(self, units: Sequence[WorkUnit], find: FindTask) -> Iterator[Step]:
-        """Each unit in order; the next one is encoded meanwhile."""
+    def run(
+        self, units: Sequence[WorkUnit], find: FindTask, done: Mapping[WorkUnit, Set[int]] = _NOTHING
+    ) -> Iterator[Step]:
+        """Each unit in order without the rows that are `done`; the next one is encoded meanwhile."""
         planned = ((unit, find(unit)) for unit in units)
-        return self.measure((unit, of.task, of.rows[unit.start : unit.stop]) for unit, of in planned)
+        return self.measure(((unit, of.task, of.rows[unit.start : unit.stop]) for unit, of in planned), done)
 
-    def measure(self, given: Iterable[GivenUnit]) -> Iterator[Step]:
+    def measure(self, given: Iterable[GivenUnit], done: Mapping[WorkUnit, Set[int]] = _NOTHING) -> Iterator[Step]:
         """The same with the rows of each unit at hand."""
-        return self._worker.run(one_ahead(partial(self._encoded, *unit) for unit in given))
+        return self._worker.run(one_ahead(partial(self._encoded, *unit) for unit in given), done)
 
     def _encoded(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> tuple[WorkUnit, list[Question]]:
         return unit, self.encoder.questions(task, rows, unit.start)

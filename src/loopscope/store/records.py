@@ -16,7 +16,7 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.regular_files import read_regular
 from loopscope.store.hashing import SealedJson, Sha256, Stored, sha256_bytes
 from loopscope.store.manifest import Manifest, WorkUnit, decode_manifest
-from loopscope.store.schema import SCHEMA_VERSION, TABLES, Table
+from loopscope.store.schema import SCHEMA_VERSION, TABLES
 
 REPAIR = "the same `measure` command repairs it in place"
 """What mends damaged units, as the end of a message."""
@@ -37,14 +37,21 @@ class RunLayout:
         self.lock = path / ".loopscope.lock"
         self.units = path / "units"
         """The folder of commit records."""
+        self.parts = path / "partial"
+        """Parts of units that are being measured: what was saved so that a kill loses little of a long unit."""
 
-    def record(self, unit: WorkUnit) -> Path:
-        """The commit record of a unit."""
-        return self.units / f"{unit.name}.json"
+    def record(self, unit: WorkUnit, part: int | None = None) -> Path:
+        """The commit record of a unit, or of a part of one."""
+        return self._of("units", unit, part, "json")
 
-    def shard(self, table: Table | str, unit: WorkUnit) -> Path:
-        """The file of a unit in a table."""
-        return self.path / (table if isinstance(table, str) else table.name) / f"{unit.name}.parquet"
+    def shard(self, table: str, unit: WorkUnit, part: int | None = None) -> Path:
+        """The file of a unit, or of a part of one, in a table."""
+        return self._of(table, unit, part, "parquet")
+
+    def _of(self, folder: str, unit: WorkUnit, part: int | None, suffix: str) -> Path:
+        if part is None:
+            return self.path / folder / f"{unit.name}.{suffix}"
+        return self.parts / folder / f"{unit.name}-{part:04d}.{suffix}"
 
     def unit_files(self) -> list[Path]:
         """Every record, then every shard, whatever unit they are of, partial ones included."""
@@ -129,9 +136,11 @@ def read_record(layout: RunLayout, unit: WorkUnit, manifest: Manifest) -> UnitRe
     return record
 
 
-def read_shard_bytes(layout: RunLayout, unit: WorkUnit, record: UnitRecord, table: str) -> bytes:
+def read_shard_bytes(
+    layout: RunLayout, unit: WorkUnit, record: UnitRecord, table: str, part: int | None = None
+) -> bytes:
     """The bytes of a shard, which are those of its record; raises `DamageError` otherwise."""
-    path = layout.shard(table, unit)
+    path = layout.shard(table, unit, part)
     try:
         data = read_regular(path, most=record.shard(table).bytes)
     except OSError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,12 +22,22 @@ from typing import Any, Literal
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.regular_files import read_regular
 from loopscope.store.atomic import PARTIAL, RunLock, clear_write_errors, require_plain, sync_folder, write_atomically
 from loopscope.store.hashing import sha256_bytes, sha256_file
 from loopscope.store.manifest import Manifest, WorkUnit, differences
-from loopscope.store.records import NoRunError, RunLayout, Shard, UnitRecord, read_manifest, read_records
+from loopscope.store.records import (
+    DamageError,
+    NoRunError,
+    RunLayout,
+    Shard,
+    UnitRecord,
+    read_manifest,
+    read_records,
+    read_shard_bytes,
+)
 from loopscope.store.run import StoredRun
-from loopscope.store.shards import TableData, constants, encode, table_problems, to_arrow
+from loopscope.store.shards import TableData, arrow_schema, constants, decode, encode, table_problems, to_arrow
 
 Status = Literal["new", "resumed", "finished"]
 
@@ -83,6 +94,7 @@ class RunWriter:
         self._records = self._sound_records()
         if rank == 0:
             self._clean()
+        self._parts = self._saved_parts()
         self.status: Status = "finished" if not self.pending() else "resumed" if begun else "new"
         """Whether the run was begun here, carried on, or had nothing left to do."""
         command_line = list(manifest.command_line)
@@ -116,12 +128,31 @@ class RunWriter:
             raise ValueError(f"{unit} is not a unit of this run")
         if unit.index in self._records:
             return self._records[unit.index]
+        record = self._write(unit, self._checked(unit, self._with_parts(unit, self._arrow(unit, tables))))
+        self._records[unit.index] = record
+        for path in self._layout.parts.rglob(f"{unit.name}-*"):
+            path.unlink(missing_ok=True)
+        self.log("unit", unit=unit.index, bytes=sum(shard.bytes for shard in record.shards))
+        return record
+
+    def save(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> None:
+        """Keep some rows of a unit that is being measured, so that a kill does not lose them."""
+        parts, arrow = self._parts.setdefault(unit.index, []), self._arrow(unit, tables)
+        self._write(unit, arrow, part=len(parts))
+        parts.append(arrow)
+
+    def saved(self) -> dict[WorkUnit, frozenset[int]]:
+        """The rows of pending units that are saved and need not be measured again."""
+        return {self.units[index]: rows for index, parts in self._parts.items() if (rows := _rows(*parts))}
+
+    def _write(self, unit: WorkUnit, tables: Mapping[str, pa.Table], part: int | None = None) -> UnitRecord:
+        """Write shards, then their record."""
         shards = []
-        for name, data in self._checked(unit, tables).items():
-            content = encode(next(table for table in self.manifest.tables() if table.name == name), data)
-            shards.append((name, len(data), content))
-        for name, _, content in shards:
-            write_atomically(self._layout.shard(name, unit), content)
+        for table in self.manifest.tables():
+            path, content = self._layout.shard(table.name, unit, part), encode(table, tables[table.name])
+            rows, digest = len(tables[table.name]), sha256_bytes(content)
+            shards.append(Shard(table=table.name, rows=rows, bytes=len(content), sha256=digest))
+            self._write_file(path, content)
         record = UnitRecord(
             unit=unit.index,
             task=unit.task,
@@ -129,20 +160,49 @@ class RunWriter:
             start=unit.start,
             stop=unit.stop,
             manifest_sha256=self.manifest.digest,
-            shards=tuple(
-                Shard(table=name, rows=rows, bytes=len(content), sha256=sha256_bytes(content))
-                for name, rows, content in shards
-            ),
+            shards=tuple(shards),
         )
-        write_atomically(self._layout.record(unit), record.encode())
-        self._records[unit.index] = record
-        self.log("unit", unit=unit.index, bytes=sum(shard.bytes for shard in record.shards))
+        self._write_file(self._layout.record(unit, part), record.encode())
         return record
+
+    def _write_file(self, path: Path, content: bytes) -> None:
+        with clear_write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+
+    def _saved_parts(self) -> dict[int, list[dict[str, pa.Table]]]:
+        """The sound parts of pending units; one that is torn or of another run is measured again."""
+        parts: dict[int, list[dict[str, pa.Table]]] = {}
+        by_name = {unit.name: unit for unit in self.pending()}
+        for path in sorted((self._layout.parts / "units").glob("*-*.json")):
+            name, _, number = path.stem.partition("-")
+            with suppress(OSError, ValueError, KeyError, StopIteration, DamageError, pa.ArrowException):
+                unit, record = by_name[name], UnitRecord.decode(read_regular(path))
+                if (record.unit, record.manifest_sha256) == (unit.index, self.manifest.digest):
+                    parts.setdefault(unit.index, []).append(self._read_part(unit, record, int(number)))
+        return parts
+
+    def _read_part(self, unit: WorkUnit, record: UnitRecord, part: int) -> dict[str, pa.Table]:
+        tables = {}
+        for table in self.manifest.tables():
+            content = read_shard_bytes(self._layout, unit, record, table.name, part)
+            tables[table.name] = decode(table, content, self.manifest.schema_version).cast(arrow_schema(table))
+        return tables
+
+    def _with_parts(self, unit: WorkUnit, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """The rows with those that were saved before and are not among them."""
+        measured = _rows(tables)
+        parts = [part for part in self._parts.pop(unit.index, []) if not _rows(part) & measured]
+        return {
+            table.name: to_arrow(table, pa.concat_tables([part[table.name] for part in (*parts, tables)]), {})
+            for table in self.manifest.tables()
+        }
 
     def finish(self) -> StoredRun:
         """Open the run, every unit of which must be committed."""
         if self.pending():
             raise ValueError(f"{len(self.pending())} units are not committed")
+        shutil.rmtree(self._layout.parts, ignore_errors=True)
         return StoredRun(self.path)
 
     def log(self, event: str, **fields: Any) -> None:
@@ -213,16 +273,18 @@ class RunWriter:
             if leftovers:
                 sync_folder(self._layout.units)
 
-    def _checked(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> dict[str, pa.Table]:
+    def _arrow(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> dict[str, pa.Table]:
         declared = {table.name: table for table in self.manifest.tables()}
         if set(tables) != set(declared):
             raise ValueError(f"this run has the tables {sorted(declared)}, got {sorted(tables)}")
         fixed = constants(self.manifest, unit)
-        arrow = {name: to_arrow(table, tables[name], fixed) for name, table in declared.items()}
+        return {name: to_arrow(table, tables[name], fixed) for name, table in declared.items()}
+
+    def _checked(self, unit: WorkUnit, arrow: dict[str, pa.Table]) -> dict[str, pa.Table]:
         problems = [
             problem
-            for name, table in declared.items()
-            for problem in table_problems(self.manifest, unit, table, arrow[name])
+            for table in self.manifest.tables()
+            for problem in table_problems(self.manifest, unit, table, arrow[table.name])
         ]
         for problem in problems:
             if problem.kind == "value":
@@ -233,6 +295,10 @@ class RunWriter:
         if problems:
             raise ValueError(f"unit {unit.index}: " + "; ".join(problem.message for problem in problems[:5]))
         return arrow
+
+
+def _rows(*parts: Mapping[str, pa.Table]) -> frozenset[int]:
+    return frozenset(row for part in parts for row in part["examples"].column("row").to_pylist())
 
 
 _NAMED = 3
