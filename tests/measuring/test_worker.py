@@ -68,9 +68,8 @@ def test_the_next_batch_is_launched_before_the_last_is_finished(
 
 
 def test_so_are_the_batches_of_one_unit(seen: list[str], measured: Callable[..., StoredRun]) -> None:
-    run = measured("ouro", "arithmetic", **{**SMALL, "limit": 5, "unit_size": 64, "batch_size": "2"})
+    measured("ouro", "arithmetic", **{**SMALL, "limit": 5, "unit_size": 64, "batch_size": "2"})
     assert seen == ["launch 0,1", "launch 2,3", "finish 0,1", "launch 4", "finish 2,3", "finish 4"]
-    assert run.records["batch"].to_list() == [0, 0, 1, 1, 2]
 
 
 def test_memory_refused_at_the_end_of_a_trip(
@@ -90,8 +89,6 @@ def test_memory_refused_at_the_end_of_a_trip(
     run = measured("ouro", "arithmetic", notify=said.append, **options)
     assert len(said) == 1
     assert "out of memory with 4 questions" in said[0]
-    assert run.records["batch"].to_list()[:4] == [0, 0, 0, 0]
-    assert run.records["batch"].n_unique() > 1
     assert [event["unit"] for event in run.events if event["event"] == "notice"] == [1]
     for name in ("utility_before", "gain", "slope", "quadratic"):
         np.testing.assert_allclose(run.records[name], plenty.records[name], rtol=1e-4, atol=1e-6)
