@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.batch_pass import Tables
 from loopscope.measuring.certificates import require_affine
-from loopscope.measuring.depth_pass import Tables
 from loopscope.measuring.launch import Launch, this_launch
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, build_manifest, check_sharing
 from loopscope.measuring.progress import Style, progress
