@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring import reading as affine
+from loopscope.measuring import readouts as affine
 from loopscope.measuring import run as driver
 from loopscope.measuring import worker
-from loopscope.measuring.batch_pass import BatchPass, PendingBatch, Tables
+from loopscope.measuring.batch_pass import BatchPass, PendingBatch
+from loopscope.measuring.producers import Tables
 from loopscope.measuring.run import OneBehind
 from loopscope.measuring.worker import one_ahead
 from loopscope.readout import AffinePath, Survey, affine_path_from_states

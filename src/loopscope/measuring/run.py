@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batch_pass import Tables
 from loopscope.measuring.certificates import require_affine
 from loopscope.measuring.launch import Launch, this_launch
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, build_manifest, check_sharing
+from loopscope.measuring.producers import Tables
 from loopscope.measuring.progress import Style, progress
 from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step, joined
 from loopscope.models.chat_template import ChatTemplate
