@@ -144,7 +144,7 @@ class Run(StoredRun):
     def ways_taken(self) -> tuple[str, ...]:
         """How φ was computed, from the run's log; none are known of a run by an older version.
 
-        Names of `loopscope.readout.affine.choose.WAYS`, or for a readout that is not affine "general" (Taylor
+        Names of affine back ends ("kernel", "moments"), or for a readout that is not affine "general" (Taylor
         mode) or "nested" (nested forward mode).
         """
         logged = (event.get("names", ()) for event in self.events if event.get("event") == "ways")

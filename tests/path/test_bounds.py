@@ -23,7 +23,7 @@ from loopscope.path import (
     uniform_grid,
 )
 from loopscope.path.bounds import SAFE_FRACTION
-from loopscope.readout.affine.make import affine_path
+from loopscope.readout.affine.path import affine_path
 
 HUGE = 1.7e308
 

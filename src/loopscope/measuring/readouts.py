@@ -33,10 +33,8 @@ from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import Update, interpolated, predicting
 from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.path import CURVATURE_SCALES, GRID
-from loopscope.readout.affine.even import Survey
-from loopscope.readout.affine.in_a_row import surveys
-from loopscope.readout.affine.make import affine_path, affine_path_from_states
-from loopscope.readout.affine.path import AffinePath
+from loopscope.readout.affine.path import AffinePath, affine_path, affine_path_from_states, surveys
+from loopscope.readout.affine.query import Survey
 from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.composed import InterpolatedPath, JoinedPath, MeanPath, RememberedPath
 from loopscope.readout.general.interpolation import NODES, interpolate
@@ -370,7 +368,7 @@ class AffineReadout(Readout):
         layout, (points, with_derivatives) = updates[0].layout, _survey_scales(settings)
         states = [updates[0].before_RSD, *(update.after_RSD for update in updates)]
         ends = pairwise([predicting(state, layout) for state in states])
-        paths = [self._tokens(*pair, layout, every_scale=settings.sums_every_scale) for pair in ends]
+        paths = [self._tokens(*pair, layout) for pair in ends]
         found = surveys(paths, points, with_derivatives, 2)
         return [Surveyed(path, survey) for path, survey in zip(paths, found, strict=True)]
 
@@ -409,7 +407,7 @@ class AffineReadout(Readout):
         self._used.append(path.ways_taken)
         return _joint(path, layout)
 
-    def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout, *, every_scale: bool = False) -> AffinePath:
+    def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout) -> AffinePath:
         """φ of every reference token by itself."""
         path = affine_path_from_states(
             h_ND,
@@ -419,7 +417,6 @@ class AffineReadout(Readout):
             layout.targets_N,
             dtype=self.dtype,
             check=self._careful,
-            every_scale=every_scale,
             **self._blocks,
         ).per_token()
         self._used.append(path.ways_taken)

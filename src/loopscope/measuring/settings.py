@@ -225,11 +225,6 @@ class Settings:
         return None if self.level is Level.QUICK else find_protocol(self.protocol).paper_bracket
 
     @property
-    def sums_every_scale(self) -> bool:
-        """Whether the kernels of an affine head sum at every scale, also where fewer are enough."""
-        return find_protocol(self.protocol).every_scale
-
-    @property
     def spans(self) -> bool:
         """Whether rows say where their token stands in the text."""
         return self.tokens or self.trace

@@ -2,9 +2,8 @@
 
 from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions
 from loopscope.readout.affine.envelope import Envelope
-from loopscope.readout.affine.even import Survey
-from loopscope.readout.affine.make import affine_path, affine_path_from_states
-from loopscope.readout.affine.path import AffinePath
+from loopscope.readout.affine.path import AffinePath, affine_path, affine_path_from_states
+from loopscope.readout.affine.query import Survey
 from loopscope.readout.general.core import Series
 from loopscope.readout.general.path import NonlinearPath, nonlinear_path, nonlinear_path_from_states
 from loopscope.readout.hessian_vector import AutogradCoefficients, autograd_coefficients, chord_curvature

@@ -15,9 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from loopscope.readout.affine.moments import Swept
-from loopscope.readout.affine.sources import StateView
-
 
 class AutogradCoefficients(NamedTuple):
     """U(H), A = ⟨∇U(H), D⟩ and φ''(0) = ⟨D, ∇²U(H)[D]⟩ of each example, float64 [N] each."""
@@ -121,22 +118,3 @@ def _begin_on(device: torch.device) -> None:
         with torch.enable_grad():
             one = torch.ones((), device=device, requires_grad=True)
             torch.autograd.grad(one * one, one)
-
-
-def autograd_sweep(view: StateView, targets_t: Tensor, scales: list[float], order: int) -> Swept:
-    """An affine path's φ, φ', φ'' of each token as the paper computes them: each token's state is a row of its own."""
-    y_t1 = targets_t.unsqueeze(1)
-
-    def utility(state: Tensor) -> Tensor:
-        return torch.log_softmax(view.readout(state).double(), -1).gather(1, y_t1)[:, 0]
-
-    tokens = int(targets_t.shape[0])
-    owner = torch.arange(tokens, device=targets_t.device)
-    with torch.no_grad():
-        initial = utility(view.state)
-    columns = []
-    for alpha in scales:
-        base = view.state + alpha * view.displacement
-        found = autograd_coefficients(utility, base, view.displacement, owner, tokens)
-        columns.append(torch.stack([found.utility - initial, found.slope, found.curvature][: order + 1]))
-    return Swept(torch.stack(columns, -1), initial, torch.full_like(initial, torch.nan))

@@ -11,8 +11,6 @@ from loopscope.errors import LoopscopeError
 from loopscope.path import beneficial_lower_bound, curvature_deviation
 from loopscope.readout import affine_path
 from loopscope.readout.affine.envelope import cell_bounds
-from loopscope.readout.affine.moments import sweep
-from loopscope.readout.affine.sources import StoredLogits
 
 BETWEEN = 2  # samples inside each cell
 
@@ -124,8 +122,8 @@ def test_many_examples_have_the_envelopes_of_each(language_model_logits):
 def test_two_symmetric_entries_attain_the_range_bounds():
     # v = ±R/2 with equal weights: V = R²/4 exactly, so the cap is no looser than it must be.
     z0, v = torch.zeros(1, 2).double(), torch.tensor([[-500.0, 500.0]]).double()
-    swept = sweep(StoredLogits(z0, v), slice(0, 1), torch.tensor([0]), [0.0, 1.0], 4, 2)
-    bounds = cell_bounds(swept.derivatives, swept.spread, 1.0)
+    stack = affine_path(z0, v, [0]).per_token().derivatives([0.0, 1.0], 4).stack
+    bounds = cell_bounds(stack, torch.tensor([1000.0], dtype=torch.float64), 1.0)
     assert float(bounds.upper_left) == pytest.approx(1000.0**2 / 4)
 
 

@@ -29,13 +29,13 @@ def test_a_survey_is_the_questions_asked_one_by_one(path):
 
 
 def test_the_spread_of_an_example_is_its_tokens_largest(path):
-    found = path.survey(spread=True)
-    per_token = path.per_token().survey(spread=True).spread
+    found = path.survey()
+    per_token = path.per_token().survey().spread
     assert found.spread.tolist() == [per_token[:3].max(), per_token[3:5].max(), per_token[5:].max()]
 
 
 def test_a_single_example_has_no_example_axis():
-    found = affine_path(torch.zeros(2, 3), torch.eye(2, 3), [0, 1]).survey(5, [0.0, 1.0], spread=True)
+    found = affine_path(torch.zeros(2, 3), torch.eye(2, 3), [0, 1]).survey(5, [0.0, 1.0])
     assert found.gains.shape == (5,)
     assert found.derivatives.shape == (3, 2)
     assert found.spread.shape == ()

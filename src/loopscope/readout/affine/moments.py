@@ -1,365 +1,319 @@
-"""Sums over a block of the vocabulary, and those of two blocks together: the pairwise updates behind every sweep.
+r"""Softmax moments and gains of affine logits in float64: the mathematics of a path, and the back end for any device.
 
-A block's sums are in units of its own likeliest entry d. To merge two blocks, the sums of the one whose d is less
-likely are multiplied by exp(−|gap|), with gap the difference of the two logits at α. With W = W_a + W_b the masses, δ
-the difference of the two means and s_a = W_a/W, s_b = W_b/W their shares (Pébay's updates),
+For logits z(α) = z(0) + αv, p(α) = softmax z(α) and the reference label y (Eq. affine-logit-utility),
 
-    M₂ = M₂ₐ + M₂ᵦ + δ² W_a s_b,
-    M₃ = M₃ₐ + M₃ᵦ + δ³ W_a s_b (s_a − s_b) + 3δ (s_a M₂ᵦ − s_b M₂ₐ),
-    M₄ = M₄ₐ + M₄ᵦ + δ⁴ W_a s_b (s_a² − s_a s_b + s_b²) + 6δ² (s_a² M₂ᵦ + s_b² M₂ₐ) + 4δ (s_a M₃ᵦ − s_b M₃ₐ).
+    φ(α) = αv_y − log Σ exp z(α) + log Σ exp z(0),
+    φ'(α) = v_y − E[v],  φ''(α) = −Var[v],  φ'''(α) = −κ₃[v],  φ''''(α) = −(μ₄[v] − 3 Var[v]²).
 
-The torch functions serve the ways `moments` and `even`. In the kernels of `fp64_kernel`, `merge_states` does what
-`merge_moments` does in plain code.
+**Sums.** Relative to an entry d that is likely at α, with u = v − v_d and w = exp(z(α) − z_d(α)), all follows from
+S_n = Σ_{a≠d} w uⁿ, n = 0 … 4: d itself would add 1 to the mass, which is 1 + S_0, and nothing else. Log masses are kept
+as z_d(0) + αv_d + log1p(S_0), so a peaked softmax keeps its digits. As d has the largest share of the mass, moments
+about v_d lose at most the number of entries that share it, and about ten times their rounding as a rule.
 
-Shapes: t tokens, K scales.
+**Neighbouring scales** α_c + δ share d, the likeliest entry at the middle α_c, and one exponential: with power sums
+P_n = Σ_{a≠d} w uⁿ at α_c,
 
-Softmax moments of a logit displacement, swept over vocabulary blocks and merged in a fixed order.
+    S_m(δ) = Σ_n P_{n+m} δⁿ/n!.
 
-For affine logits z(α) = z(0) + αv (Appendix C) every derivative of a token's utility is a cumulant of v under
-p(α) = softmax z(α):
+An interval of scales is so narrow that |δu| ≤ x = `REACH`, and the series stops where e^{2x} x^N/N! ≤ 2⁻⁵³. Its terms
+add up to e^{|δu|} at most and their sum is e^{−|δu|} at least, so a sum is right to e^{2x}(4x + 2m + 5) ε of its
+absolute terms at worst, a few ε for most entries. P_{i+Ij} = Σ (w uⁱ)(u^{Ij}) shares its products.
 
-    φ'(α) = v_y − E[v],   φ''(α) = −Var[v],   φ'''(α) = −κ₃[v],   φ''''(α) = −κ₄[v] = −(E[c⁴] − 3 Var²),  c = v − E[v],
+**Blocks** of the vocabulary are merged by their own leading entries: variances add up from non-negative terms
+(`merge`).
 
-and the gain itself is φ(α) = −log E_{p(0)}[exp(α(v − v_y))].
+**Gains** are differences of log masses taken term by term, right to some 10⁻¹⁵ of these terms. Where the whole
+displacement is so small that this would cost digits, φ is its Taylor polynomial at 0.
 
-Where the digits go, and how they are kept. A peaked softmax puts all but 1e-15 of its mass on one entry d, and
-every derivative is then a sum over the others. So each block measures logits and displacements from its own
-likeliest entry d, whose terms vanish exactly; central moments are taken about the block's mean in a second look at
-the block, which is still in cache, and blocks are merged by the formulas above, in which variances add up
-from non-negative terms. The slope is summed as Σ p_a (v_y − v_a), which does not cancel when the reference
-itself is nearly certain. The gain is −log1p(Σ p_a(0) expm1(α(v_a − v_y))) while it is small, and a difference of
-two log-sum-exps when it is not. Entries of the sum with α(v_a − v_y) > 1 are read off p(α) instead, so that
-nothing overflows.
+On a CPU groups of tokens run in threads of their own (`in_parallel`).
 
-Shapes: t tokens, b vocabulary entries, K scales.
+Shapes: t tokens, c of them at a time, b vocabulary entries, K scales, n of them together.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from loopscope.kernels.language import Value, jit, tl
-from loopscope.readout.affine.sources import LogitSource, TargetLogits, blocks
+from loopscope.readout.affine.endpoint import EndpointSweep
+from loopscope.readout.affine.query import Backend, Query, Survey, joined, spacing
+from loopscope.readout.affine.sources import blocks
+from loopscope.readout.parallel import in_parallel, workers
+
+REACH = 2.0
+"""How far the logarithm of a weight against d's may move from the middle of some scales to either end."""
+
+_ELEMENTS = 1 << 18  # of the powers at a time: 2 MiB of float64
+_LEAST_TOKENS = 16  # of a thread: fewer are not worth products of their own
+_NEGLECTED = 1e-13
+_TAYLOR = 4
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Sums over a block, weighted by w_a = exp(z_a(α) − z_d(α)) with d the block's likeliest entry.
+class Moments(NamedTuple):
+    """Some of the vocabulary at every scale, [t, K] each, in units of its leading entry's weight.
 
-    Every field is [t, K]. `z0_d` and `v_d` are the logit and displacement of d; `others` is Σ_{a≠d} w_a, kept
-    without the 1 of d itself; `mean` is the weighted mean of v, less v_d; `central[i]` is Σ w_a c_a^(i+2) about
-    that mean; `slope` is Σ w_a (v_y − v_a).
+    `z0_d` and `v_d` are logit and displacement of that entry, `others` is Σ_{a≠d} w; `mean` is the mean of v, less
+    v_d; `slope` is Σ w (v_y − v); `central` are Σ w c², Σ w c³, … about the mean.
     """
 
     z0_d: Tensor
     v_d: Tensor
     others: Tensor
     mean: Tensor
-    central: tuple[Tensor, ...]
     slope: Tensor
-
-    @property
-    def mass(self) -> Tensor:
-        """Σ w_a over the block."""
-        return 1.0 + self.others
+    central: tuple[Tensor, ...]
 
 
-@dataclass(frozen=True)
-class GainSums:
-    """What the gain needs from a block.
-
-    With e the block's likeliest entry at α = 0 and x_a = α(v_a − v_y): `z0_e` [t] is its logit, `others` [t] is
-    Σ_{a≠e} exp(z0_a − z0_e), `small` [t, K] is Σ exp(z0_a − z0_e) · (expm1(x_a) where x_a ≤ 1, else −1), and `big`
-    [t, K] is the α-weighted mass (in the units of `Moments`) of the entries with x_a > 1.
-    """
-
-    z0_e: Tensor
-    others: Tensor
-    small: Tensor
-    big: Tensor
-
-
-class LogMass(NamedTuple):
-    """log Σ exp z(α) over some of the vocabulary as an unevaluated sum, z0_d + α v_d + log1p(others); [t, K] each."""
-
-    z0_d: Tensor
-    v_d: Tensor
-    others: Tensor
-
-
-class _Union(NamedTuple):
-    """Which block leads, the other one's factor exp(−|gap|), and the mass of the union without its leading entry."""
-
-    b_leads: Tensor
-    factor: Tensor
-    others: Tensor
-
-    def pick(self, a: Tensor, b: Tensor) -> Tensor:
-        """The leading block's."""
-        return torch.where(self.b_leads, b, a)
-
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """What brings each block's weights to the union's units."""
-        return torch.where(self.b_leads, self.factor, 1.0), torch.where(self.b_leads, 1.0, self.factor)
-
-
-def _union(gap: Tensor, others_a: Tensor, others_b: Tensor) -> _Union:
-    """`gap` is the logit of b's leading entry less that of a's."""
-    b_leads = gap > 0.0
-    factor = torch.exp(-gap.abs())
-    others = torch.where(b_leads, others_b + factor * (1.0 + others_a), others_a + factor * (1.0 + others_b))
-    return _Union(b_leads, factor, others)
-
-
-def merge_log_mass(a: LogMass, b: LogMass, scales_K: Tensor) -> LogMass:
-    """The mass of the union of two blocks."""
-    union = _union((b.z0_d - a.z0_d) + scales_K * (b.v_d - a.v_d), a.others, b.others)
-    return LogMass(union.pick(a.z0_d, b.z0_d), union.pick(a.v_d, b.v_d), union.others)
-
-
-def merge_moments(a: Moments, b: Moments, scales_K: Tensor) -> tuple[Moments, Tensor, Tensor]:
-    """Moments of the union of two blocks, and the factors that bring each block's weights to the union's units."""
-    union = _union((b.z0_d - a.z0_d) + scales_K * (b.v_d - a.v_d), a.others, b.others)
-    factor_a, factor_b = union.factors()
-    mass_a, mass_b, mass = factor_a * a.mass, factor_b * b.mass, 1.0 + union.others
-    share_a, share_b = mass_a / mass, mass_b / mass
-    pair = mass_a * share_b
-    delta = (b.v_d - a.v_d) + (b.mean - a.mean)
-    central_a = [factor_a * m for m in a.central]
-    central_b = [factor_b * m for m in b.central]
-    central: list[Tensor] = []
-    if central_a:
-        central.append(central_a[0] + central_b[0] + delta**2 * pair)
-    if len(central_a) >= 2:
-        shift = 3.0 * delta * (share_a * central_b[0] - share_b * central_a[0])
-        central.append(central_a[1] + central_b[1] + delta**3 * pair * (share_a - share_b) + shift)
-    if len(central_a) >= 3:
-        spread = delta**4 * pair * (share_a**2 - share_a * share_b + share_b**2)
-        shift = 6.0 * delta**2 * (share_a**2 * central_b[0] + share_b**2 * central_a[0])
-        skew = 4.0 * delta * (share_a * central_b[1] - share_b * central_a[1])
-        central.append(central_a[2] + central_b[2] + spread + shift + skew)
-    merged = Moments(
-        union.pick(a.z0_d, b.z0_d),
-        union.pick(a.v_d, b.v_d),
-        union.others,
-        union.pick(a.mean + delta * share_b, b.mean - delta * share_a),
-        tuple(central),
-        factor_a * a.slope + factor_b * b.slope,
-    )
-    return merged, factor_a, factor_b
-
-
-def merge_gain_sums(a: GainSums, b: GainSums, factor_a: Tensor, factor_b: Tensor) -> GainSums:
-    """Gain sums of the union; the factors are those of `merge_moments`."""
-    union = _union(b.z0_e - a.z0_e, a.others, b.others)
-    zero_a, zero_b = union.factors()
-    return GainSums(
-        union.pick(a.z0_e, b.z0_e),
-        union.others,
-        zero_a.unsqueeze(1) * a.small + zero_b.unsqueeze(1) * b.small,
-        factor_a * a.big + factor_b * b.big,
-    )
-
-
-@jit
-def _merged_third(
-    second_a: Value, second_b: Value, third_a: Value, third_b: Value, delta: Value, pair: Value, share_a: Value,
-    share_b: Value,
-) -> Any:  # fmt: skip
-    """M₃ of the union of two blocks, in common units; `pair` is W_a s_b."""
-    third = third_a + third_b + delta * delta * delta * pair * (share_a - share_b)
-    return third + 3.0 * delta * (share_a * second_b - share_b * second_a)
-
-
-@jit
-def _merged_fourth(
-    second_a: Value, second_b: Value, third_a: Value, third_b: Value, fourth: Value, delta: Value, pair: Value,
-    share_a: Value, share_b: Value,
-) -> Any:  # fmt: skip
-    """M₄ of the union of two blocks; `fourth` is the sum of theirs."""
-    square = delta * delta
-    fourth += square * square * pair * (share_a * share_a - share_a * share_b + share_b * share_b)
-    fourth += 6.0 * square * (share_a * share_a * second_b + share_b * share_b * second_a)
-    return fourth + 4.0 * delta * (share_a * third_b - share_b * third_a)
-
-
-@jit
-def merge_states(a: Value, b: Value, alpha: Value) -> Any:
-    """The state of the union: z_d, v_d, others, mean, slope and Σ w c², Σ w c³, Σ w c⁴, as in `Moments`."""
-    z_a, v_a, others_a, mean_a, slope_a, second_a, third_a, fourth_a = a
-    z_b, v_b, others_b, mean_b, slope_b, second_b, third_b, fourth_b = b
-    gap = (z_b - z_a) + alpha * (v_b - v_a)
-    b_leads = gap > 0.0
-    factor = tl.exp(-tl.abs(gap))
-    factor_a = tl.where(b_leads, factor, 1.0)
-    factor_b = tl.where(b_leads, 1.0, factor)
-    mass_a = factor_a * (1.0 + others_a)
-    mass_b = factor_b * (1.0 + others_b)
-    others = tl.where(b_leads, others_b + mass_a, others_a + mass_b)
-    mass = 1.0 + others
-    share_a = mass_a / mass
-    share_b = mass_b / mass
-    delta = (v_b - v_a) + (mean_b - mean_a)
-    mean = tl.where(b_leads, mean_b - delta * share_a, mean_a + delta * share_b)
-    pair = mass_a * share_b
-    second_a = factor_a * second_a
-    second_b = factor_b * second_b
-    third_a = factor_a * third_a
-    third_b = factor_b * third_b
-    # In this order the compiler contracts the same products into sums whichever of the three are wanted.
-    fourth = factor_a * fourth_a + factor_b * fourth_b
-    fourth = _merged_fourth(second_a, second_b, third_a, third_b, fourth, delta, pair, share_a, share_b)
-    third = _merged_third(second_a, second_b, third_a, third_b, delta, pair, share_a, share_b)
-    second = second_a + second_b + delta * delta * pair
-    slope = factor_a * slope_a + factor_b * slope_b
-    return (
-        tl.where(b_leads, z_b, z_a),
-        tl.where(b_leads, v_b, v_a),
-        others,
-        mean,
-        slope,
-        second,
-        third,
-        fourth,
-    )
-
-
-def block_sums(
-    z0_tb: Tensor, v_tb: Tensor, v_y_t1: Tensor, scales: list[float], order: int
-) -> tuple[Moments, GainSums]:
-    """Moments and gain sums of one block at all scales; only one scale's weights exist at a time."""
-    e_t1 = torch.argmax(z0_tb, dim=1, keepdim=True)
-    z0_e_t1 = z0_tb.gather(1, e_t1)
-    w0_tb = torch.exp(z0_tb - z0_e_t1)
-    others0_t = mass_without(w0_tb, e_t1)[:, 0]
-    t_tb = v_tb - v_y_t1
-    moments: list[Moments] = []
-    small, big = [], []
-    for alpha in scales:
-        d_t1 = torch.argmax(z0_tb + alpha * v_tb, dim=1, keepdim=True)
-        z0_d_t1, v_d_t1 = z0_tb.gather(1, d_t1), v_tb.gather(1, d_t1)
-        u_tb = v_tb - v_d_t1
-        w_tb = torch.exp((z0_tb - z0_d_t1) + alpha * u_tb)
-        others_t = mass_without(w_tb, d_t1)[:, 0]
-        moments.append(
-            Moments(
-                z0_d_t1[:, 0],
-                v_d_t1[:, 0],
-                others_t,
-                *_central_moments(w_tb, u_tb, 1.0 + others_t, order),
-                -(w_tb * t_tb).sum(1) if order >= 1 else torch.zeros_like(others_t),
-            )
-        )
-        x_tb = alpha * t_tb
-        far_tb = x_tb > 1.0
-        small.append((w0_tb * torch.expm1(x_tb).masked_fill_(far_tb, -1.0)).sum(1))
-        big.append((w_tb * far_tb).sum(1))
-    gain = GainSums(z0_e_t1[:, 0], others0_t, torch.stack(small, 1), torch.stack(big, 1))
-    return _stack_scales(moments), gain
-
-
-def mass_without(w_tb: Tensor, d_t1: Tensor) -> Tensor:
-    """Σ_{a≠d} w_a, [t, 1], added up without the 1 of w_d, whose last digits it would lose."""
-    w_tb.scatter_(1, d_t1, 0.0)
-    others_t1 = w_tb.sum(1, keepdim=True)
-    w_tb.scatter_(1, d_t1, 1.0)
-    return others_t1
-
-
-def _central_moments(w_tb: Tensor, u_tb: Tensor, mass_t: Tensor, order: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The weighted mean of u and Σ w c², Σ w c³, … about it."""
-    if order < 2:
-        return torch.zeros_like(mass_t), ()
-    mean_t = (w_tb * u_tb).sum(1) / mass_t
-    c_tb = u_tb - mean_t.unsqueeze(1)
-    term_tb = w_tb * c_tb
+def from_sums(z0_d: Tensor, v_d: Tensor, sums: Sequence[Tensor], v_y_t1: Tensor) -> Moments:
+    """Moments from S_0, S_1, …"""
+    mass, zero = 1.0 + sums[0], torch.zeros_like(sums[0])
+    if len(sums) == 1:
+        return Moments(z0_d, v_d, sums[0], zero, zero, ())
+    mean = sums[1] / mass
     central = []
-    for _ in range(order - 1):
-        term_tb *= c_tb
-        central.append(term_tb.sum(1))
-    return mean_t, tuple(central)
+    if len(sums) >= 3:
+        central.append((sums[2] - mean * sums[1]).clamp(min=0.0))
+    if len(sums) >= 4:
+        central.append(sums[3] - 3.0 * mean * sums[2] + 2.0 * mean**2 * sums[1])
+    if len(sums) >= 5:
+        central.append(sums[4] - 4.0 * mean * sums[3] + 6.0 * mean**2 * sums[2] - 3.0 * mean**3 * sums[1])
+    return Moments(z0_d, v_d, sums[0], mean, mass * (v_y_t1 - v_d) - sums[1], tuple(central))
 
 
-def _stack_scales(of_scales: list[Moments]) -> Moments:
-    """One `Moments` with fields [t, K] from one per scale with fields [t]."""
+def merge(a: Moments, b: Moments, scales_K: Tensor) -> Moments:
+    """Moments of the union of two blocks, in units of the likelier of the two leading entries."""
+    gap = (b.z0_d - a.z0_d) + scales_K * (b.v_d - a.v_d)
+    b_leads, factor = gap > 0.0, torch.exp(-gap.abs())
+    factor_a, factor_b = torch.where(b_leads, factor, 1.0), torch.where(b_leads, 1.0, factor)
+    mass_a, mass_b = factor_a * (1.0 + a.others), factor_b * (1.0 + b.others)
+    others = torch.where(b_leads, b.others + mass_a, a.others + mass_b)
+    share_a, share_b = mass_a / (1.0 + others), mass_b / (1.0 + others)
+    delta, pair = (b.v_d - a.v_d) + (b.mean - a.mean), mass_a * share_b
+    of_a, of_b = ([factor * m for m in x.central] for x, factor in ((a, factor_a), (b, factor_b)))
+    central = []
+    if of_a:
+        central.append(of_a[0] + of_b[0] + delta**2 * pair)
+    if len(of_a) >= 2:
+        shift = 3.0 * delta * (share_a * of_b[0] - share_b * of_a[0])
+        central.append(of_a[1] + of_b[1] + delta**3 * pair * (share_a - share_b) + shift)
+    if len(of_a) >= 3:
+        spread = delta**4 * pair * (share_a**2 - share_a * share_b + share_b**2)
+        shift = 6.0 * delta**2 * (share_a**2 * of_b[0] + share_b**2 * of_a[0])
+        skew = 4.0 * delta * (share_a * of_b[1] - share_b * of_a[1])
+        central.append(of_a[2] + of_b[2] + spread + shift + skew)
     return Moments(
-        torch.stack([m.z0_d for m in of_scales], 1),
-        torch.stack([m.v_d for m in of_scales], 1),
-        torch.stack([m.others for m in of_scales], 1),
-        torch.stack([m.mean for m in of_scales], 1),
-        tuple(torch.stack(c, 1) for c in zip(*(m.central for m in of_scales), strict=True)),
-        torch.stack([m.slope for m in of_scales], 1),
+        torch.where(b_leads, b.z0_d, a.z0_d),
+        torch.where(b_leads, b.v_d, a.v_d),
+        others,
+        torch.where(b_leads, b.mean - delta * share_a, a.mean + delta * share_b),
+        factor_a * a.slope + factor_b * b.slope,
+        tuple(central),
     )
 
 
-def gain_from_sums(moments: Moments, sums: GainSums, v_y_t1: Tensor, scales_K: Tensor) -> Tensor:
-    """φ(α) [t, K] from whole-vocabulary sums."""
-    direct = (
-        scales_K * (v_y_t1 - moments.v_d)
-        - (moments.z0_d - sums.z0_e.unsqueeze(1))
-        - (torch.log1p(moments.others) - torch.log1p(sums.others).unsqueeze(1))
-    )
-    small = sums.small / (1.0 + sums.others).unsqueeze(1)
-    near = torch.exp(-direct.clamp(-1.0, 1.0)) * (sums.big / moments.mass) + small
-    return torch.where(direct.abs() <= 1.0, -torch.log1p(near.clamp(min=-0.9)), direct)
-
-
-def derivatives_from_moments(moments: Moments) -> list[Tensor]:
-    """φ', φ'', φ''', φ'''' [t, K] from whole-vocabulary moments, as far as they were taken."""
-    mass = moments.mass
-    out = [moments.slope / mass]
+def derivatives(moments: Moments) -> list[Tensor]:
+    """φ', φ'', … [t, K] from moments of the whole vocabulary, as far as they were taken."""
+    mass = 1.0 + moments.others
     central = [m / mass for m in moments.central]
-    if central:
-        out.append(-central[0])
-    if len(central) >= 2:
-        out.append(-central[1])
+    out = [moments.slope / mass, *(-m for m in central)]
     if len(central) >= 3:
-        out.append(-(central[2] - 3.0 * central[0] ** 2))
+        out[3] = -(central[2] - 3.0 * central[0] ** 2)
     return out
 
 
-@dataclass(frozen=True)
-class Swept:
-    """What one sweep over the vocabulary tells about some tokens.
-
-    Attributes:
-        derivatives: φ and its derivatives, [order+1, t, K].
-        initial: log p_y(0), [t].
-        spread: the range of the displacement, max v − min v, [t].
-    """
-
-    derivatives: Tensor
-    initial: Tensor
-    spread: Tensor
-
-
-def sweep(
-    source: LogitSource, rows: slice, targets_t: Tensor, scales: list[float], order: int, block_vocabulary: int
-) -> Swept:
-    """φ and its derivatives of some tokens at all scales in one sweep over the vocabulary."""
-    target: TargetLogits = source.target_logits(rows, targets_t)
-    scales_K = torch.tensor(scales, dtype=torch.float64, device=source.device)
-    moments: Moments | None = None
-    sums: GainSums | None = None
-    low_t = high_t = target.v[:, 0]
-    for columns in blocks(source.vocabulary, block_vocabulary):
-        z0_tb, v_tb = source.block(rows, columns, targets_t, target)
-        low_t, high_t = torch.minimum(low_t, v_tb.amin(1)), torch.maximum(high_t, v_tb.amax(1))
-        block, gain = block_sums(z0_tb, v_tb, target.v, scales, order)
-        if moments is None or sums is None:
-            moments, sums = block, gain
-        else:
-            moments, factor_a, factor_b = merge_moments(moments, block, scales_K)
-            sums = merge_gain_sums(sums, gain, factor_a, factor_b)
-    assert moments is not None
-    assert sums is not None
-    derivatives = derivatives_from_moments(moments)[:order]
-    return Swept(
-        torch.stack([gain_from_sums(moments, sums, target.v, scales_K), *derivatives]),
-        (target.z0[:, 0] - sums.z0_e) - torch.log1p(sums.others),
-        high_t - low_t,
+def gains(moments: Moments, v_y_t1: Tensor, spread_t: Tensor, scales_K: Tensor) -> Tensor:
+    """φ at all scales, [t, K]; the first scale is 0."""
+    direct = (
+        scales_K * (v_y_t1 - moments.v_d)
+        - (moments.z0_d - moments.z0_d[:, :1])
+        - (torch.log1p(moments.others) - torch.log1p(moments.others[:, :1]))
     )
+    at_start = [d[:, :1] for d in derivatives(moments)] if moments.central else []
+    polynomial = torch.zeros_like(direct)
+    for n in range(len(at_start), 0, -1):
+        polynomial = scales_K * (at_start[n - 1] / math.factorial(n) + polynomial)
+    tiny = scales_K * spread_t.unsqueeze(1) <= _tiny(len(at_start)) if at_start else torch.zeros_like(direct).bool()
+    return torch.where(tiny, polynomial, direct)
+
+
+def _tiny(order: int) -> float:
+    """Up to which range of the displacement the Taylor polynomial of this order is taken."""
+    return math.pow(_NEGLECTED, 1.0 / (order + 1))
+
+
+class Interval(NamedTuple):
+    """Scales that share an entry d: their places, the scale in the middle, and how many terms their series takes."""
+
+    places: range
+    centre: float | Tensor
+    terms: int
+
+
+def intervals(scales: Sequence[float | Tensor], step: float | None, spread: float) -> list[Interval]:
+    """Evenly spaced scales together, as far as a displacement of this range allows; others one by one."""
+    count = len(scales)
+    if step is None:
+        return [Interval(range(k, k + 1), scale, 1) for k, scale in enumerate(scales)]
+    most = count if spread == 0.0 else 1 + int(min(2.0 * REACH / (spread * step), count))
+    size = -(-count // -(-count // min(most, count)))
+    terms = series_terms(0.5 * (size - 1) * step * spread)
+    cut = [range(first, min(first + size, count)) for first in range(0, count, size)]
+    return [Interval(places, 0.5 * (places[0] + places[-1]) * step, terms) for places in cut]
+
+
+def series_terms(reach: float) -> int:
+    """How many terms of Σ (δu)ⁿ/n! leave less than 2⁻⁵³ of e^{δu}, for |δu| up to `reach`.
+
+    >>> [series_terms(x) for x in (0.0, 0.01, 0.5, 2.0)]
+    [1, 7, 15, 26]
+    """
+    terms, left = 1, reach
+    while left * math.exp(2.0 * reach) > 2.0**-53:
+        terms += 1
+        left *= reach / terms
+    return terms
+
+
+def series(powers: Tensor, interval: Interval, step: float, order: int) -> list[Tensor]:
+    """S_0, S_1, … up to `order` at an interval's scales, [t, n] each, from P_0, P_1, … [t, ·]."""
+    if len(interval.places) == 1:
+        return [powers[:, m : m + 1] for m in range(order + 1)]
+    away_n = torch.tensor([k * step - interval.centre for k in interval.places], dtype=torch.float64)
+    lines = [torch.ones_like(away_n)]
+    for n in range(1, interval.terms):
+        lines.append(lines[-1] * away_n / n)
+    coefficients = torch.stack(lines).to(powers.device)
+    return [powers[:, m : m + interval.terms] @ coefficients for m in range(order + 1)]
+
+
+def block_moments(
+    z0_tb: Tensor, v_tb: Tensor, v_y_t1: Tensor, layout: list[Interval], step: float | None, order: int
+) -> Moments:
+    """Moments of one block at all scales."""
+    tokens, width = z0_tb.shape
+    needed = layout[0].terms + order
+    rows = 1 << (math.isqrt(needed - 1).bit_length() if needed > 1 else 0)
+    columns = -(-needed // rows)
+    chunk = max(1, _ELEMENTS // ((rows + columns) * width))
+    powers = z0_tb.new_empty(len(layout), tokens, columns, rows)
+    z0_d, v_d = z0_tb.new_empty(2, len(layout), tokens, 1)
+    for some in blocks(tokens, chunk):
+        z0_cb, v_cb = z0_tb[some], v_tb[some]
+        low = z0_tb.new_empty(z0_cb.shape[0], rows, width)
+        high = z0_tb.new_ones(z0_cb.shape[0], columns, width)
+        for g, interval in enumerate(layout):
+            centre = interval.centre[some] if isinstance(interval.centre, Tensor) else interval.centre
+            x_cb = z0_cb + centre * v_cb
+            d_c1 = torch.argmax(x_cb, dim=1, keepdim=True)
+            z0_d[g, some], v_d[g, some] = z0_cb.gather(1, d_c1), v_cb.gather(1, d_c1)
+            u_cb = v_cb - v_d[g, some]
+            torch.sub(z0_cb, z0_d[g, some], out=x_cb).add_(centre * u_cb)
+            torch.exp(x_cb, out=low[:, 0]).scatter_(1, d_c1, 0.0)
+            _geometric(high, _geometric(low, u_cb))
+            torch.bmm(high, low.transpose(1, 2), out=powers[g, some])
+    found: list[list[Tensor]] = [[] for _ in range(order + 1)]
+    for interval, powers_tn in zip(layout, powers.flatten(2), strict=True):
+        for sums, more in zip(found, series(powers_tn, interval, step or 0.0, order), strict=True):
+            sums.append(more)
+    of_scale = [g for g, interval in enumerate(layout) for _ in interval.places]
+    return from_sums(z0_d[of_scale, :, 0].T, v_d[of_scale, :, 0].T, [torch.cat(sums, 1) for sums in found], v_y_t1)
+
+
+def _geometric(lines_cnb: Tensor, factor_cb: Tensor) -> Tensor:
+    """Fills lines 1, 2, … with line 0 times the factor, its square, …; overwrites the factor with a higher power."""
+    count, done = lines_cnb.shape[1], 1
+    while done < count:
+        more = min(done, count - done)
+        torch.mul(lines_cnb[:, :more], factor_cb.unsqueeze(1), out=lines_cnb[:, done : done + more])
+        factor_cb *= factor_cb
+        done += more
+    return factor_cb
+
+
+@dataclass(frozen=True)
+class MomentsBackend(Backend):
+    """Any scales on any device."""
+
+    block_tokens: int
+    block_vocabulary: int
+    name = "moments"
+
+    def not_supported_reasons(self, query: Query) -> list[str]:
+        """None: it answers everything."""
+        return []
+
+    @torch.no_grad()
+    def evaluate(self, query: Query) -> Survey:
+        """A block of tokens and vocabulary at a time."""
+        tasks = [
+            partial(self._some, query, slice(rows.start + part.start, rows.start + part.stop))
+            for rows in blocks(query.source.tokens, self.block_tokens)
+            for part in _parts(rows, query.source.device)
+        ]
+        return joined(in_parallel(tasks))
+
+    def _some(self, query: Query, rows: slice) -> Survey:
+        source, targets_t = query.source, query.targets_T[rows]
+        target = source.target_logits(rows, targets_t)
+        own_t1 = None if query.common is not None else query.scales_K[rows]
+        scales_K = query.scales_K if own_t1 is None else own_t1
+        scales: list[float | Tensor] = [own_t1] if query.common is None else list(query.common)  # type: ignore[list-item]
+        shift = int(query.common is None or query.common[0] != 0.0)
+        if shift:
+            scales = [0.0, *scales]
+            scales_K = torch.cat([torch.zeros_like(scales_K[..., :1]), scales_K], -1)
+        step = None if query.common is None else spacing(query.common)
+        order = query.order if query.places else 0
+        ends = EndpointSweep() if query.distributions else None
+        moments: Moments | None = None
+        low_t = high_t = target.v[:, 0]
+        for columns in blocks(source.vocabulary, self.block_vocabulary):
+            z0_tb, v_tb = source.block(rows, columns, targets_t, target)
+            # On a CPU torch finds both at once far more slowly than one after the other.
+            least_t, most_t = v_tb.amin(1), v_tb.amax(1)
+            low_t, high_t = torch.minimum(low_t, least_t), torch.maximum(high_t, most_t)
+            layout = intervals(scales, step, float((most_t - least_t).max()))
+            block = block_moments(z0_tb, v_tb, target.v, layout, step, order)
+            moments = block if moments is None else merge(moments, block, scales_K)
+            if ends is not None:
+                ends.add(z0_tb, v_tb)
+        assert moments is not None
+        return answered(query, moments, target.z0, target.v, high_t - low_t, scales_K, shift, ends)
+
+
+def answered(
+    query: Query,
+    moments: Moments,
+    z0_y_t1: Tensor,
+    v_y_t1: Tensor,
+    spread_t: Tensor,
+    scales_K: Tensor,
+    shift: int,
+    ends: EndpointSweep | None,
+) -> Survey:
+    """What follows from moments of the whole vocabulary; the first `shift` scales were not asked for."""
+    gains_tK = gains(moments, v_y_t1, spread_t, scales_K)[:, shift:]
+    places = [place + shift for place in query.places]
+    wanted = [d[:, places] for d in derivatives(moments)[: query.order]] if query.order and places else []
+    empty = gains_tK.new_empty(query.order, gains_tK.shape[0], len(places))
+    return Survey.of(
+        query,
+        gains_tK,
+        torch.stack(wanted) if wanted else empty,
+        (z0_y_t1 - moments.z0_d[:, :1])[:, 0] - torch.log1p(moments.others[:, 0]),
+        spread_t,
+        None if ends is None else ends.result(),
+    )
+
+
+def _parts(rows: slice, device: torch.device) -> Iterator[slice]:
+    """Tokens of each thread."""
+    tokens = rows.stop - rows.start
+    groups = 1 if device.type == "cuda" else max(1, min(workers(), tokens // _LEAST_TOKENS))
+    return blocks(tokens, -(-tokens // groups))

@@ -1,48 +1,62 @@
 """Paths through an affine readout (Appendix C): logits z(α) = z(0) + αv, nothing differentiated.
 
+`impl=` names a back end; "auto" takes the first that has no reason against a query: `kernel`, then `moments`.
+
 Shapes: T reference tokens, V vocabulary entries, D hidden width, N examples, K scales.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.affine import reference
-from loopscope.readout.affine.choose import EVEN_WAYS, WAYS, WHOLE_ROWS, Asked, check_impl, choose, is_even
-from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions, endpoint_distributions
+from loopscope.readout.affine import kernel
+from loopscope.readout.affine.autograd import AutogradBackend
+from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions
 from loopscope.readout.affine.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
-from loopscope.readout.affine.even import EvenBlocks, EvenScales, EvenSurvey, Survey, even_survey, scales_on
-from loopscope.readout.affine.fused.path import FusedPath, TokenSurvey
-from loopscope.readout.affine.moments import Swept, sweep
-from loopscope.readout.affine.sources import LogitBlock, LogitSource, ScaledDisplacement, blocks
+from loopscope.readout.affine.kernel import KernelBackend
+from loopscope.readout.affine.moments import MomentsBackend
+from loopscope.readout.affine.query import Backend, Query, Survey, grid, places_on
+from loopscope.readout.affine.reference import ReferenceBackend
+from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits, blocks
 from loopscope.readout.checks import (
     as_block,
+    as_integers,
     as_order,
+    as_readout_dtype,
+    as_targets,
+    require_all_finite,
+    require_choice,
+    require_floating,
+    require_matrix,
     require_results_finite,
+    require_same_shape,
 )
-from loopscope.readout.hessian_vector import autograd_sweep
-from loopscope.readout.path import Derivatives, SegmentMean, Segments, UtilityPath, segment_mean
+from loopscope.readout.path import Derivatives, Segments, UtilityPath, as_segments, segment_mean
+
+BACKENDS = ("kernel", "moments", "reference", "autograd")
+IMPLEMENTATIONS = ("auto", *BACKENDS)
 
 _BLOCK_ELEMENTS = 1 << 16  # half a megabyte of float64: a few such arrays stay in a core's cache
 _BLOCK_VOCABULARY = 8192
-_AT_START = 1e-60
-MOST_OWN = 1  # the highest derivative that the kernel of scales of one's own takes
+_HEAD_BLOCK = 256, 1024  # tokens and vocabulary where there are products
+_CELL_TOKENS = 1 << 20  # tokens times cells of an envelope at a time
 
 
 class AffinePath(UtilityPath):
     """φ along an affine logit path, per example; made by `affine_path` or `affine_path_from_states`.
 
-    Derivatives go up to the fourth. Results are exact functions of the given logits up to rounding: relative
+    Derivatives go up to the fourth. In float64 results are exact functions of the given logits up to rounding: relative
     accuracy 1e-12 or better for φ'' and the divergences however peaked the softmax or small the displacement, and
     for φ, φ', φ''' and φ'''' relative to the sum of the absolute values of what they add up.
 
     Attributes:
-        ways_taken: names of the ways (`choose.WAYS`) that have answered so far.
+        ways_taken: names of the back ends that have answered so far.
     """
 
     def __init__(
@@ -50,22 +64,26 @@ class AffinePath(UtilityPath):
         source: LogitSource,
         targets_T: Tensor,
         segments: Segments,
-        *,
         impl: str,
-        block_tokens: int | None = None,
-        block_vocabulary: int | None = None,
-        fused: FusedPath | None = None,
+        blocks: tuple[int, int],
+        check: bool = True,
     ) -> None:
         self._source, self._targets_T, self._segments = source, targets_T, segments
-        self._impl, self._fused = impl, fused
-        self._on = torch.empty(1, dtype=torch.float64, device=source.device)
+        self._impl, self._blocks, self._check = impl, blocks, check or source.device.type == "cpu"
         self.ways_taken: set[str] = set()
-        self._zero: Tensor | None = None
-        check_impl(impl, self._on)
-        self.max_order = WAYS[impl].max_order if impl in WAYS else 4
-        width = min(as_block("block_vocabulary", block_vocabulary, _BLOCK_VOCABULARY), source.vocabulary)
-        self._block_vocabulary = source.vocabulary if impl in WHOLE_ROWS else width
-        self._block_tokens = as_block("block_tokens", block_tokens, max(1, _BLOCK_ELEMENTS // width))
+        self._backends = self._in_order()
+        self.max_order = max(backend.max_order for backend in self._backends)
+
+    def _in_order(self) -> list[Backend]:
+        tokens, vocabulary = self._blocks
+        every: dict[str, Backend] = {
+            "kernel": KernelBackend(),
+            "moments": MomentsBackend(tokens, min(vocabulary, self._source.vocabulary)),
+            "reference": ReferenceBackend(tokens),
+            "autograd": AutogradBackend(tokens),
+        }
+        require_choice("impl", self._impl, IMPLEMENTATIONS)
+        return [every["kernel"], every["moments"]] if self._impl == "auto" else [every[self._impl]]
 
     @property
     def examples(self) -> int:
@@ -89,179 +107,74 @@ class AffinePath(UtilityPath):
 
     def per_token(self) -> AffinePath:
         """The same path with every reference token an example of its own."""
-        return self._with(self._source, self._targets_T, self._segments.per_token(), self._fused)
-
-    def _with(
-        self, source: LogitSource, targets_T: Tensor, segments: Segments, fused: FusedPath | None = None
-    ) -> AffinePath:
         return AffinePath(
-            source,
-            targets_T,
-            segments,
-            impl=self._impl,
-            block_tokens=self._block_tokens,
-            block_vocabulary=self._block_vocabulary,
-            fused=fused,
+            self._source, self._targets_T, self._segments.per_token(), self._impl, self._blocks, self._check
         )
 
-    def _some(self, tokens_t: Tensor) -> AffinePath:
-        """Some of the tokens, each by itself, without the fused kernels."""
-        segments = Segments(tokens_t, torch.ones_like(tokens_t), single=False).per_token()
-        return self._with(self._source.some(tokens_t), self._targets_T[tokens_t], segments)
+    def _query(
+        self, scales: Sequence[float] | Tensor, places: Sequence[int], order: int, *, distributions: bool = False
+    ) -> Query:
+        scales = scales if isinstance(scales, Tensor) else tuple(scales)
+        return Query(self._source, self._targets_T, scales, tuple(places), order, distributions)
 
-    def _choose(self, asked: Asked) -> str:
-        way = choose(self._impl, asked, self._on, has_fused=self._fused is not None)
-        self.ways_taken.add(way)
-        return way
+    def backend(self, query: Query) -> Backend:
+        """The first back end without reasons against a query."""
+        reasons = []
+        for backend in self._backends:
+            against = backend.not_supported_reasons(query)
+            if not against:
+                self.ways_taken.add(backend.name)
+                return backend
+            reasons += [f"impl={backend.name!r} cannot be had here: {reason}" for reason in against]
+        raise LoopscopeError("; ".join(reasons) + "; impl='auto' takes what can be had.")
 
-    def _sweep(self, way: str, rows: slice, scales: list[float], order: int) -> Swept:
-        targets_t = self._targets_T[rows]
-        if way == "autograd":
-            swept = autograd_sweep(self._source.states(rows), targets_t, scales, order)
-        elif way in EVEN_WAYS:
-            found = self._even(way, rows, len(scales), None, order, distributions=False)
-            swept = Swept(found.derivatives, found.initial, found.spread)
-        elif way == "reference":
-            target = self._source.target_logits(rows, targets_t)
-            z0_tV, v_tV = self._source.block(rows, slice(0, self._source.vocabulary), targets_t, target)
-            at = [reference.derivatives_at(z0_tV, v_tV, targets_t, alpha, order) for alpha in scales]
-            initial = reference.log_probability_at_start(z0_tV, targets_t)
-            swept = Swept(torch.stack(at, -1), initial, v_tV.amax(1) - v_tV.amin(1))
-        else:
-            swept = sweep(self._source, rows, targets_t, scales, order, self._block_vocabulary)
-        require_results_finite("the path", swept.derivatives)
-        return swept
-
-    def _even(
-        self, way: str, rows: slice, count: int, places: tuple[int, ...] | None, order: int, *, distributions: bool
-    ) -> EvenSurvey:
-        """The same at evenly spaced scales from 0 to 1, with derivatives at some places (None: all)."""
-        return even_survey(
-            self._source,
-            rows,
-            self._targets_T[rows],
-            count,
-            places=places,
-            order=order,
-            distributions=distributions,
-            block_vocabulary=EvenBlocks.on(self._source.device, self._block_vocabulary).vocabulary,
-            kernel=way == "fp64_kernel",
-        )
-
-    def _sweeps(self, scales: list[float], order: int) -> Iterator[tuple[slice, Swept]]:
-        """All tokens, a chunk of them at a time."""
-        way = self._choose(Asked(even=is_even(scales)))
-        for rows in self._rows(way):
-            yield rows, self._sweep(way, rows, scales, order)
-
-    def _rows(self, way: str) -> list[slice]:
-        size = EvenBlocks.on(self._source.device).tokens if way in EVEN_WAYS else self._block_tokens
-        return list(blocks(self._source.tokens, size))
+    def _tokens(self, query: Query) -> Survey:
+        """The answer, of every token."""
+        found = self.backend(query).evaluate(query)
+        if self._check:  # on a GPU this waits for the device
+            require_results_finite("the path", found.gains)
+            require_results_finite("the path", found.derivatives)
+        return found
 
     def at_scales(self, scales: list[float], order: int) -> Tensor:
         """Derivatives 0..order at the scales."""
-        mean = SegmentMean(self._segments)
-        for rows, swept in self._sweeps(scales, order):
-            mean.add(rows, swept.derivatives.transpose(0, 1))
-        stack = mean.result().transpose(0, 1)
-        self._know_start(scales, stack)
-        return stack
-
-    def _know_start(self, scales: list[float], stack: Tensor) -> None:
-        """Keep what was evaluated at scale 0: a search for roots asks for it with every other scale."""
-        if scales[0] == 0.0 and (self._zero is None or self._zero.shape[0] < stack.shape[0]):
-            self._zero = stack[..., 0]
+        found = self._tokens(self._query(scales, range(len(scales)), order))
+        return segment_mean(self._segments, found.derivatives.transpose(0, 1)).transpose(0, 1)
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
         """Derivatives 0..order of each example at its own scale."""
-        # With v scaled by α_n, scale 1 is α_n and the k-th derivative carries a factor α_n^k. Below `_AT_START` the
-        # derivatives are those of the start to the last digit, and that factor would underflow.
-        stored = self._source.stored() if order <= MOST_OWN else None
-        way = self._choose(Asked(fused=order == 0, own=stored is not None))
-        scales_T = scales_N[self._segments.index]
-        if way == "fused":
-            assert self._fused is not None
-            gains_T = self._fused.own(scales_T, lambda lost: self._some(lost).at_own(scales_T[lost], 0)[0])
-            return segment_mean(self._segments, gains_T).unsqueeze(0)
-        if way == "fp64_kernel":
-            assert stored is not None
-            return self._at_own_in_kernel(stored, scales_T, scales_N, order)
-        scaled = ScaledDisplacement(self._source, scales_T)
-        stack = self._with(scaled, self._targets_T, self._segments).at_scales([1.0], order)[..., 0]
-        if order == 0:
-            return stack
-        at_start = scales_N < _AT_START
-        powers = torch.where(at_start, 1.0, scales_N) ** torch.arange(order + 1, device=stack.device).unsqueeze(1)
-        stack = stack / powers
-        if bool(at_start.any()):
-            stack[1:] = torch.where(at_start, self._at_start(order)[1:], stack[1:])
-        return stack
-
-    def _at_own_in_kernel(self, stored: LogitBlock, scales_T: Tensor, scales_N: Tensor, order: int) -> Tensor:
-        from loopscope.readout.affine.own_scale_kernels import derivatives_at_own
-
-        found = derivatives_at_own(*stored, self._targets_T, scales_T, order)
-        require_results_finite("the path", found)
-        stack = segment_mean(self._segments, found.T).T
-        if order:
-            stack[1] = torch.where(scales_N == 0.0, self._at_start(1)[1], stack[1])
-        return stack
-
-    def _at_start(self, order: int) -> Tensor:
-        """Derivatives 0..order at scale 0, [order+1, N], evaluated once."""
-        if self._zero is None or self._zero.shape[0] <= order:
-            self._zero = self.at_scales([0.0], order)[..., 0]
-        return self._zero[: order + 1]
+        found = self._tokens(self._query(scales_N.double()[self._segments.index], (0,), order))
+        return segment_mean(self._segments, found.derivatives[..., 0].T).T
 
     def _initial(self) -> Tensor:
-        return self._ends[1]
+        return self._ends.initial
 
     @cached_property
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        """Derivatives at both ends [3, N, 2] and U(H) [N], from one sweep."""
-        way = self._choose(Asked(fused=True))
-        if way == "fused":
-            found = self._both_ends
-            return found.derivatives if not self.single else found.derivatives.unsqueeze(1), found.initial.reshape(-1)
-        ends, initial = SegmentMean(self._segments), SegmentMean(self._segments)
-        for rows in self._rows(way):
-            swept = self._sweep(way, rows, [0.0, 1.0], 2)
-            ends.add(rows, swept.derivatives.transpose(0, 1))
-            initial.add(rows, swept.initial)
-        return ends.result().transpose(0, 1), initial.result()
+    def _ends(self) -> Survey:
+        """Both ends, with the example axis."""
+        segments = Segments(
+            self._segments.index, self._segments.counts, False, self._segments.each, self._segments.ends
+        )
+        order = min(2, self.max_order)
+        return self._tokens(self._query((0.0, 1.0), (0, 1), order, distributions=True)).averaged(segments)
 
     @cached_property
     def _start(self) -> Tensor:
-        return self._ends[0][..., 0]
+        return self._ends.derivatives[..., 0]
 
     @cached_property
     def _full(self) -> Tensor:
-        return self._ends[0][0, :, 1]
-
-    @cached_property
-    def _both_ends(self) -> Survey:
-        return self.survey(2, (0.0, 1.0), 2)
-
-    @cached_property
-    def _distributions(self) -> EndpointDistributions:
-        way = self._choose(Asked(fused=True))
-        if way == "fused":
-            return self._both_ends.distributions
-        mean = SegmentMean(self._segments)
-        for rows in self._rows(way):
-            found = endpoint_distributions(self._source, rows, self._targets_T[rows], self._block_vocabulary)
-            mean.add(rows, require_results_finite("the endpoint distributions", found.stacked()).T)
-        return EndpointDistributions(*(self._drop(field) for field in mean.result().T))
+        return self._ends.gains[:, 1]
 
     @property
     def distributions(self) -> EndpointDistributions:
         """Both output divergences, both entropies and the entropy change, averaged over reference tokens."""
-        return self._distributions
+        return EndpointDistributions(*(self._drop(field) for field in self._ends.distributions.fields()))
 
     @property
     def divergence(self) -> Tensor:
         """C, the mean over reference tokens of KL(p(0)‖p(1)), from the endpoint distributions alone."""
-        return self._distributions.divergence
+        return self.distributions.divergence
 
     @property
     def decomposition(self) -> EndpointDecomposition:
@@ -269,99 +182,19 @@ class AffinePath(UtilityPath):
         residual = self.gain - (self.slope - self.divergence)
         return EndpointDecomposition(self.gain, self.slope, self.divergence, residual)
 
-    def survey(
-        self, count: int = 21, moments_at: Sequence[float] = (0.0,), order: int = 2, *, spread: bool = False
-    ) -> Survey:
+    def survey(self, count: int = 21, moments_at: Sequence[float] = (0.0,), order: int = 2) -> Survey:
         """φ at `count` even scales, derivatives at some of them and the endpoint distributions: see `Survey`.
 
         Args:
             count: evenly spaced scales from 0 to 1.
             moments_at: those among them where derivatives are wanted; none at all is fine.
             order: highest derivative, at most 4.
-            spread: whether the range of the displacement is wanted, too.
         """
-        even = EvenScales.of(count, moments_at)
-        order = as_order(order, self.max_order)
-        fused = self.in_kernels(even)
-        if fused is not None:
-            return self.told(even, order, fused.survey(even, order, spread=spread), spread=spread)
-        way = self._choose(Asked(even=True))
-        gains, derivatives, initial, distributions = (SegmentMean(self._segments) for _ in range(4))
-        spread_T = torch.empty(self.tokens, dtype=torch.float64, device=self._source.device)
-        for rows in self._rows(way):
-            here = self._survey_rows(way, rows, even, order)
-            gains.add(rows, here.gains)
-            derivatives.add(rows, here.derivatives.transpose(0, 1))
-            initial.add(rows, here.initial)
-            assert here.distributions is not None
-            distributions.add(rows, here.distributions.stacked().T)
-            spread_T[rows] = here.spread
-        return self._surveyed(
-            even,
-            gains.result(),
-            derivatives.result().transpose(0, 1),
-            initial.result(),
-            EndpointDistributions(*distributions.result().T),
-            spread_T if spread else None,
-        )
+        return self._tokens(self._surveyed(count, moments_at, order)).averaged(self._segments)
 
-    def in_kernels(self, even: EvenScales) -> FusedPath | None:
-        """The fused kernels, where they answer a survey at these scales."""
-        fused = self._fused
-        if fused is None or not fused.takes(even):
-            return None
-        return fused if self._choose(Asked(even=True, fused=True)) == "fused" else None
-
-    def told(self, even: EvenScales, order: int, found: TokenSurvey, *, spread: bool = False) -> Survey:
-        """What the fused kernels found, averaged over each example's tokens; what they gave up is read another way."""
-        segments, fused = self._segments, self._fused
-        assert fused is not None
-        again = lambda lost: self._some(lost).survey(even.count, even.with_derivatives, order, spread=spread)  # noqa: E731
-        found = fused.completed(found, again)
-        return self._surveyed(
-            even,
-            segment_mean(segments, found.gains_TK),
-            segment_mean(segments, found.derivatives.transpose(0, 1)).transpose(0, 1),
-            segment_mean(segments, found.initial_T),
-            EndpointDistributions(*(segment_mean(segments, field) for field in found.distributions.fields())),
-            found.spread_T if spread else None,
-        )
-
-    def _survey_rows(self, way: str, rows: slice, even: EvenScales, order: int) -> EvenSurvey:
-        if way in EVEN_WAYS:
-            found = self._even(way, rows, even.count, even.places, order, distributions=True)
-        else:
-            swept = self._sweep(way, rows, even.scales, 0)
-            at = self._sweep(way, rows, even.with_derivatives, order).derivatives if even.places else None
-            empty = swept.derivatives.new_zeros(order + 1, swept.initial.shape[0], 0)
-            ends = endpoint_distributions(self._source, rows, self._targets_T[rows], self._block_vocabulary)
-            found = EvenSurvey(swept.derivatives[0], empty if at is None else at, swept.initial, swept.spread, ends)
-        require_results_finite("the path", found.gains)
-        return found
-
-    def _surveyed(
-        self,
-        even: EvenScales,
-        gains: Tensor,
-        derivatives: Tensor,
-        initial: Tensor,
-        distributions: EndpointDistributions,
-        spread_T: Tensor | None,
-    ) -> Survey:
-        spread = None
-        if spread_T is not None:
-            spread = torch.zeros(self.examples, dtype=torch.float64, device=spread_T.device)
-            spread.scatter_reduce_(0, self._segments.index, spread_T, "amax")
-        one = self.single
-        return Survey(
-            scales_on(tuple(even.scales), self._source.device),
-            gains[0] if one else gains,
-            scales_on(tuple(even.with_derivatives), self._source.device),
-            derivatives[:, 0] if one else derivatives,
-            self._drop(initial),
-            EndpointDistributions(*(self._drop(field) for field in distributions.fields())),
-            None if spread is None else self._drop(spread),
-        )
+    def _surveyed(self, count: int, moments_at: Sequence[float], order: int) -> Query:
+        scales, order = grid(count), as_order(order, self.max_order)
+        return self._query(scales, places_on(count, moments_at), order, distributions=True)
 
     def envelope(self, cells: int = 256) -> Envelope:
         """Bounds of −φ'' and |φ'''| that hold on the whole of each of `cells` equal cells of [0, 1].
@@ -369,17 +202,141 @@ class AffinePath(UtilityPath):
         See `loopscope.readout.affine.envelope` for the argument.
         """
         cells = as_block("cells", cells, 256)
-        if self._impl == "autograd":
+        if self.max_order < 4:
             raise LoopscopeError("impl='autograd' has no fourth derivative; use impl='auto' for envelopes.")
         nodes = [k / cells for k in range(cells + 1)]
-        stack, ranges, *bounds = (SegmentMean(self._segments) for _ in range(2 + len(CellBounds._fields)))
-        for rows, swept in self._sweeps(nodes, 4):
-            stack.add(rows, swept.derivatives.transpose(0, 1))
-            ranges.add(rows, torch.stack([swept.spread**power for power in (2, 3, 4)], 1))
-            for mean, field in zip(bounds, cell_bounds(swept.derivatives, swept.spread, 1.0 / cells), strict=True):
-                mean.add(rows, field)
-        at = torch.tensor(nodes, dtype=torch.float64, device=self._source.device)
-        derivatives = Derivatives(at, stack.result().transpose(0, 1))
-        self._know_start(nodes, derivatives.stack)
-        cell_means = CellBounds(*(m.result() for m in bounds))
-        return envelope_from_bounds(derivatives, cell_means, ranges.result(), single=self.single)
+        found = self._tokens(self._query(nodes, range(cells + 1), 4))
+        bounds = [
+            cell_bounds(found.derivatives[:, rows], found.spread[rows], 1.0 / cells)
+            for rows in blocks(self.tokens, max(1, _CELL_TOKENS // cells))
+        ]
+        means = (segment_mean(self._segments, torch.cat(field)) for field in zip(*bounds, strict=True))
+        ranges = segment_mean(self._segments, torch.stack([found.spread**power for power in (2, 3, 4)], 1))
+        stack = segment_mean(self._segments, found.derivatives.transpose(0, 1)).transpose(0, 1)
+        return envelope_from_bounds(Derivatives(found.alpha, stack), CellBounds(*means), ranges, single=self.single)
+
+
+def surveys(paths: Sequence[AffinePath], count: int, moments_at: Sequence[float], order: int) -> list[Survey]:
+    """`AffinePath.survey` of each path; every path starts in the states in which the one before it ends.
+
+    The kernels multiply every state once.
+    """
+    queries = [path._surveyed(count, moments_at, order) for path in paths]
+    chosen = [path.backend(query) for path, query in zip(paths, queries, strict=True)]
+    kernels = all(isinstance(backend, KernelBackend) for backend in chosen)
+    if kernels and all(map(kernel.in_float32, queries)) and kernel.can_follow(queries):
+        found = kernel.consecutive(queries)
+        return [each.averaged(path._segments) for path, each in zip(paths, found, strict=True)]
+    return [path._tokens(query).averaged(path._segments) for path, query in zip(paths, queries, strict=True)]
+
+
+def affine_path(
+    z0: Tensor,
+    v: Tensor,
+    targets: Any,
+    *,
+    examples: Any = None,
+    impl: str = "auto",
+    block_tokens: int | None = None,
+    block_vocabulary: int | None = None,
+) -> AffinePath:
+    """The utility path of affine logits z(α) = z(0) + αv.
+
+    U is the mean over an example's reference tokens of log softmax(z(α))_y (Eq. affine-logit-utility).
+
+    Args:
+        z0: initial logits, [tokens, vocabulary]; one token may be given as a vector.
+        v: their displacement, the same shape.
+        targets: reference label of each token, [tokens].
+        examples: which example each token belongs to, integers 0..N-1; None means one example.
+        impl: a back end ("kernel", "moments", "reference", "autograd"), or "auto".
+        block_tokens: tokens worked on at a time.
+        block_vocabulary: vocabulary entries worked on at a time.
+
+    >>> path = affine_path(torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0]]), [0])
+    >>> bool(path.slope > 0), bool(path.curvature < 0), bool(path.gain > 0)
+    (True, True, True)
+    >>> [round(float(d), 6) for d in path.derivatives(0.5, order=2)]
+    [0.186334, 0.238406, -0.419974]
+    """
+    if isinstance(z0, Tensor) and isinstance(v, Tensor) and z0.ndim == 1 and v.ndim == 1:
+        z0, v = z0.unsqueeze(0), v.unsqueeze(0)
+        targets = as_integers("targets", targets).reshape(-1)
+    source = StoredLogits(z0, v)
+    width = min(as_block("block_vocabulary", block_vocabulary, _BLOCK_VOCABULARY), source.vocabulary)
+    return AffinePath(
+        source,
+        as_targets(targets, source.tokens, source.vocabulary, source.device),
+        as_segments(examples, source.tokens, source.device),
+        impl,
+        (as_block("block_tokens", block_tokens, max(1, _BLOCK_ELEMENTS // width)), width),
+    )
+
+
+def affine_path_from_states(
+    h: Tensor,
+    h_plus: Tensor,
+    head_weight: Tensor,
+    head_bias: Tensor | None,
+    targets: Any,
+    *,
+    examples: Any = None,
+    dtype: torch.dtype = torch.float64,
+    impl: str = "auto",
+    block_tokens: int | None = None,
+    block_vocabulary: int | None = None,
+    check: bool = True,
+) -> AffinePath:
+    """The utility path of two stored states under a linear head, without ever holding all the logits.
+
+    D = H⁺ − H is formed in `dtype` from the states as stored, the products H Wᵀ and D Wᵀ are taken in it a block of
+    tokens and vocabulary at a time, and everything after the products is float64. The products are taken again for
+    every call on the path; `survey` computes everything at once. On a GPU the back end `kernel` multiplies BF16 and
+    FP16 states that are read in float32 as they are, H Wᵀ and H⁺ Wᵀ, and sums in float32.
+
+    Args:
+        h: current states at the reference tokens' prediction positions, [tokens, hidden].
+        h_plus: next states at the same positions.
+        head_weight: the head's matrix, [vocabulary, hidden].
+        head_bias: the head's bias, [vocabulary], or None.
+        targets: reference label of each token.
+        examples: which example each token belongs to; None means one example.
+        dtype: arithmetic of the products, float32 (the paper's protocol) or float64.
+        impl: a back end ("kernel", "moments", "reference", "autograd"), or "auto".
+        block_tokens: tokens worked on at a time.
+        block_vocabulary: vocabulary entries worked on at a time.
+        check: look whether the numbers are finite and the labels in the vocabulary, which waits for the device;
+            False is for a caller that knows, or looks at the results.
+    """
+    require_matrix("h", h)
+    require_matrix("h_plus", h_plus)
+    require_same_shape("h", h, "h_plus", h_plus)
+    require_matrix("head_weight", head_weight)
+    dtype = as_readout_dtype(dtype)
+    if head_weight.shape[1] != h.shape[1]:
+        raise LoopscopeError(
+            f"head_weight has shape {tuple(head_weight.shape)} but the states have width {h.shape[1]}; "
+            "give the head as [vocabulary, hidden]."
+        )
+    if head_weight.device != h.device:
+        raise LoopscopeError(f"head_weight is on {head_weight.device} but h is on {h.device}; move them to one device.")
+    if head_bias is not None:
+        require_floating("head_bias", head_bias)
+        if head_bias.shape != head_weight.shape[:1]:
+            raise LoopscopeError(
+                f"head_bias has shape {tuple(head_bias.shape)}; give one number for each of the "
+                f"{head_weight.shape[0]} vocabulary entries."
+            )
+    if check:
+        given = {"head_bias": head_bias, "h": h, "h_plus": h_plus}
+        require_all_finite({name: tensor for name, tensor in given.items() if tensor is not None})
+    source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
+    tokens, vocabulary = _HEAD_BLOCK
+    return AffinePath(
+        source,
+        as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets,
+        as_segments(examples, source.tokens, source.device),
+        impl,
+        (as_block("block_tokens", block_tokens, tokens), as_block("block_vocabulary", block_vocabulary, vocabulary)),
+        check,
+    )

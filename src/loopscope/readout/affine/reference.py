@@ -8,10 +8,15 @@ Shapes: t tokens, V vocabulary entries.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from loopscope.readout.affine.endpoint import EndpointSweep
+from loopscope.readout.affine.query import Backend, Query, Survey, joined
+from loopscope.readout.affine.sources import blocks
 
 
 class Softmax(NamedTuple):
@@ -22,7 +27,7 @@ class Softmax(NamedTuple):
     others: Tensor
 
 
-def softmax_on_path(z0_tV: Tensor, v_tV: Tensor, alpha: float) -> Softmax:
+def softmax_on_path(z0_tV: Tensor, v_tV: Tensor, alpha: float | Tensor) -> Softmax:
     """p(α) = softmax(z(0) + αv), with both differences to the likeliest entry taken before they are added."""
     d_t1 = torch.argmax(z0_tV + alpha * v_tV, dim=1, keepdim=True)
     x_tV = (z0_tV - z0_tV.gather(1, d_t1)) + alpha * (v_tV - v_tV.gather(1, d_t1))
@@ -31,7 +36,7 @@ def softmax_on_path(z0_tV: Tensor, v_tV: Tensor, alpha: float) -> Softmax:
     return Softmax(w_tV / (1.0 + others_t1), d_t1, others_t1)
 
 
-def derivatives_at(z0_tV: Tensor, v_tV: Tensor, targets_t: Tensor, alpha: float, order: int) -> Tensor:
+def derivatives_at(z0_tV: Tensor, v_tV: Tensor, targets_t: Tensor, alpha: float | Tensor, order: int) -> Tensor:
     """φ(α), φ'(α), … of each token: [order+1, t]."""
     y_t1 = targets_t.unsqueeze(1)
     soft = softmax_on_path(z0_tV, v_tV, alpha)
@@ -49,7 +54,7 @@ def derivatives_at(z0_tV: Tensor, v_tV: Tensor, targets_t: Tensor, alpha: float,
     return torch.stack(derivatives[: order + 1])
 
 
-def gain_at(z0_tV: Tensor, v_tV: Tensor, targets_t: Tensor, alpha: float) -> Tensor:
+def gain_at(z0_tV: Tensor, v_tV: Tensor, targets_t: Tensor, alpha: float | Tensor) -> Tensor:
     """φ(α) = −log E_{p(0)}[exp(α(v − v_y))] of each token, [t].
 
     A gain beyond ±1 is the difference of two log-sum-exps. A smaller one is −log1p of a mean of expm1, whose
@@ -75,3 +80,37 @@ def log_probability_at_start(z0_tV: Tensor, targets_t: Tensor) -> Tensor:
     gap_tV = z0_tV - z0_tV.gather(1, d_t1)
     others_t = torch.exp(gap_tV).scatter(1, d_t1, 0.0).sum(1)
     return gap_tV.gather(1, targets_t.unsqueeze(1))[:, 0] - torch.log1p(others_t)
+
+
+@dataclass(frozen=True)
+class ReferenceBackend(Backend):
+    """Whole rows of logits, some tokens at a time."""
+
+    block_tokens: int
+    name = "reference"
+
+    def not_supported_reasons(self, query: Query) -> list[str]:
+        """None: it answers everything."""
+        return []
+
+    @torch.no_grad()
+    def evaluate(self, query: Query) -> Survey:
+        """One scale after the other."""
+        return joined([self._some(query, rows) for rows in blocks(query.source.tokens, self.block_tokens)])
+
+    def _some(self, query: Query, rows: slice) -> Survey:
+        source, targets_t = query.source, query.targets_T[rows]
+        target = source.target_logits(rows, targets_t)
+        z0_tV, v_tV = source.block(rows, slice(0, source.vocabulary), targets_t, target)
+        scales = [query.scales_K[rows]] if query.common is None else query.common
+        found = torch.stack([derivatives_at(z0_tV, v_tV, targets_t, alpha, query.order) for alpha in scales], -1)
+        ends = EndpointSweep()
+        ends.add(z0_tV, v_tV)
+        return Survey.of(
+            query,
+            found[0],
+            found[1:, :, list(query.places)],
+            log_probability_at_start(z0_tV, targets_t),
+            v_tV.amax(1) - v_tV.amin(1),
+            ends.result() if query.distributions else None,
+        )

@@ -58,16 +58,8 @@ class LogitSource(ABC):
         """One block; `target` is what `target_logits` gave for the same rows."""
 
     @abstractmethod
-    def some(self, tokens_t: Tensor) -> LogitSource:
-        """Some of the tokens, by index."""
-
-    @abstractmethod
     def states(self, rows: slice) -> StateView:
         """The same tokens for autograd."""
-
-    def stored(self) -> LogitBlock | None:
-        """All of them where they are in memory in float64, the entries of a token side by side."""
-        return None
 
 
 class StoredLogits(LogitSource):
@@ -92,18 +84,9 @@ class StoredLogits(LogitSource):
         """Cut out of the matrices."""
         return LogitBlock(self._z0_TV[rows, columns].double(), self._v_TV[rows, columns].double())
 
-    def some(self, tokens_t: Tensor) -> StoredLogits:
-        """Some of the tokens."""
-        return StoredLogits(self._z0_TV[tokens_t], self._v_TV[tokens_t])
-
     def states(self, rows: slice) -> StateView:
         """The logits themselves are the state."""
         return StateView(self._z0_TV[rows].double(), self._v_TV[rows].double(), lambda logits: logits)
-
-    def stored(self) -> LogitBlock | None:
-        """The matrices."""
-        ready = all(x.dtype == torch.float64 and x.stride(1) == 1 for x in (self._z0_TV, self._v_TV))
-        return LogitBlock(self._z0_TV, self._v_TV) if ready else None
 
 
 class HeadLogits(LogitSource):
@@ -116,51 +99,46 @@ class HeadLogits(LogitSource):
     def __init__(
         self, h_TD: Tensor, h_plus_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, dtype: torch.dtype
     ) -> None:
-        self._h_TD, self._h_plus_TD = h_TD.detach(), h_plus_TD.detach()
-        self._weight_VD = weight_VD.detach()
-        self._bias_V = None if bias_V is None else bias_V.detach()
-        self._dtype = dtype
+        self.h_TD, self.h_plus_TD = h_TD.detach(), h_plus_TD.detach()
+        self.weight_VD = weight_VD.detach()
+        self.bias_V = None if bias_V is None else bias_V.detach()
+        self.dtype = dtype
         self.tokens, self.vocabulary = int(h_TD.shape[0]), int(weight_VD.shape[0])
         self.device = h_TD.device
 
     @cached_property
     def _hd_T2D(self) -> Tensor:  # noqa: N802 - its shape
         # Side by side, so that both products are one: twice the rows for each block of the head that is read.
-        both = torch.empty(self.tokens, 2, self._h_TD.shape[1], dtype=self._dtype, device=self.device)
-        both[:, 0] = self._h_TD
-        torch.sub(self._h_plus_TD.to(self._dtype), both[:, 0], out=both[:, 1])
+        both = torch.empty(self.tokens, 2, self.h_TD.shape[1], dtype=self.dtype, device=self.device)
+        both[:, 0] = self.h_TD
+        torch.sub(self.h_plus_TD.to(self.dtype), both[:, 0], out=both[:, 1])
         return both
 
     @property
     def _in_parts(self) -> bool:
-        return self._dtype == torch.float32 and self.device.type == "cpu" and self._h_TD.shape[1] > SUMMED
-
-    def some(self, tokens_t: Tensor) -> HeadLogits:
-        """Some of the tokens."""
-        h_tD, h_plus_tD = self._h_TD[tokens_t], self._h_plus_TD[tokens_t]
-        return HeadLogits(h_tD, h_plus_tD, self._weight_VD, self._bias_V, self._dtype)
+        return self.dtype == torch.float32 and self.device.type == "cpu" and self.h_TD.shape[1] > SUMMED
 
     def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
         """One row of the head for each token."""
-        weight_tD = self._weight_VD[targets_t].to(self._dtype)
-        precise = torch.float64 if self._in_parts else self._dtype
+        weight_tD = self.weight_VD[targets_t].to(self.dtype)
+        precise = torch.float64 if self._in_parts else self.dtype
         z0_t = (self._hd_T2D[rows, 0] * weight_tD).sum(1, dtype=precise).double()
-        if self._bias_V is not None:
-            z0_t = z0_t + self._bias_V[targets_t].double()
+        if self.bias_V is not None:
+            z0_t = z0_t + self.bias_V[targets_t].double()
         v_t = (self._hd_T2D[rows, 1] * weight_tD).sum(1, dtype=precise).double()
         return TargetLogits(z0_t.unsqueeze(1), v_t.unsqueeze(1))
 
     def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
         """Two products with one block of the head."""
-        weight_bD = self._weight_VD[columns].to(self._dtype)
+        weight_bD = self.weight_VD[columns].to(self.dtype)
         products_t2b = self._products(self._hd_T2D[rows].flatten(0, 1), weight_bD).view(-1, 2, weight_bD.shape[0])
         if not products_t2b.is_cuda:  # there the look would wait for the device; results are looked at in any case
             require_finite("the logits", products_t2b)
         z0_tb, v_tb = (products_t2b[:, i].double() for i in range(2))
         if not products_t2b.is_cuda:  # a core reads neighbours faster; the kernels take any distance of rows
             z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
-        if self._bias_V is not None:
-            z0_tb += self._bias_V[columns].double()
+        if self.bias_V is not None:
+            z0_tb += self.bias_V[columns].double()
         # A matrix product and a row-wise one may round differently. The utility needs v_y − v_y to be exactly zero,
         # or a reference probability near one would drown in that rounding.
         place_t1 = (targets_t - columns.start).unsqueeze(1)
@@ -183,43 +161,14 @@ class HeadLogits(LogitSource):
 
     def states(self, rows: slice) -> StateView:
         """The states, read out by the whole head."""
-        weight_VD = self._weight_VD.to(self._dtype)
-        bias_V = None if self._bias_V is None else self._bias_V.to(self._dtype)
+        weight_VD = self.weight_VD.to(self.dtype)
+        bias_V = None if self.bias_V is None else self.bias_V.to(self.dtype)
 
         def readout(state: Tensor) -> Tensor:
             with full_precision_products():
                 return torch.nn.functional.linear(state, weight_VD, bias_V)
 
         return StateView(self._hd_T2D[rows, 0], self._hd_T2D[rows, 1], readout)
-
-
-class ScaledDisplacement(LogitSource):
-    """Another source with every token's displacement multiplied by a scale of its own: α = 1 here is α_t there."""
-
-    def __init__(self, source: LogitSource, scales_T: Tensor) -> None:
-        self._source, self._scales_T = source, scales_T.double()
-        self.tokens, self.vocabulary, self.device = source.tokens, source.vocabulary, source.device
-
-    def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
-        """The source's, scaled."""
-        target = self._source.target_logits(rows, targets_t)
-        return TargetLogits(target.z0, target.v * self._scales_T[rows, None])
-
-    def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
-        """The source's, scaled."""
-        own = self._source.target_logits(rows, targets_t)
-        z0_tb, v_tb = self._source.block(rows, columns, targets_t, own)
-        return LogitBlock(z0_tb, v_tb * self._scales_T[rows, None])
-
-    def some(self, tokens_t: Tensor) -> ScaledDisplacement:
-        """Some of the tokens."""
-        return ScaledDisplacement(self._source.some(tokens_t), self._scales_T[tokens_t])
-
-    def states(self, rows: slice) -> StateView:
-        """The source's, scaled."""
-        view = self._source.states(rows)
-        scales = self._scales_T[rows, None].to(view.displacement.dtype)
-        return StateView(view.state, view.displacement * scales, view.readout)
 
 
 @contextmanager

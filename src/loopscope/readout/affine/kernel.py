@@ -1,0 +1,272 @@
+"""The back end of a CUDA device: FP32 logits by a product with rounded sums, then one reduction over the vocabulary.
+
+FP32 logits of a few hundred tokens of every BF16 or FP16 state go into a scratch buffer, and one launch reduces all of
+it. Updates that follow one another multiply each state once. Any other logits are reduced to FP64 power sums, from
+which everything follows as in `moments`.
+
+Shapes: S states, T tokens, t of them at a time, D hidden width, V vocabulary entries, K scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopscope.kernels.choice import takes_kernel
+from loopscope.kernels.language import launch
+from loopscope.kernels.rounded_product import fits, rounded_product
+from loopscope.readout.affine.endpoint import EndpointDistributions, EndpointSweep
+from loopscope.readout.affine.moments import Interval, answered, from_sums, intervals, series
+from loopscope.readout.affine.query import Backend, Query, Survey, joined, spacing
+from loopscope.readout.affine.reduction import EXTRA, STRIDE, reduce_any, reduce_grid, reduce_powers
+from loopscope.readout.affine.sources import HeadLogits, blocks
+
+SCRATCH = 400 << 20
+"""Bytes of logits that exist at a time."""
+
+MOST_SCALES = 33
+"""Of the FP32 kernels: each has sums in registers."""
+
+_ENTRIES = 1 << 24  # of a block of FP64 logits: 128 MiB
+_TERMS, _ROWS = 30, 6  # of the widest interval of scales (`moments.REACH`)
+_EVEN = 5  # scales from which on a grid is worth a kernel of its own
+
+
+class KernelBackend(Backend):
+    """FP32 results of BF16 or FP16 states read in float32; FP64 results of everything else."""
+
+    name = "kernel"
+
+    @torch.no_grad()
+    def not_supported_reasons(self, query: Query) -> list[str]:
+        """It needs a device."""
+        device = query.source.device
+        if takes_kernel(torch.empty(1, dtype=torch.float64, device=device), dtypes=(torch.float64,)):
+            return []
+        return [f"it needs a CUDA device with Triton, not {device}"]
+
+    @torch.no_grad()
+    def evaluate(self, query: Query) -> Survey:
+        """In FP32 sums where these are no worse than the logits, else in FP64."""
+        return consecutive([query])[0] if in_float32(query) else _in_float64(query)
+
+
+def in_float32(query: Query) -> bool:
+    """Whether the FP32 kernels answer: BF16 or FP16 read in float32, a few scales from 0 to 1."""
+    source, scales = query.source, query.common or (0.0,)
+    return (
+        isinstance(source, HeadLogits)
+        and source.dtype == torch.float32
+        and source.h_TD.dtype == source.h_plus_TD.dtype
+        and fits(source.h_TD, source.weight_VD)
+        and len(scales) <= MOST_SCALES
+        and all(0.0 <= alpha <= 1.0 for alpha in scales)
+    )
+
+
+def can_follow(queries: Sequence[Query]) -> bool:
+    """Whether every update starts in the states, as they are in memory, in which the one before it ends."""
+    sources = [query.source for query in queries if isinstance(query.source, HeadLogits)]
+    return len(sources) == len(queries) and all(
+        one.h_plus_TD.data_ptr() == other.h_TD.data_ptr() for one, other in pairwise(sources)
+    )
+
+
+@torch.no_grad()
+def consecutive(queries: Sequence[Query]) -> list[Survey]:
+    """FP32 answers to the same query of updates that follow one another: each state is multiplied once."""
+    sources = [query.source for query in queries if isinstance(query.source, HeadLogits)]
+    first = sources[0]
+    states = [first.h_TD, *(source.h_plus_TD for source in sources)]
+    plan = Plan.of(queries[0])
+    vocabulary = first.vocabulary
+    most = max(1, SCRATCH // (4 * len(states) * vocabulary))
+    rows = max(1, most // 32 * 32) if most >= 32 else most
+    scratch = torch.empty(len(states) * min(rows, first.tokens), vocabulary, dtype=torch.float32, device=first.device)
+    out = torch.empty(plan.slots, len(queries), first.tokens, dtype=torch.float64, device=first.device)
+    for some in blocks(first.tokens, rows):
+        here_D = torch.cat([state[some] for state in states])
+        logits = scratch[: here_D.shape[0]]
+        rounded_product(here_D, first.weight_VD, logits)
+        plan.reduce(
+            logits.view(len(states), -1, vocabulary), first.bias_V, queries[0].targets_T[some], out[:, :, some], some
+        )
+    return [plan.answer(query, out[:, update]) for update, query in enumerate(queries)]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a query is put to the FP32 kernels: scales from 0 to 1, and where derivatives are wanted.
+
+    Attributes:
+        scales: all scales, [K], or those of each token, [T, K].
+        asked: the places of the query's scales among them.
+        places: places with derivatives, in order.
+        order: of the derivatives.
+        even: whether they are evenly spaced.
+    """
+
+    scales: Tensor
+    asked: tuple[int, ...]
+    places: tuple[int, ...]
+    order: int
+    even: bool
+
+    @classmethod
+    def of(cls, query: Query) -> Plan:
+        if query.common is None:
+            zero = torch.zeros_like(query.scales_K)
+            scales = torch.cat([zero, query.scales_K, zero + 1.0], 1)
+            asked: tuple[int, ...] = (1,)
+            even = False
+        else:
+            all_scales = sorted({0.0, 1.0, *query.common})
+            asked = tuple(all_scales.index(alpha) for alpha in query.common)
+            scales = torch.tensor(all_scales, dtype=torch.float64, device=query.source.device)
+            even = len(all_scales) >= _EVEN and spacing(all_scales) is not None
+        places = tuple(sorted({asked[place] for place in query.places})) if query.order else ()
+        return cls(scales.float(), asked, places, query.order, even)
+
+    @property
+    def count(self) -> int:
+        return int(self.scales.shape[-1])
+
+    @property
+    def slots(self) -> int:
+        return self.count + len(self.places) * self.order + len(EXTRA) + 1
+
+    def reduce(self, logits: Tensor, bias_V: Tensor | None, targets_t: Tensor, out: Tensor, rows: slice) -> None:
+        """One launch, and a second one for tokens that the first has marked."""
+        states, tokens, vocabulary = logits.shape
+        cuda = logits.is_cuda
+        lanes, rounds, warps = (128, 2, 4) if cuda else (8, 2, 1)
+        scales = self.scales if self.scales.ndim == 1 else self.scales[rows]
+        common: dict[str, Any] = {
+            "COUNT": self.count,
+            "PLACES": sum(1 << place for place in self.places),
+            "ORDER": max(1, self.order),
+            "HAS_BIAS": bias_V is not None,
+        }
+        head = (logits, logits if bias_V is None else bias_V, targets_t)
+        sizes = (out.stride(1), vocabulary, logits.stride(0))
+        if self.even:
+            launch(
+                reduce_grid,
+                (states - 1, tokens),
+                logits,
+                *head,
+                out,
+                *sizes,
+                out.stride(0),
+                warps=warps,
+                RAGGED=vocabulary % (lanes * rounds * 4) != 0,
+                LANES=lanes,
+                ROUNDS=rounds,
+                STRIDE=STRIDE,
+                **common,
+            )
+        lanes = 256 if cuda else 16
+        launch(
+            reduce_any,
+            (states - 1, tokens),
+            logits,
+            *head,
+            scales,
+            out,
+            *sizes,
+            scales.stride(0) if scales.ndim == 2 else 0,
+            out.stride(0),
+            self.slots - 1,
+            warps=warps,
+            RAGGED=vocabulary % lanes != 0,
+            MARKED=self.even,
+            LANES=lanes,
+            **common,
+        )
+
+    def answer(self, query: Query, out: Tensor) -> Survey:
+        """What the kernels wrote of one update, by name."""
+        every = self.asked == tuple(range(self.count))
+        gains = (out[: self.count] if every else out[list(self.asked)]).T
+        end = self.count + len(self.places) * self.order
+        stack = out[self.count : end].view(len(self.places), self.order, out.shape[1]).permute(1, 2, 0)
+        wanted = [self.places.index(self.asked[place]) for place in query.places] if query.order else []
+        if query.order == 0:
+            stack = stack.new_empty(0, gains.shape[0], len(query.places))
+        elif wanted != list(range(len(self.places))):
+            stack = stack[:, :, wanted]
+        initial, kl, reverse, h0, h1, change, spread, _ = out[end:]
+        ends = EndpointDistributions(kl, reverse, h0, h1, change)
+        return Survey.of(query, gains, stack, initial, spread, ends)
+
+
+def _in_float64(query: Query) -> Survey:
+    rows = max(1, _ENTRIES // query.source.vocabulary)
+    return joined([_some_in_float64(query, some) for some in blocks(query.source.tokens, rows)])
+
+
+def _some_in_float64(query: Query, rows: slice) -> Survey:
+    source, targets_t = query.source, query.targets_T[rows]
+    target = source.target_logits(rows, targets_t)
+    z0_tV, v_tV = source.block(rows, slice(0, source.vocabulary), targets_t, target)
+    if z0_tV.stride() != v_tV.stride() or z0_tV.stride(1) != 1:
+        z0_tV, v_tV = z0_tV.contiguous(), v_tV.contiguous()
+    least_t, most_t = v_tV.aminmax(dim=1)
+    scales_K = query.scales_K if query.common is not None else query.scales_K[rows]
+    shift = int(query.common is None or query.common[0] != 0.0)
+    if shift:
+        scales_K = torch.cat([torch.zeros_like(scales_K[..., :1]), scales_K], -1)
+    step = None if query.common is None else spacing(query.common)
+    layout = intervals(list(range(scales_K.shape[-1])), step, float((most_t - least_t).max()) if step else 0.0)
+    order = max(query.order, 3)
+    if step is None or len(layout) > scales_K.shape[-1] // 2:
+        layout = [Interval(range(k, k + 1), 0.0, 1) for k in range(scales_K.shape[-1])]
+        centres, terms = scales_K, order + 1
+    else:
+        centres = torch.tensor([interval.centre for interval in layout], dtype=torch.float64, device=source.device)
+        terms = _TERMS
+    entry, powers = power_sums(z0_tV, v_tV, centres, terms)
+    of_scale = [g for g, interval in enumerate(layout) for _ in interval.places]
+    found = [series(powers[:, :, g].T, interval, step or 0.0, order) for g, interval in enumerate(layout)]
+    sums = [torch.cat([each[m] for each in found], 1) for m in range(order + 1)]
+    z0_d, v_d = z0_tV.gather(1, entry)[:, of_scale], v_tV.gather(1, entry)[:, of_scale]
+    ends = None
+    if query.distributions:
+        ends = EndpointSweep()
+        ends.add(z0_tV, v_tV)
+    moments = from_sums(z0_d, v_d, sums, target.v)
+    return answered(query, moments, target.z0, target.v, most_t - least_t, scales_K, shift, ends)
+
+
+def power_sums(z0_tV: Tensor, v_tV: Tensor, centres: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+    """The likeliest entry at each centre, [t, G], and Σ w uⁿ without it, [terms, t, G]; centres are [G] or [t, G]."""
+    (tokens, vocabulary), count, cuda = z0_tV.shape, int(centres.shape[-1]), z0_tV.is_cuda
+    entry = torch.empty(tokens, count, dtype=torch.int32, device=z0_tV.device)
+    out = torch.empty(terms, tokens, count, dtype=torch.float64, device=z0_tV.device)
+    groups = min(2, count)
+    launch(
+        reduce_powers,
+        (-(-count // groups), tokens),
+        z0_tV,
+        z0_tV,
+        v_tV,
+        centres,
+        entry,
+        out,
+        tokens,
+        vocabulary,
+        z0_tV.stride(0),
+        centres.stride(0) if centres.ndim == 2 else 0,
+        warps=4 if cuda else 1,
+        COUNT=count,
+        GROUPS=groups,
+        TERMS=terms,
+        ROWS=min(_ROWS, terms),
+        LANES=64 if cuda else 32,
+    )
+    return entry.long(), out

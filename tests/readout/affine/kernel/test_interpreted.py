@@ -1,0 +1,9 @@
+"""Runs the kernels through Triton's interpreter, in a process of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def test_every_kernel_through_the_interpreter(through_the_interpreter):
+    through_the_interpreter(Path(__file__).parent / "test_kernel.py", 25)
