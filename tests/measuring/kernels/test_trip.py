@@ -1,8 +1,8 @@
-"""A whole trip with the fused readout against one without: the head passes by three times, and the numbers agree."""
+"""A whole batch whose readout runs in the kernels against one whose readout does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,6 @@ from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.settings import Settings
 from loopscope.models import load_model, load_tokenizer
 from loopscope.models.families.ouro import Ouro
-from loopscope.readout.affine import in_a_row
-from loopscope.readout.affine.fused import path
 from loopscope.tasks.load import load_task
 
 
@@ -33,44 +31,23 @@ def plain_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("interpreted", "plain_steps")
-@pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
-def test_fused_trip(task: str, checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("task", "transitions", "level"),
+    [("arithmetic", [1], "grid"), ("arithmetic-mc", [1], "grid"), ("arithmetic", [0, 1, 2], "quick")],
+)
+def test_a_batch_read_by_the_kernels(
+    task: str, transitions: list[int], level: str, checkpoint: Callable[[str], str]
+) -> None:
     model, loaded = load_model(checkpoint("ouro"), dtype="bfloat16"), load_task(task, limit=1)
     questions = QuestionEncoder(load_tokenizer(checkpoint("ouro")), None, "error").questions(loaded, loaded.rows, 0)
-    settings = Settings.of([1], [], "grid")
+    settings = Settings.of(transitions, [], level)
     with implementation("reference"):
         plain = BatchPass(model, settings, questions).run()
-    sweep, asked = path.fused_survey, []
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        asked.append(options)
-        return sweep(*arguments, **options)
-
-    monkeypatch.setattr(path, "fused_survey", counted)
     with implementation("triton"):
         pending = BatchPass(model, settings, questions).launch()
         found = pending.finish()
     assert not pending.repeated
-    assert len(asked) == 3, "the survey, the quadratic scale, both rounded states"
-    _require_close(found, plain)
-
-
-@pytest.mark.usefixtures("interpreted", "plain_steps")
-def test_updates_that_follow_one_another(checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    model, loaded = load_model(checkpoint("ouro"), dtype="bfloat16"), load_task("arithmetic", limit=1)
-    questions = QuestionEncoder(load_tokenizer(checkpoint("ouro")), None, "error").questions(loaded, loaded.rows, 0)
-    settings, lengths, chain = Settings.of([0, 1, 2], [], "quick"), [], in_a_row.fused_surveys
-    with implementation("reference"):
-        plain = BatchPass(model, settings, questions).run()
-
-    def counted(states: Sequence[Tensor], *arguments: Any, **options: Any) -> Any:
-        lengths.append(len(states))
-        return chain(states, *arguments, **options)
-
-    monkeypatch.setattr(in_a_row, "fused_surveys", counted)
-    with implementation("triton"):
-        found = BatchPass(model, settings, questions).run()
-    assert lengths == [4], "each state once"
+    assert pending.backends_used() == {"kernel"}
     _require_close(found, plain)
 
 

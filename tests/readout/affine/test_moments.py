@@ -20,15 +20,17 @@ IMPLEMENTATIONS = {
 def test_every_derivative_agrees_with_arb(affine_case, exact_path, impl):
     _, z0, v, y = affine_case
     path = affine_path(z0, v, [y], **IMPLEMENTATIONS[impl])
+    # Exponents carry a rounding in proportion to how far an entry lies below the likeliest one.
+    allowed = 1e-13 + 1e-14 * float(z0.max() - z0.min())
     for alpha in (0.0, 0.3, 1.0):
         exact = exact_path(z0, v, y, alpha)
         found = path.derivatives(alpha, order=4)
         for name in QUANTITIES:
             relative, to_scale = exact.error(name, float(getattr(found, name)))
             # To the sum of absolute terms always; to the value itself wherever cancellation leaves a fiftieth of it.
-            assert to_scale < 1e-12, (name, alpha)
+            assert to_scale < allowed, (name, alpha)
             if abs(float(exact.values[name])) > 0.02 * float(exact.scales[name]):
-                assert relative < 1e-12, (name, alpha)
+                assert relative < 10.0 * allowed, (name, alpha)
         assert exact.error("second", float(found.second))[0] < 1e-12
         assert exact.error("initial", float(path.initial_utility))[0] < 1e-12
 

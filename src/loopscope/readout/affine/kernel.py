@@ -119,6 +119,7 @@ class Plan:
 
     @classmethod
     def of(cls, query: Query) -> Plan:
+        """With both ends of the segment added to the scales that are asked for."""
         if query.common is None:
             zero = torch.zeros_like(query.scales_K)
             scales = torch.cat([zero, query.scales_K, zero + 1.0], 1)
@@ -134,10 +135,12 @@ class Plan:
 
     @property
     def count(self) -> int:
+        """How many scales there are."""
         return int(self.scales.shape[-1])
 
     @property
     def slots(self) -> int:
+        """How many numbers the kernels write of a token, its mark included."""
         return self.count + len(self.places) * self.order + len(EXTRA) + 1
 
     def reduce(self, logits: Tensor, bias_V: Tensor | None, targets_t: Tensor, out: Tensor, rows: slice) -> None:
