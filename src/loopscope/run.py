@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from loopscope.stats import Bootstrap
     from loopscope.store.verification import Verification
     from loopscope.studies.comparison import Comparison
+    from loopscope.studies.declare import TableResult
     from loopscope.studies.figures.style import FigureResult
-    from loopscope.studies.result import Row, TableResult
 
 
 class Run(StoredRun):
@@ -60,7 +60,7 @@ class Run(StoredRun):
 
         return question(self, id, transition, task, alpha)
 
-    def table(self, name: str, bootstrap: Bootstrap | None = None) -> TableResult[Row]:
+    def table(self, name: str, bootstrap: Bootstrap | None = None) -> TableResult:
         """One of the paper's tables for this run, e.g. `table("mechanism")`; it prints and exports."""
         from loopscope.studies import table
 

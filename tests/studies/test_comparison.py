@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from loopscope.stats import Bootstrap
+from loopscope.stats import Bootstrap, Estimate, Interval
 from loopscope.store import BatchInfo
 from loopscope.studies.comparison import compare
+from loopscope.studies.declare import TABLES, Table
 from loopscope.studies.paper import Printed, Quantity, cells, claims, tables
 from loopscope.studies.records import Records
-from loopscope.studies.registry import TABLES, Study
-from loopscope.studies.verdicts import Verdict, setting_differences
+from loopscope.studies.verdicts import Verdict, judge, setting_differences
 
 QUICK = Bootstrap(resamples=200)
 PUBLISHED = {"name": "Ouro-1.4B", "spec": "ByteDance/Ouro-1.4B", "toy": False, "revision": "574fa66c"}
@@ -155,35 +155,51 @@ def test_another_number_differs_by_as_much_and_in_which_unit(matched):
     assert row.verdict == f"differs by {row.difference:+.3g} nats ({row.difference / 139.41e-4:+.1%})"
 
 
-def test_verdicts_are_these_three(same):
+def test_verdicts_are_these_four(same):
     found = {row.verdict for row in (*compare(same, QUICK).rows, *compare(same, QUICK).claims)}
     for verdict in found:
-        assert verdict == "reproduces" or verdict.startswith(("differs by ", "not comparable because "))
+        assert verdict == "reproduces" or verdict.startswith(("within re-", "differs", "not comparable", "not checked"))
     assert "reproduces" in found
 
 
 @pytest.mark.parametrize(
-    ("quantity", "printed", "value", "reproduced"),
+    ("quantity", "printed", "value", "verdict"),
     [
-        ("questions", "431", 431, True),
-        ("questions", "431", 429, False),
-        ("share", "49.18", 179 / 364, True),
-        ("share", "49.18", 178 / 364, False),
-        ("nats", "1.831e-5", 1.826008e-5, True),  # the paper's own two measurements
-        ("nats", "1.831e-5", 1.81e-5, False),
-        ("rank", "0.9929", 0.99294, True),
-        ("rank", "0.9929", 0.9931, False),
-        ("nats at most", "2.661e-6", 3e-17, True),
-        ("nats at most", "2.661e-6", 2.7e-6, False),
-        ("nats at most", "8.89e-16", 1.2e-15, True),  # float64 sums in another order
-        ("nats at most", "8.89e-16", 9e-8, False),
+        ("questions", "431", 431, "reproduces"),
+        ("questions", "431", 429, "within"),  # the paper's own two counts, and the next
+        ("questions", "431", 428, "differs"),
+        ("questions", "107", 102, "within"),
+        ("questions", "13", 11, "differs"),
+        ("depths", "4", 5, "differs"),
+        ("share", "49.18", 179 / 364, "reproduces"),
+        ("share", "49.18", 178 / 364, "differs"),
+        ("share", "49.18", Estimate(178 / 364, 364, Interval(0.45, 0.53)), "within"),
+        ("share", "49.18", Estimate(178 / 364, 364, Interval(0.45, 0.49)), "differs"),
+        ("nats", "1.831e-5", 1.831e-5, "reproduces"),
+        ("nats", "1.831e-5", 1.826008e-5, "within"),  # the paper's own two measurements
+        ("nats", "1.831e-5", 1.81e-5, "differs"),
+        ("rank", "0.9929", 0.99294, "reproduces"),
+        ("rank", "0.9929", 0.9931, "differs"),
+        ("nats at most", "2.661e-6", 3e-17, "reproduces"),
+        ("nats at most", "2.661e-6", 2.7e-6, "differs"),
+        ("nats at most", "8.89e-16", 1.2e-15, "reproduces"),  # float64 sums in another order
+        ("nats at most", "8.89e-16", 9e-8, "differs"),
     ],
 )
-def test_what_reproduces_means(quantity, printed, value, reproduced):
+def test_what_each_verdict_means(quantity, printed, value, verdict):
     unit = 1e-2 if quantity == "share" else 1.0
-    assert Quantity(quantity).reproduces(Printed(printed), unit, value, "bfloat16") is reproduced
-    if quantity == "nats":  # states with more digits leave less room
-        assert not Quantity(quantity).reproduces(Printed(printed), unit, value, "float32")
+    about = (Quantity(quantity), Printed(printed), printed, unit, value)
+    assert judge(*about, "bfloat16")[0].startswith(verdict)
+    if (quantity, verdict) == ("nats", "within"):  # states with more digits leave less room
+        assert judge(*about, "float32")[0] is Verdict.DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("relation", "value", "holds"), [("above", 0.9951, True), ("above", 0.9949, False), ("below", 0.9949, True)]
+)
+def test_a_bound_in_the_text_holds_or_does_not(relation, value, holds):
+    verdict, _ = judge(Quantity("rank"), Printed("0.995"), "0.995", 1.0, value, "bfloat16", relation=relation)
+    assert verdict is (Verdict.REPRODUCES if holds else Verdict.DIFFERS)
 
 
 def test_rows_of_other_models_and_tasks_are_not_shown(matched):
@@ -200,7 +216,7 @@ def test_weights_that_are_not_from_the_hub_are_never_called_a_reproduction(tmp_p
     text = comparison.to_text()
     for word in ("reproduces\n", "differs by", "✓", "✗"):
         assert word not in text
-    assert "cells have a counterpart: 0 reproduce, 0 differ" in comparison.summary()
+    assert "cells have a counterpart: 0 reproduce, 0 lie within re-measurement, 0 differ" in comparison.summary()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +263,7 @@ def test_another_protocol_gets_no_verdict(tmp_path, synthetic, monkeypatch, how)
 
 
 def test_the_papers_wording_is_the_one_that_ships():
-    from loopscope.studies.paper.published_numbers import templates
+    from loopscope.studies.paper import templates
     from loopscope.tasks.template import builtin_template
 
     assert templates() == {task: builtin_template(task).hash for task in templates()}
@@ -331,7 +347,7 @@ def test_tables_that_are_there_already_are_not_computed_again(same, monkeypatch)
     def again(*_):
         raise AssertionError("a table was computed twice")
 
-    monkeypatch.setattr(Study, "table", again)
+    monkeypatch.setattr(Table, "table", again)
     assert compare(same, QUICK, computed=computed) == expected
     with pytest.raises(AssertionError, match="twice"):
         compare(same, QUICK, computed={})
@@ -360,7 +376,7 @@ def test_the_published_data_are_those_that_the_benchmarks_list():
     """Hashes of the splits, where the files are at hand."""
     from pathlib import Path
 
-    from loopscope.studies.paper.published_numbers import data_hashes
+    from loopscope.studies.paper import data_hashes
     from loopscope.tasks.load import load_task
 
     folder = Path(__file__).resolve().parents[2].parent / "shared" / "data"

@@ -92,12 +92,12 @@ def test_sweeps_have_questions_in_rows(records, synthetic):
 def test_every_format_of_an_unfinished_run_says_so(unfinished_run, format):
     from loopscope.studies.tables.mechanism import mechanism
 
-    result = mechanism(Records([unfinished_run]))
+    result = mechanism.table(Records([unfinished_run]))
     assert result.rows[0].condition.n == 2
     written = getattr(result, f"to_{format}")()
     if format == "csv":
         (line,) = csv.DictReader(io.StringIO(written))
-        assert (line["measured_questions"], line["expected_questions"], line["finished"]) == ("2", "4", "no")
+        assert (line["measured_questions"], line["expected_questions"], line["finished"]) == ("2", "4", "false")
     else:
         assert "2 of 4 questions" in written
 
@@ -118,7 +118,7 @@ def test_two_runs_of_one_folder_name_are_told_apart(tmp_path, synthetic):
     for updates, slope in zip(records.updates, (0.5, 0.25, 0.125), strict=True):
         assert records.path(updates.condition, 0)[1][-1] == pytest.approx(slope - 1.0)
         assert records.certificates(updates.condition)["slope_low"][0] == pytest.approx(slope)
-        assert records.beside("longer_steps", updates.condition).height == 2
+        assert records.other_table("longer_steps", updates.condition).height == 2
         sweep = next(sweep for sweep in records.sweeps if sweep.condition.same_set(updates.condition))
         assert sweep.utility[0, 1] - sweep.utility[0, 0] == pytest.approx(slope - 1.0)
     assert [entry["run"] for entry in records.inputs()] == ["a/run", "b/run", "other"]

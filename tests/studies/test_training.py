@@ -40,23 +40,23 @@ def series(tmp_path_factory, synthetic):
 
 def test_steps_come_in_order_and_numbers_are_those_of_the_questions(series, synthetic):
     rows = [row for row in table("training", series, QUICK).rows if row.condition.transition == 4]
-    assert [row.step for row in rows] == list(STEPS)
+    assert [row["step"] for row in rows] == list(STEPS)
     for row in rows:
-        paths = paths_at(synthetic, row.step)
+        paths = paths_at(synthetic, row["step"])
         gain = paths.A + paths.Q
-        assert row.gain.value == pytest.approx(gain.mean())
-        assert row.slope.value == pytest.approx(paths.A.mean())
-        assert row.accumulated_curvature.value == pytest.approx(paths.Q.mean())
+        assert row["gain"].value == pytest.approx(gain.mean())
+        assert row["slope"].value == pytest.approx(paths.A.mean())
+        assert row["accumulated_curvature"].value == pytest.approx(paths.Q.mean())
         failures = (paths.A > 0) & (gain < 0)
-        assert row.finite_step.value == pytest.approx(failures.mean())
-        assert row.quarter_gain.value == pytest.approx((paths.A / 4 + paths.Q / 16).mean())
-        shares = (row.finite_step, row.directional, row.neutral, row.progressing)
+        assert row["finite_step"].value == pytest.approx(failures.mean())
+        assert row["quarter_gain"].value == pytest.approx((paths.A / 4 + paths.Q / 16).mean())
+        shares = (row["finite_step"], row["directional"], row["neutral"], row["progressing"])
         assert sum(share.value for share in shares) == pytest.approx(1.0)
         expected = stats.bootstrap(
             (gain,), np.mean, n_resamples=200, method="percentile", rng=np.random.default_rng(QUICK.seed)
         ).confidence_interval
-        assert (row.gain.interval.low, row.gain.interval.high) == pytest.approx((expected.low, expected.high))
-    assert rows[-1].finite_step.value == 0.5
+        assert (row["gain"].interval.low, row["gain"].interval.high) == pytest.approx((expected.low, expected.high))
+    assert rows[-1]["finite_step"].value == 0.5
 
 
 def test_the_best_depth_is_resampled_with_the_questions():
@@ -139,16 +139,16 @@ def log(series, tmp_path):
 
 def test_a_log_gives_the_same_values_and_intervals_from_standard_errors(series, log):
     stored, told = (table("training", source, Bootstrap()) for source in (series, log))
-    by_key = {(row.condition.transition, row.step): row for row in stored.rows}
+    by_key = {(row.condition.transition, row["step"]): row for row in stored.rows}
     assert len(told.rows) == len(stored.rows)
     for row in told.rows:
-        other = by_key[row.condition.transition, row.step]
+        other = by_key[row.condition.transition, row["step"]]
         for name in ("gain", "slope", "accumulated_curvature", "finite_step", "utility", "best_depth", "best_utility"):
-            assert getattr(row, name).value == pytest.approx(getattr(other, name).value), name
-        half = (row.gain.interval.high - row.gain.interval.low) / 2
-        assert half == pytest.approx((other.gain.interval.high - other.gain.interval.low) / 2, rel=0.25)
-        assert row.share.value is None
-        assert row.best_depth.interval is None
+            assert row[name].value == pytest.approx(other[name].value), name
+        half = (row["gain"].interval.high - row["gain"].interval.low) / 2
+        assert half == pytest.approx((other["gain"].interval.high - other["gain"].interval.low) / 2, rel=0.25)
+        assert row["share"].value is None
+        assert row["best_depth"].interval is None
     assert any("a monitor's log holds means" in note for note in told.notes)
     drawn = figure("training", log)
     assert drawn.inputs[0]["log"] == "monitor.jsonl"

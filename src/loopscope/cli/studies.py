@@ -41,9 +41,7 @@ def render_tables(runs: Sequence[str], name: str | None = None, format: str = "t
     if format == "json" and name is None:
         import json
 
-        from loopscope.studies.render.csv_json import as_dict
-
-        return json.dumps([as_dict(result) for result in filled], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps([result.as_dict() for result in filled], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     written = [getattr(result, f"to_{format}")().rstrip("\n") for result in filled]
     empty = [result.study for result in results if not result.rows]
     if empty and format == "text":
@@ -76,7 +74,8 @@ def draw_figures(
 
     Beside every figure stands a JSON with its caption, the ids it shows and the hashes of what it was made from.
     """
-    from loopscope.studies.registry import FIGURE_FORMATS, FIGURES, figure, find, open_records
+    from loopscope.studies.figures.style import FIGURE_FORMATS
+    from loopscope.studies.registry import FIGURES, figure, find, open_records
 
     _check_format(format, FIGURE_FORMATS)
     chosen = list(FIGURES.values()) if name is None else [find(name, FIGURES)]

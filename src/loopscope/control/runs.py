@@ -23,11 +23,11 @@ from loopscope.measuring.rerun import Named, Sources, request_of
 from loopscope.models.in_memory import borrowed
 from loopscope.models.user_models import load_code, names_code
 from loopscope.stats import Bootstrap
+from loopscope.studies.declare import TableResult
+from loopscope.studies.figures.control import draw
 from loopscope.studies.records import Records
-from loopscope.studies.registry import Source, open_records, studies_extra
-from loopscope.studies.result import TableResult
-from loopscope.studies.tables.control import ControlRow, Given
-from loopscope.studies.tables.control import control as control_table
+from loopscope.studies.registry import Source, open_records
+from loopscope.studies.tables.control import Given, control_table
 
 if TYPE_CHECKING:
     from loopscope.control.act import Questions
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from loopscope.store import StoredRun
     from loopscope.studies.conditions import Condition
     from loopscope.studies.figures.style import FigureResult
-    from loopscope.studies.traces import TracePair
+    from loopscope.studies.tables.control import TracePair
 
 Tier = Literal["trace", "acting", "answers"]
 TIERS = ("trace", "acting", "answers")
@@ -52,13 +52,11 @@ OMEGAS = np.linspace(-1, 1, 41)
 class Control:
     """The comparison of policies on some runs: `print` shows the table."""
 
-    table: TableResult[ControlRow]
+    table: TableResult
     records: Records
 
     def figure(self) -> FigureResult:
         """Utility over cost, with the ceilings."""
-        with studies_extra():
-            from loopscope.studies.figures.control import draw
         return draw(self.table, self.records)
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from loopscope.report import sentences
 from loopscope.report.evaluation_set import EvaluationSet, snippet
 from loopscope.stats import Estimate
 from loopscope.studies.conditions import Weights
-from loopscope.studies.records import Floats, Updates
+from loopscope.studies.records import Updates
 
 
 def leading_update(updates: Sequence[Updates], full: Sequence[Estimate]) -> int:
@@ -76,21 +76,10 @@ class Candidate:
     def clearest(self) -> tuple[int, float]:
         """The question whose path is clearest, and by how many nats; without a failure, the one that moves most."""
         updates = self.updates
-        failures = np.flatnonzero(updates.finite_step)
-        if not failures.size:
+        if not updates.finite_step.any():
             return int(np.argmax(np.abs(updates.gain))), 0.0
-        rise, fall = np.maximum(_peak(updates)[failures], 0.0), -updates.gain[failures]
-        clarity = np.minimum(rise, fall) ** 2 / np.maximum(rise, fall)
-        return int(failures[np.argmax(clarity)]), float(clarity.max())
-
-
-def _peak(updates: Updates) -> Floats:
-    """The highest gain on each path: on the grid, or of the quadratic model where there is none."""
-    if updates.has("grid_gain"):
-        peak: Floats = updates.grid_gain.max(axis=1)
-        return peak
-    scale = updates.quadratic_scale
-    return updates.slope * scale + updates.quadratic * scale**2
+        clarity = np.where(updates.finite_step, updates.clarity, -1.0)
+        return int(np.argmax(clarity)), float(clarity.max())
 
 
 def opening(candidates: Sequence[Candidate]) -> dict[str, Any]:

@@ -15,14 +15,11 @@ from loopscope.report import sentences
 from loopscope.report.evaluation_set import EvaluationSet
 from loopscope.report.opening import finding, leading_update
 from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.studies.declare import Row, TableResult
 from loopscope.studies.records import DepthSweep, Records, Updates
-from loopscope.studies.result import Row, TableResult
-from loopscope.studies.tables.certificates import CertificateRow
-from loopscope.studies.tables.depth_coverage import running_best
-from loopscope.studies.tables.interventions import ContractionRow
-from loopscope.studies.tables.mechanism import MechanismRow
+from loopscope.studies.tables.depths import running_best
 
-Tables = Mapping[str, TableResult[Row]]
+Tables = Mapping[str, TableResult]
 
 NEEDED_TABLES = ("mechanism", "contraction", "bound-selected")
 
@@ -90,17 +87,17 @@ class Overview:
         mechanism = self._row("mechanism", updates)
         contraction = self._row("contraction", updates)
         facts = []
-        if isinstance(mechanism, MechanismRow):
-            facts.append(_fact("finite", mechanism.share, mechanism.finite_step, mechanism.harmful))
-            for key, accuracy in (("sign_slope", mechanism.sign_slope), ("sign_quadratic", mechanism.sign_quadratic)):
+        if mechanism is not None:
+            facts.append(_fact("finite", mechanism["share"], mechanism["finite_step"], mechanism["harmful"]))
+            for key in ("sign_slope", "sign_quadratic"):
+                accuracy: Estimate = mechanism[key]
                 facts.append(_fact(key, accuracy, round((accuracy.value or 0.0) * accuracy.n), accuracy.n))
-        if isinstance(contraction, ContractionRow):
-            facts.append(_fact("quarter", contraction.recovery, contraction.recovered, contraction.failures))
+        if contraction is not None:
+            facts.append(_fact("quarter", *(contraction[name] for name in ("recovery", "recovered", "failures"))))
         certified = self._row("certificates", updates)
-        if isinstance(certified, CertificateRow) and certified.share is not None:
-            share = Estimate(certified.share, certified.updates)
-            said = sentences.of_certificates(certified)
-            facts.append(_fact("certified", share, certified.certified, certified.updates, said))
+        if certified is not None and certified["share"] is not None:
+            share, said = Estimate(certified["share"], certified["updates"]), sentences.of_certificates(certified)
+            facts.append(_fact("certified", share, certified["certified"], certified["updates"], said))
         return {
             "transition": condition.transition,
             "update": condition.update,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from loopscope.path import Outcome
 from loopscope.stats import Estimate
-from loopscope.studies.tables.certificates import CertificateRow
+from loopscope.studies.declare import Row
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -161,10 +161,10 @@ def _count(part: int, whole: int) -> str:
     return f"{part} of them" if part else "none of them"
 
 
-def of_certificates(row: CertificateRow) -> str:
+def of_certificates(row: Row) -> str:
     """How many outcomes no rounding of the readout can overturn, and how many are recorded otherwise."""
-    said = f"No rounding of the readout can overturn {row.certified} of {row.updates} outcomes."
-    return said + (f" {row.contradicted} of them are recorded otherwise." if row.contradicted else "")
+    said = f"No rounding of the readout can overturn {row['certified']} of {row['updates']} outcomes."
+    return said + (f" {row['contradicted']} of them are recorded otherwise." if row["contradicted"] else "")
 
 
 def clearly(estimate: Estimate) -> int:

@@ -12,12 +12,10 @@ from loopscope.stats import Bootstrap
 from loopscope.studies import FIGURES, TABLES, Study
 from loopscope.studies.comparison import compare
 from loopscope.studies.conditions import Condition
+from loopscope.studies.declare import Row, TableResult
+from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
-from loopscope.studies.render.csv_json import csv_lines
-from loopscope.studies.render.screen import ScreenDialect, uniform
-from loopscope.studies.render.sheet import Sheet, groups, sheets
-from loopscope.studies.result import Row, TableResult
-from loopscope.studies.usable_conditions import notes_on
+from loopscope.studies.render import Sheet, groups, on_screen, sheets
 
 DPI = 200
 """Of a figure with so many points that it is smaller as pixels."""
@@ -27,12 +25,12 @@ PIXELS_PER_INCH = 140
 
 def compute_tables(
     records: Records, bootstrap: Bootstrap, names: Iterable[str] = tuple(TABLES)
-) -> dict[str, TableResult[Row]]:
+) -> dict[str, TableResult]:
     """Tables by name, all or some."""
     return {name: TABLES[name].table(records, bootstrap) for name in names}
 
 
-def study_pages(records: Records, bootstrap: Bootstrap, tables: Mapping[str, TableResult[Row]]) -> dict[str, Any]:
+def study_pages(records: Records, bootstrap: Bootstrap, tables: Mapping[str, TableResult]) -> dict[str, Any]:
     """Everything that the view of studies shows."""
     places = Places()
     figures, undrawn = figure_pages(records, bootstrap)
@@ -71,7 +69,7 @@ class Places:
         return self._numbers[key]
 
 
-def missing_tables(tables: Mapping[str, TableResult[Row]]) -> list[dict[str, str]]:
+def missing_tables(tables: Mapping[str, TableResult]) -> list[dict[str, str]]:
     """The tables without a row, and why they have none."""
     # What is said of the conditions in other tables is no reason.
     said = set(notes_on(row.condition for result in tables.values() for row in result.rows))
@@ -120,13 +118,15 @@ def _about(study: Study) -> dict[str, str]:
     return {"name": study.name, "summary": study.summary, "paper": study.paper}
 
 
-def _page(result: TableResult[Row], places: Places) -> dict[str, Any]:
-    head, *lines = csv_lines(result)
+def _page(result: TableResult, places: Places) -> dict[str, Any]:
+    frame = result.to_polars()
+    head = frame[:0].write_csv()
+    lines = [frame[place].write_csv(include_header=False) for place in range(frame.height)]
     return {
         "title": result.title,
         "caption": result.caption,
         "notes": list(result.notes),
-        "sheets": [_sheet(sheet, places) for sheet in sheets(uniform(result), ScreenDialect())],
+        "sheets": [_sheet(sheet, places) for sheet in sheets(result, uniform=True)],
         "latex": result.to_latex(),
         "csv": {"head": head, "lines": lines, "places": [places.number(row.condition) for row in result.rows]},
     }
@@ -135,10 +135,10 @@ def _page(result: TableResult[Row], places: Places) -> dict[str, Any]:
 def _sheet(sheet: Sheet, places: Places) -> dict[str, Any]:
     return {
         "title": sheet.title,
-        "groups": [list(group) for group in groups(sheet.columns)],
-        "heads": [column.head for column in sheet.columns],
-        "left": [column.text for column in sheet.columns],
-        "lines": [list(line) for line in sheet.lines],
+        "groups": [[on_screen(head), width] for head, width in groups(sheet.columns)],
+        "heads": [on_screen(column.head) for column in sheet.columns],
+        "left": [column.left for column in sheet.columns],
+        "lines": [[on_screen(cell) for cell in line] for line in sheet.lines],
         "places": [_places(rows, places) for rows in sheet.rows],
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.protocols import find_protocol
-from loopscope.studies.registry import FIGURES, TABLES, find
+from loopscope.studies.registry import FIGURES, TABLES, Study, find
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def chosen_runs(
 
     `updates_only` leaves out the sweeps of depth: no state beyond the last update is computed.
     """
-    studies = {(find(name, TABLES | FIGURES)).name for name in only}
+    every: dict[str, Study] = {**TABLES, **FIGURES}
+    studies = {find(name, every).name for name in only}
     known_models = tuple(dict.fromkeys(run.model for run in runs))
     known_tasks = tuple(dict.fromkeys(task.partition(":")[0] for run in runs for task in run.tasks))
     for what, given, known in (("models", models, known_models), ("tasks", tasks, known_tasks)):

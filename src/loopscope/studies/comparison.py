@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from loopscope.stats import Bootstrap, Estimate, Interval
-from loopscope.studies.conditions import Condition
-from loopscope.studies.joined_rows import ClaimVerdict, Joined, claim_verdict, join, number_of
-from loopscope.studies.paper import PaperCell, PaperRow, Printed, claims, tables
-from loopscope.studies.paper.published_numbers import cells
+from loopscope.studies.conditions import Condition, Weights
+from loopscope.studies.declare import TABLES, Column, Panel, Row, TableResult, Value, words
+from loopscope.studies.paper import Claim, PaperCell, PaperRow, Setting, cells, claims, models, tables
+from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
-from loopscope.studies.registry import TABLES
-from loopscope.studies.result import COUNT, Column, Panel, Row, TableResult, Value, label
-from loopscope.studies.usable_conditions import notes_on
-from loopscope.studies.verdicts import Verdict, absent, in_paper, judge, not_comparable
+from loopscope.studies.verdicts import (
+    UNVERIFIED,
+    Verdict,
+    absent,
+    distance,
+    in_paper,
+    judge,
+    not_comparable,
+    number_of,
+    setting_differences,
+)
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
 
+NOT_CHECKED = "not checked: `loopscope verify RUN --bitwise` computes it a second time"
+HEADS = ("column", "paper", "run", "run − paper", "covered", "verdict")
+CLAIM_HEADS = ("claim", "paper", "runs", "verdict")
+MARKS = {Verdict.REPRODUCES: "✓ ", Verdict.WITHIN: "≈ ", Verdict.DIFFERS: "✗ ", Verdict.NOT_COMPARABLE: "· "}
+
 
 @dataclass(frozen=True)
-class ComparisonRow(Row):
-    """One published number and the run's own; the key is the row within the condition."""
+class Compared:
+    """One published number and the run's."""
 
+    condition: Condition
+    key: str
+    """The row within the condition."""
     table: str
     """LaTeX label of the paper's table or section."""
     study: str
@@ -41,20 +57,21 @@ class ComparisonRow(Row):
     paper_value: float | str | None
     """In natural units."""
     quantity: str
-    own: Estimate | float | int | str | None
+    own: Value
+    """The run's value."""
     own_text: str
     """In the paper's unit and digits."""
     difference: float | None
     """Run minus paper, natural units."""
     covers: bool | None
-    """Whether the run's interval covers the published number; None without an interval. It decides nothing."""
+    """Whether the run's interval covers the published number; None without an interval."""
     same_setting: bool
     verdict: str
-    """One line: `reproduces`, `differs by …` or `not comparable because …`."""
+    """One line: `reproduces`, `within re-measurement: …`, `differs by …` or `not comparable because …`."""
     outcome: Verdict
     caveat: str
     """What cannot be checked even in the same setting."""
-    beside: str
+    next_to: str
     """The run's condition in words, of claims how many there are."""
 
     @property
@@ -63,16 +80,23 @@ class ComparisonRow(Row):
         return "" if self.covers is None else "yes" if self.covers else "no"
 
 
+COLUMNS = (
+    *(words("Table", "{table}"), words("Paper's setting", "{setting}"), words("Row", "{key}")),
+    *(words("Column", "{column}"), Column("Paper", "{paper}"), Column("Run", "{own_text}")),
+    *(Column("Covered", "{covers_text}"), words("Run's condition", "{next_to}"), words("Verdict", "{verdict}")),
+)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """All lines, and how they fall out."""
 
-    rows: tuple[ComparisonRow, ...]
+    rows: tuple[Compared, ...]
     """Cells of tables and numbers of the text, one by one."""
-    claims: tuple[ComparisonRow, ...]
+    claims: tuple[Compared, ...]
     """What the text says of several conditions at once."""
     uncompared: int
-    """Published cells with nothing beside them."""
+    """Published cells with nothing next to them."""
     notes: tuple[str, ...]
 
     def counts(self) -> Counter[Verdict]:
@@ -80,20 +104,35 @@ class Comparison:
         return Counter(row.outcome for row in self.rows)
 
     def summary(self) -> str:
-        """The result in one or two sentences."""
+        """The result: how many cells have each verdict, and how many of the paper's conclusions hold."""
         if not self.rows and self.notes:
             return f"nothing to compare: {self.notes[-1]}; `loopscope diff A B` compares two of your own runs."
-        parts = [f"{len(self.rows)} of {len(self.rows) + self.uncompared} published cells have a counterpart"]
-        parts[0] += f": {_counted(self.rows)}"
+        said = f"{len(self.rows)} of {len(self.rows) + self.uncompared} published cells have a counterpart"
+        said += f": {_counted(self.rows)}."
         if self.claims:
-            parts.append(f"of {len(self.claims)} claims over several conditions {_counted(self.claims)}")
-        return "; ".join(parts) + "."
+            holding = sum(claim.outcome.holds for claim in self.claims)
+            said += f" Of the paper's {len(self.claims)} conclusions over several conditions {holding} hold"
+            said += f" ({_counted(self.claims)})."
+        return said
 
     def to_text(self) -> str:
-        """Grouped by table and setting, for a terminal."""
-        from loopscope.studies.render.comparison import as_text
-
-        return as_text(self)
+        """Grouped by table and setting, then the claims, the notes and the summary."""
+        if not self.rows:
+            return self.summary()
+        blocks = [
+            _block(list(rows))
+            for _, rows in groupby(
+                self.rows, key=lambda row: (row.table, row.study, row.setting, row.key, row.condition)
+            )
+        ]
+        if self.claims:
+            lines = [
+                (row.column, row.paper, row.own_text or "—", MARKS[row.outcome] + row.verdict) for row in self.claims
+            ]
+            blocks.append("\n".join(["what the text says of several conditions", *_aligned([CLAIM_HEADS, *lines])]))
+        if self.notes:
+            blocks.append("\n".join(f"note: {note}" for note in self.notes))
+        return "\n\n".join([*blocks, self.summary()])
 
     def to_polars(self) -> pl.DataFrame:
         """One row per compared number, full precision."""
@@ -112,51 +151,77 @@ class Comparison:
     def _repr_html_(self) -> str:
         return self.table().to_html()
 
-    def table(self) -> TableResult[ComparisonRow]:
+    def table(self) -> TableResult:
         """The lines as a table, for any renderer."""
-        return TableResult(
-            study="compare",
-            label="tab:compare",
-            title="Published numbers beside the run's own",
-            caption=self.summary(),
-            rows=self.rows + self.claims,
-            panels=(Panel(COLUMNS),),
-            notes=(*self.notes, self.summary().rstrip(".")) if self.rows else (self.summary().rstrip("."),),
+        rows = []
+        for line in (*self.rows, *self.claims):
+            values: dict[str, Any] = {**vars(line), "covers_text": line.covers_text}
+            for name in ("condition", "key"):
+                values.pop(name)
+            number, interval = number_of(line.own), line.own.interval if isinstance(line.own, Estimate) else None
+            values["own"] = Estimate(number, line.condition.n, interval)
+            values["outcome"] = str(line.outcome)
+            values["paper_value"] = None if isinstance(line.paper_value, str) else line.paper_value
+            rows.append(Row(line.condition, line.key, values))
+        summary = self.summary()
+        notes = (*self.notes, summary.rstrip(".")) if self.rows else (summary.rstrip("."),)
+        title = "Published numbers and the run's"
+        return TableResult("compare", "tab:compare", title, summary, tuple(rows), (Panel(COLUMNS),), notes)
+
+
+def _block(rows: list[Compared]) -> str:
+    first = rows[0]
+    head = f"{first.table} · {first.setting}" + (f" · {first.key}" if first.key else "")
+    head += f"\n  next to {first.next_to} (run {first.condition.run})"
+    lines = [
+        (
+            *(row.column, row.paper, row.own_text or "—"),
+            "—" if row.difference is None else f"{row.difference:+.3g}",
+            *(row.covers_text or "—", MARKS[row.outcome] + row.verdict),
         )
+        for row in rows
+    ]
+    if first.same_setting:
+        return "\n".join([head, *_aligned([HEADS, *lines])])
+    return "\n".join([head, f"  {first.verdict}", *_aligned([HEADS[:-1], *(line[:-1] for line in lines)])])
 
 
-def _counted(rows: tuple[ComparisonRow, ...]) -> str:
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """The first and the last column set left, unless the last holds numbers; the others right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    left = {0, len(HEADS) - 1, *((len(widths) - 1,) if lines[0] == CLAIM_HEADS else ())}
+    return [
+        "    "
+        + "  ".join(
+            c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _counted(rows: Iterable[Compared]) -> str:
     """How many rows have each verdict, in words."""
     counts = Counter(row.outcome for row in rows)
-    words = {Verdict.REPRODUCES: ("reproduces", "reproduce"), Verdict.DIFFERS: ("differs", "differ")}
-    words[Verdict.NOT_COMPARABLE] = ("is not comparable", "are not comparable")
-    return ", ".join(f"{counts[each]} {words[each][counts[each] != 1]}" for each in Verdict)
-
-
-COLUMNS = (
-    label("table", "Table"),
-    label("setting", "Paper's setting"),
-    label("key", "Row"),
-    label("column", "Column"),
-    Column(("paper",), "Paper", (COUNT,)),
-    Column(("own_text",), "Run", (COUNT,)),
-    Column(("covers_text",), "Covered", (COUNT,)),
-    label("beside", "Run's condition"),
-    label("verdict", "Verdict"),
-)
+    said = {
+        Verdict.REPRODUCES: ("reproduces", "reproduce"),
+        Verdict.WITHIN: ("lies within re-measurement", "lie within re-measurement"),
+        Verdict.DIFFERS: ("differs", "differ"),
+        Verdict.NOT_COMPARABLE: ("is not comparable", "are not comparable"),
+    }
+    return ", ".join(f"{counts[each]} {said[each][counts[each] != 1]}" for each in Verdict)
 
 
 def compare(
     records: Records,
     bootstrap: Bootstrap | None = None,
     study: str | None = None,
-    computed: Mapping[str, TableResult[Row]] | None = None,
+    computed: Mapping[str, TableResult] | None = None,
 ) -> Comparison:
     """Join every published number to the nearest condition of the runs.
 
-    For each row of the paper the nearest row of the same study, model and task is taken: published weights first, then
-    the same split, subset, transition, size and protocol; the first run given wins a tie. Models and tasks that the
-    paper does not have are named in one note.
+    For each number the nearest row of the same study, model and task that defines it is taken: published weights
+    first, then the same split, subset, transition, size and protocol; of equals the run whose name comes first, so the
+    order of the runs decides nothing. Models and tasks that the paper does not have are named in one note.
 
     Args:
         records: the runs.
@@ -170,39 +235,61 @@ def compare(
     notes = (left_out,) if left_out else ()
     if not any(map(in_paper, conditions)):
         return Comparison((), (), len(cells(study)), notes)
+    chosen = [table for table in tables() if study in (None, table.study)]
+    stated = [claim for claim in claims().values() if study in (None, claim.study)]
     known = dict(computed or {})
-    for name in {table.study for table in tables() if study in (None, table.study)} - known.keys():
+    for name in {*(table.study for table in chosen), *(claim.study for claim in stated)} - known.keys():
         known[name] = TABLES[name].table(records, bootstrap)
-    lines: list[ComparisonRow] = []
-    for table in (table for table in tables() if study in (None, table.study)):
-        for paper_row in table.rows:
-            own = join(paper_row.setting, paper_row.key, known[table.study].rows)
-            if own is not None:
-                lines += _lines(paper_row, own)
-    rows = tuple(lines)
+    rows = tuple(line for table in chosen for row in table.rows for line in _lines(row, known[table.study].rows))
     somewhere = next(condition for condition in conditions if in_paper(condition))
-    stated = tuple(
-        _claim_line(claim_verdict(claim, known), somewhere)
-        for claim in claims().values()
-        if study in (None, claim.study)
-    )
-    noted = notes_on(row.condition for row in rows) + _caveats(rows) + notes
-    return Comparison(rows, stated, len(cells(study)) - len(rows), noted)
+    claimed = tuple(_claim_line(claim, known[claim.study].rows, records, somewhere) for claim in stated)
+    caveats = dict.fromkeys(f"{row.setting}: {row.caveat}" for row in rows if row.same_setting and row.caveat)
+    noted = notes_on(row.condition for row in rows) + tuple(caveats) + notes
+    return Comparison(rows, claimed, len(cells(study)) - len(rows), noted)
 
 
-def _caveats(rows: tuple[ComparisonRow, ...]) -> tuple[str, ...]:
-    """What cannot be checked of the conditions that got a verdict."""
-    return tuple(dict.fromkeys(f"{row.setting}: {row.caveat}" for row in rows if row.same_setting and row.caveat))
+def join(setting: Setting, key: str, rows: Iterable[Row], names: Sequence[str]) -> tuple[Row, tuple[str, ...]] | None:
+    """The nearest row with that key that defines these values, and what keeps it from being the paper's setting."""
+    found = []
+    for row in rows:
+        far = distance(row.condition, setting) if row.key == key else None
+        if far is not None:
+            differences = setting_differences(row.condition, setting)
+            missing = sum(not name.startswith("condition.") and _missing(row.values.get(name)) for name in names)
+            if (depths := row.values.get("depths")) is not None:
+                wanted = ",".join(map(str, models()[setting.model].depths))
+                differences += (f"its depths are {depths} (paper: {wanted})",) if depths != wanted else ()
+            order = (bool(differences), missing if not differences else 0, far, missing, row.condition.run)
+            found.append((order, row, differences))
+    return min(found, key=lambda entry: entry[0])[1:] if found else None
 
 
-def _lines(paper_row: PaperRow, own: Joined) -> Iterator[ComparisonRow]:
-    condition = own.row.condition
+def _missing(value: Value) -> bool:
+    return value is None or (isinstance(value, Estimate) and value.value is None)
+
+
+def _caveat(setting: Setting, condition: Condition) -> str:
+    unverified = [UNVERIFIED] if condition.weights is Weights.UNVERIFIED else []
+    return "; ".join([*unverified, *filter(None, [setting.caveat])])
+
+
+def _lines(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[Compared]:
     for column, cell in paper_row.cells.items():
-        value = None if cell.without else own.row.value(column)
-        number, interval = number_of(value)
-        outcome, verdict = _judged(cell, own, value, number)
-        yield ComparisonRow(
-            condition,
+        joined = join(paper_row.setting, paper_row.key, rows, () if cell.without else (column,))
+        if joined is None:
+            continue
+        row, differences = joined
+        value = None if cell.without else row.value(column)
+        number, interval = number_of(value), value.interval if isinstance(value, Estimate) else None
+        if differences or cell.without:
+            outcome, verdict = not_comparable(differences or [cell.without])
+        else:
+            states = row.condition.states
+            outcome, verdict = judge(
+                cell.quantity, cell.printed, cell.text, cell.unit, value, states, within=cell.range
+            )
+        yield Compared(
+            row.condition,
             paper_row.key,
             table=cell.label,
             study=cell.study,
@@ -213,49 +300,15 @@ def _lines(paper_row: PaperRow, own: Joined) -> Iterator[ComparisonRow]:
             paper_value=cell.text if cell.value is None else cell.value,
             quantity=cell.quantity.name,
             own=value,
-            own_text=_own_text(cell, value, number, interval),
+            own_text=own_text(cell, value),
             difference=None if number is None or cell.value is None else number - cell.value,
             covers=None if interval is None or cell.value is None else _covers(interval, cell),
-            same_setting=not own.differences,
+            same_setting=not differences,
             verdict=verdict,
             outcome=outcome,
-            caveat=paper_row.setting.caveat,
-            beside=str(condition),
+            caveat=_caveat(paper_row.setting, row.condition),
+            next_to=str(row.condition),
         )
-
-
-def _judged(cell: PaperCell, own: Joined, value: Value, number: float | None) -> tuple[Verdict, str]:
-    if own.differences:
-        return not_comparable(own.differences)
-    if cell.without:
-        return not_comparable([cell.without])
-    return judge(cell.quantity, cell.printed, cell.text, cell.unit, value, number, own.row.condition.states)
-
-
-def _claim_line(found: ClaimVerdict, somewhere: Condition) -> ComparisonRow:
-    claim, printed = found.claim, found.claim.number
-    paper = float(printed.decimal) * claim.unit
-    return ComparisonRow(
-        found.conditions[0] if found.conditions else somewhere,
-        "",
-        table=claim.label,
-        study=claim.study,
-        measurement="",
-        setting=found.setting,
-        column=claim.says,
-        paper=claim.printed,
-        paper_value=paper,
-        quantity=claim.quantity.name,
-        own=found.value,
-        own_text="" if found.value is None else _digits(printed, found.value / claim.unit),
-        difference=None if found.value is None else found.value - paper,
-        covers=None,
-        same_setting=found.value is not None,
-        verdict=found.verdict,
-        outcome=found.outcome,
-        caveat="",
-        beside=f"{len(found.conditions)} of {len(claim.rows)} rows",
-    )
 
 
 def _covers(interval: Interval, cell: PaperCell) -> bool:
@@ -264,21 +317,104 @@ def _covers(interval: Interval, cell: PaperCell) -> bool:
     return interval.low <= value + cell.half_unit and value - cell.half_unit <= interval.high
 
 
-def _own_text(cell: PaperCell, value: Value, number: float | None, interval: Interval | None) -> str:
+def own_text(cell: PaperCell, value: Value) -> str:
     """The run's number in the unit and with the digits of the printed one."""
     if isinstance(value, str):
         return value
+    number = number_of(value)
     if number is None or cell.printed is None:
         return ""
+    interval = value.interval if isinstance(value, Estimate) else None
     ends = () if interval is None else (interval.low, interval.high)
-    text, *range_ = (_digits(cell.printed, each / cell.unit) for each in (number, *ends))
+    text, *range_ = (cell.printed.write(each / cell.unit) for each in (number, *ends))
     return f"{text} [{', '.join(range_)}]" if range_ else text
 
 
-def _digits(printed: Printed, number: float) -> str:
-    mantissa, exponent, _ = printed.text.partition("e")
-    decimals = len(mantissa.partition(".")[2])
-    if exponent:
-        return f"{number:.{decimals}e}"
-    sign = "+" if mantissa.startswith("+") else ""
-    return f"{number:{sign}.{decimals}f}"
+def _claim_line(claim: Claim, rows: Sequence[Row], records: Records, somewhere: Condition) -> Compared:
+    """The value of a claim where every row that it is about has a run in the paper's setting, and the verdict."""
+    names = claim.of
+    found = [(setting, join(setting, key, rows, names)) for setting, key in claim.rows]
+    joined = [one[0] for _, one in found if one is not None]
+    missing = [setting.title for setting, one in found if one is None]
+    other = [(setting.title, one[1]) for setting, one in found if one is not None and one[1]]
+    value, printed = None, claim.number
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        outcome, verdict = not_comparable([f"no run has {missing[0]}{more}"])
+    elif other:
+        (where, reasons), more = other[0], f" (and so on for {len(other) - 1} more)" if len(other) > 1 else ""
+        outcome, verdict = not_comparable([f"of {where} {', '.join(reasons)}{more}"])
+    else:
+        value = _verified(joined, claim.how, records) if claim.of_verification else claimed(joined, claim.how, claim.of)
+        if value is None and claim.of_verification:
+            outcome, verdict = Verdict.NOT_COMPARABLE, NOT_CHECKED
+        else:
+            states = joined[0].condition.states
+            about = (claim.quantity, printed, claim.printed, claim.unit)
+            outcome, verdict = judge(*about, value, states, relation=claim.relation)
+    paper = float(printed.decimal) * claim.unit
+    sign = {"above": "> ", "below": "< "}.get(claim.relation, "")
+    title = claim.rows[0][0].title
+    return Compared(
+        joined[0].condition if joined else somewhere,
+        "",
+        table=claim.label,
+        study=claim.study,
+        measurement="",
+        setting=title if len(claim.rows) == 1 else f"{len(claim.rows)} rows, from {title}",
+        column=claim.says,
+        paper=sign + claim.printed,
+        paper_value=paper,
+        quantity=claim.quantity.name,
+        own=value,
+        own_text="" if value is None else printed.write(value / claim.unit),
+        difference=None if value is None else value - paper,
+        covers=None,
+        same_setting=value is not None,
+        verdict=verdict,
+        outcome=outcome,
+        caveat="; ".join(dict.fromkeys(UNVERIFIED for row in joined if row.condition.weights is Weights.UNVERIFIED)),
+        next_to=f"{len(joined)} of {len(claim.rows)} rows",
+    )
+
+
+def _verified(rows: Sequence[Row], how: str, records: Records) -> float | None:
+    """What a second computation of these rows' runs gave: `equal` batches, or the `largest` difference of values."""
+    found = [records.verification(row.condition) for row in rows]
+    known = [comparisons for comparisons in found if comparisons]
+    if len(known) < len(found):
+        return None
+    if how == "equal":
+        same = [each["compared"] - each["differing"] for one in known for each in one if each["of"] == "batches"]
+        return float(sum(same)) if same else None
+    gaps = [each["largest"] for one in known for each in one if each["of"] == "values"]
+    return None if not gaps or None in gaps else max(gaps)
+
+
+def claimed(rows: Sequence[Row], how: str, of: Sequence[str]) -> float | None:
+    """What a claim makes of its rows; None where one of them lacks the number."""
+    if how == "rows":
+        return float(len(rows))
+    if how == "present":
+        return float(sum(row.value(of[0]) is not None for row in rows))
+    if how == "unresolved":
+        intervals = [row[of[0]].interval for row in rows]
+        return float(sum(each is not None and each.covers(0.0) for each in intervals))
+    columns = [[number_of(row.value(name)) for row in rows] for name in of]
+    known = [[value for value in column if value is not None] for column in columns]
+    if any(len(column) < len(rows) for column in known):
+        return None
+    first, second = known[0], known[-1]
+    if how == "less":
+        return sum(first) - sum(second)
+    if how == "pooled":
+        return sum(a * b for a, b in zip(first, second, strict=True)) / sum(second)
+    if len(of) == 2:
+        if not all(second):
+            return None
+        first = [a / b for a, b in zip(first, second, strict=True)]
+    if how == "largest":
+        return max(map(abs, first))
+    if how == "sum":
+        return sum(first)
+    return min(first) if how == "lowest" else max(first)

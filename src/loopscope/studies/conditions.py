@@ -12,8 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loopscope.studies.paper.published_numbers import model_names, set_titles
-from loopscope.studies.paper_numbers import bounds_of
+from loopscope.studies.paper import model_names, models, set_titles
 
 if TYPE_CHECKING:
     from loopscope.store import Manifest, StoredRun, TaskInfo
@@ -24,6 +23,8 @@ class Weights(StrEnum):
 
     PUBLISHED = "published"
     """A checkpoint of the paper's models, fetched from the hub at a recorded revision."""
+    UNVERIFIED = "unverified"
+    """Weights that the user says are a published model's, without anything that shows it."""
     OTHER = "other"
     """Any other checkpoint: another model, a folder of the user's own, a fine-tuned copy."""
     TOY = "toy"
@@ -94,7 +95,7 @@ class Condition:
     def model_title(self) -> str:
         """The model as tables print it; random weights are never left unsaid."""
         published = model_names().get(bare_name(self.model))
-        if published and self.weights is Weights.PUBLISHED:
+        if published and self.weights in (Weights.PUBLISHED, Weights.UNVERIFIED):
             return published
         # A loaded model's own name says it already; a name from elsewhere may not.
         return title(self.model.removesuffix(_RANDOM)) + (_RANDOM if self.weights is Weights.RANDOM else "")
@@ -128,6 +129,11 @@ class Condition:
     def concave(self) -> bool:
         """Whether the path is a mean log-softmax of affine logits, hence concave (Appendix C)."""
         return self.affine and self.kind == "solution"
+
+    @property
+    def as_head(self) -> str:
+        """The condition as a column head."""
+        return f"{self.model_title}\n{self.set_title}\n{self.update}"
 
     def same_set(self, other: Condition) -> bool:
         """Whether both are about one evaluation set of one run, at whatever update."""
@@ -176,10 +182,23 @@ def _label(path: Path, paths: Sequence[Path]) -> str:
     return "/".join(printable(part) for part in path.parts[-length:])
 
 
-def conditions_of(run: StoredRun, label: str | None = None) -> list[Condition]:
-    """The evaluation sets of a run, without a transition; `n` is what the run set out to measure."""
+def conditions_of(run: StoredRun, label: str | None = None, model: str | None = None) -> list[Condition]:
+    """The evaluation sets of a run, without a transition; `n` is what the run set out to measure.
+
+    Args:
+        run: the run.
+        label: what it is called.
+        model: the published model that its weights are said to be, where they came from a folder.
+    """
     manifest = run.manifest
-    return [_condition(run, manifest, task, label or folder_name(run)) for task in manifest.tasks]
+    found = [_condition(run, manifest, task, label or folder_name(run)) for task in manifest.tasks]
+    if model is None:
+        return found
+    kept = (Weights.PUBLISHED, Weights.RANDOM, Weights.TOY)
+    return [
+        replace(each, model=model, weights=each.weights if each.weights in kept else Weights.UNVERIFIED)
+        for each in found
+    ]
 
 
 def at(condition: Condition, transition: int | None, n: int) -> Condition:
@@ -221,8 +240,14 @@ def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo, label: str) -
         long=str(settings.get("long", "error")),
         data_sha256=task.data_sha256,
         data_revision=task.data_revision,
-        bounds=bounds_of(manifest.protocol, manifest.level, manifest.schema_version),
+        bounds=_bounds(manifest),
     )
+
+
+def _bounds(manifest: Manifest) -> str:
+    """Whose envelopes, brackets and residuals `questions` holds; before schema version 3, the paper's stood apart."""
+    paper = manifest.protocol == "paper" and manifest.level != "quick" and manifest.schema_version >= 3
+    return "paper" if paper else "loopscope"
 
 
 def _weights(manifest: Manifest) -> Weights:
@@ -232,7 +257,9 @@ def _weights(manifest: Manifest) -> Weights:
     if model.toy:
         return Weights.TOY
     # A name alone proves nothing: a folder called Ouro-1.4B may hold anything, a hub revision is what it says.
-    if model.revision is not None and bare_name(model.name) in model_names():
+    if model.revision is not None and (
+        bare_name(model.name) in model_names() or model.revision in {known.revision for known in models().values()}
+    ):
         return Weights.PUBLISHED
     return Weights.OTHER
 

@@ -1,12 +1,13 @@
 """Stored records as the studies read them: one group of rows per condition, columns as NumPy arrays.
 
-Shapes: N questions of a condition, G = 21 grid scales.
+Shapes: N questions of a condition, G = 21 grid scales, P reference positions, T loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loopscope.errors import setting
-from loopscope.path import (
-    GRID,
-    PATH_NODES,
-    GridOptimum,
-    Outcome,
-    classify,
-    grid_optimum,
-)
+from loopscope.path import GRID, PATH_NODES, GridOptimum, Outcome, classify, endpoint_prediction, grid_optimum
+from loopscope.stats import Clusters
 from loopscope.store import StoredRun, sha256_bytes
 from loopscope.store.monitor_log import MonitorLog
 from loopscope.studies.conditions import Condition, at, conditions_of, place_of, printable, run_labels
@@ -37,6 +32,16 @@ ACTION_STRIDE = 5
 """Every fifth grid scale is one of the five actions 0, 0.25, 0.5, 0.75, 1."""
 QUARTER = 5
 """Grid index of the quarter step."""
+PAPER_COLUMNS = frozenset(
+    {
+        "kl_correction",
+        *(f"fp64_{name}" for name in ("state_gap", "M", "L_D", "mu", "C_upper", "S", "safe_scale", "safe_gain")),
+        *(f"fp64_optimum_{name}" for name in ("low", "high", "kind", "gain_low", "gain_high", "slope", "curvature")),
+        *(f"fp64_sampled_{name}" for name in ("curvature", "convexity", "third")),
+        "fp64_refined_change",
+    }
+)
+"""Columns that a run under the paper's protocol fills with the paper's envelope, brackets, residuals and extremes."""
 
 
 def matrix(lists: pl.Series) -> Floats:
@@ -45,15 +50,22 @@ def matrix(lists: pl.Series) -> Floats:
     return lists.explode().cast(pl.Float64).to_numpy().reshape(len(lists), width)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Updates:
     """The `questions` rows of one condition, in the order of the run."""
 
     condition: Condition
     frame: pl.DataFrame
+    records: Records | None = field(default=None, repr=False, compare=False)
+    whole: Updates | None = field(default=None, repr=False, compare=False)
+    """The complete condition, where this is a part of it."""
 
     def __len__(self) -> int:
         return self.frame.height
+
+    def where(self, inside: Mask) -> Updates:
+        """The rows of a population."""
+        return replace(self, frame=self.frame.filter(pl.Series(inside, dtype=pl.Boolean)), whole=self.whole or self)
 
     def has(self, *columns: str) -> bool:
         """Whether every row has a value in all of these columns."""
@@ -75,6 +87,13 @@ class Updates:
         """A list column as an array with one row per question; every list has the same length."""
         return matrix(self.frame[column])
 
+    def values(self, column: str) -> Floats:
+        """The values that a column has, without nulls; none where the run lacks it altogether."""
+        if not self.has_some(column):
+            return np.empty(0)
+        found: Floats = self.frame[column].drop_nulls().cast(pl.Float64).to_numpy()
+        return found
+
     @cached_property
     def ids(self) -> list[str]:
         """Example identifiers."""
@@ -94,6 +113,11 @@ class Updates:
     def gain(self) -> Floats:
         """ΔU."""
         return self.floats("gain")
+
+    @cached_property
+    def predicted(self) -> Floats:
+        """A + Q, the predicted endpoint gain."""
+        return np.asarray(endpoint_prediction(self.slope, self.quadratic))
 
     @cached_property
     def outcome(self) -> NDArray[np.int8]:
@@ -124,7 +148,7 @@ class Updates:
     @cached_property
     def grid_gain(self) -> Floats:
         """φ on the 21-point grid: [N, G]."""
-        return self.matrix("grid_gain")
+        return self.matrix("grid_gain").reshape(len(self), len(GRID))
 
     @cached_property
     def action_gain(self) -> Floats:
@@ -140,6 +164,30 @@ class Updates:
     def optimum(self) -> GridOptimum:
         """The grid optimum of every path, ties to the smallest scale."""
         return grid_optimum(GRID_SCALES, self.grid_gain)
+
+    def other_table(self, name: str) -> pl.DataFrame:
+        """The rows of another table about these updates, in the order of the run."""
+        found = self.records.other_table(name, self.condition) if self.records else None
+        assert found is not None, f"a population without the table {name}"
+        return found
+
+    @property
+    def clarity(self) -> Floats:
+        """How visible each finite-step failure is: min(a, b)² / max(a, b) of its rise a and its fall b, 0 of others."""
+        if self.has("grid_gain"):
+            rise = self.grid_gain.max(axis=1, initial=0.0)
+        else:
+            rise = self.quadratic_scale * (self.slope + self.quadratic * self.quadratic_scale)
+        rise, fall = np.maximum(rise, 0.0), np.maximum(-self.gain, 0.0)
+        largest = np.maximum(rise, fall)
+        clear = np.divide(np.minimum(rise, fall) ** 2, largest, out=np.zeros_like(fall), where=largest > 0)
+        return np.asarray(np.where(self.finite_step, clear, 0.0))
+
+    @cached_property
+    def sweep(self) -> DepthSweep | None:
+        """The depth sweep of the same questions, where the run has one."""
+        sweeps = self.records.sweeps if self.records else ()
+        return next((sweep for sweep in sweeps if sweep.condition.same_set(self.condition)), None)
 
 
 @dataclass(frozen=True)
@@ -179,25 +227,70 @@ class Tokens:
         return self.frame[column].cast(pl.Float64).to_numpy()
 
 
+@dataclass(frozen=True)
+class TraceRows:
+    """The likeliest token at the reference positions of one evaluation set, loop by loop.
+
+    The reference of an option task is the right option: tokens of the others are no reference positions.
+    """
+
+    condition: Condition
+    row_P: NDArray[Any]
+    """The question of each position."""
+    reference_P: NDArray[Any]
+    top_PT: NDArray[Any]
+    """The likeliest token after loops 1, …, T."""
+
+    @property
+    def loops(self) -> int:
+        """T."""
+        return int(self.top_PT.shape[1])
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """The positions by question, which are resampled together."""
+        return Clusters.of(self.row_P)
+
+    @cached_property
+    def right(self) -> Mask:
+        """Whether the likeliest token is the reference, [P, T]."""
+        return np.asarray(self.top_PT == self.reference_P[:, None])
+
+    @cached_property
+    def changed(self) -> Mask:
+        """Whether the likeliest token is another one than a loop before; never after the first; [P, T]."""
+        first = np.zeros((len(self.row_P), 1), dtype=bool)
+        return np.concatenate([first, self.top_PT[:, 1:] != self.top_PT[:, :-1]], axis=1)
+
+    @property
+    def settled(self) -> NDArray[Any]:
+        """The loop after which the likeliest token stays what it is: 1 where it never changes; [P]."""
+        depths = np.arange(1, self.loops + 1)
+        return np.asarray(np.where(self.changed, depths, 1).max(axis=1))
+
+
 class Records:
     """Everything that studies may ask of some opened runs; tables are read when first needed, and once.
 
-    `logs` are those of monitors, which the study of a training reads.
+    `logs` are those of monitors, which the study of a training reads. `models` are the published models that the
+    weights of some runs are said to be, by the runs' paths.
     """
 
     def __init__(
         self,
         runs: Sequence[StoredRun],
         logs: Sequence[tuple[Path, MonitorLog]] = (),
+        models: Mapping[str, str] | None = None,
     ) -> None:
         self.runs = tuple(runs)
         self.logs = tuple(logs)
+        self._models = models or {}
         self._labels = run_labels(self.runs)
 
     def conditions(self) -> Iterator[tuple[StoredRun, Condition]]:
         """Every evaluation set with its run, without an update; labels tell the runs apart."""
         for run, label in zip(self.runs, self._labels, strict=True):
-            for condition in conditions_of(run, label):
+            for condition in conditions_of(run, label, self._models.get(place_of(run))):
                 yield run, condition
 
     def run_of(self, condition: Condition) -> StoredRun:
@@ -207,7 +300,14 @@ class Records:
     @cached_property
     def updates(self) -> tuple[Updates, ...]:
         """All conditions with records, in the order of runs, tasks and transitions."""
-        return tuple(group for run, condition in self.conditions() for group in _updates(run, condition))
+        return tuple(group for run, condition in self.conditions() for group in self._updates(run, condition))
+
+    def _updates(self, run: StoredRun, condition: Condition) -> Iterator[Updates]:
+        here = run.records.filter(of_set(condition))
+        for transition in run.manifest.transitions:
+            rows = here.filter(pl.col("transition") == transition).sort("row")
+            if rows.height:
+                yield Updates(at(condition, transition, rows.height), rows, self)
 
     @cached_property
     def sweeps(self) -> tuple[DepthSweep, ...]:
@@ -220,6 +320,14 @@ class Records:
         for run, condition in self.conditions():
             if run.manifest.tokens:
                 yield from _tokens(run, condition)
+
+    def traces(self) -> Iterator[TraceRows]:
+        """Every evaluation set with a trace of two loops or more; one in memory at a time."""
+        for run, condition in self.conditions():
+            if run.manifest.settings.get("trace") and run.manifest.depths[-1] > 1:
+                found = _trace_rows(run, condition)
+                if len(found.row_P):
+                    yield found
 
     def nothing(self, reason: str) -> str:
         """Why a study has nothing to show: the reason given, unless the runs hold no records at all."""
@@ -255,13 +363,22 @@ class Records:
         rows = rows.sort("row").with_columns(pl.col("outcome").to_physical().cast(pl.Int8))
         return rows if rows.height else None
 
-    def beside(self, table: str, condition: Condition) -> pl.DataFrame | None:
+    def other_table(self, table: str, condition: Condition) -> pl.DataFrame | None:
         """The rows of another table about a condition's updates, in the order of the run; None where it has none."""
         run = self.run_of(condition)
-        if not any(table == known.name for known in run.manifest.tables()):
+        if not has_table(run, table):
             return None
         rows = run.read(table).filter(of_set(condition), pl.col("transition") == condition.transition)
         return rows.sort("row") if rows.height else None
+
+    def verification(self, condition: Condition) -> list[dict[str, Any]] | None:
+        """What `verify --bitwise` compared when it computed a condition's run a second time; None where it did not."""
+        path = self.run_of(condition).path / "verification.json"
+        if not path.is_file():
+            return None
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        found: list[dict[str, Any]] = stored["comparisons"]
+        return found if stored["replayed"] == "everything" else None
 
     def inputs(self) -> list[dict[str, object]]:
         """What the numbers come from: each run's manifest digest and the hash of every shard; the hash of a log."""
@@ -288,12 +405,9 @@ def of_set(condition: Condition) -> pl.Expr:
     return (pl.col("task") == condition.task) & (pl.col("split") == condition.split)
 
 
-def _updates(run: StoredRun, condition: Condition) -> Iterator[Updates]:
-    here = run.records.filter(of_set(condition))
-    for transition in run.manifest.transitions:
-        rows = here.filter(pl.col("transition") == transition).sort("row")
-        if rows.height:
-            yield Updates(at(condition, transition, rows.height), rows)
+def has_table(run: StoredRun, name: str) -> bool:
+    """Whether a run holds a table."""
+    return any(table.name == name for table in run.manifest.tables())
 
 
 def _sweep(run: StoredRun, condition: Condition) -> DepthSweep | None:
@@ -338,3 +452,16 @@ def _tokens(run: StoredRun, condition: Condition) -> Iterator[Tokens]:
             measured = at(condition, transition, here["row"].n_unique())
             gate = None if here["exit_depth"].null_count() else here.select(gated)
             yield Tokens(measured, here.filter(pl.col("continues").fill_null(True)), here.height, gate)
+
+
+def _trace_rows(run: StoredRun, condition: Condition) -> TraceRows:
+    rows = run.trace.filter(of_set(condition))
+    if condition.kind == "options":
+        right = run.examples.lazy().filter(of_set(condition)).select("row", option="correct_option")
+        rows = rows.join(right, on=["row", "option"], how="semi")
+    frame = rows.select("row", "token", "depth", "token_id", "top_id").collect().sort("row", "token", "depth")
+    loops = run.manifest.depths[-1]
+    each = frame.gather_every(loops)
+    condition = at(condition, None, each["row"].n_unique())
+    top_PT = frame["top_id"].to_numpy().reshape(-1, loops)
+    return TraceRows(condition, each["row"].to_numpy(), each["token_id"].to_numpy(), top_PT)

@@ -11,7 +11,6 @@ import operator
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import polars as pl
@@ -21,9 +20,9 @@ from loopscope.stats import Bootstrap, Difference, Estimate, Interval, Mean, OfS
 from loopscope.store import StoredRun
 from loopscope.store.manifest import differences
 from loopscope.studies.conditions import Condition, printable, run_labels, shortened, title
+from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, TableResult, words
+from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
-from loopscope.studies.result import COUNT, TASK, UPDATE, Panel, Row, TableResult, column, label
-from loopscope.studies.usable_conditions import notes_on
 
 Source: TypeAlias = "StoredRun | str | os.PathLike[str]"
 
@@ -44,31 +43,6 @@ _CONDITION = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class DiffRow(Row):
-    """One quantity (the key) of one update; the condition is the second run's."""
-
-    first_run: str
-    first_model: str
-    first: float | None
-    second: float | None
-    difference: Estimate
-    pairs: int
-
-    first_text = property(lambda self: _printed(self.first))
-    second_text = property(lambda self: _printed(self.second))
-
-    @property
-    def difference_text(self) -> str:
-        """Value, interval, and a star where the interval and the printed value exclude zero."""
-        value, interval = self.difference.value, self.difference.interval
-        sign = "+" if value else ""
-        if value is None or interval is None:
-            return _printed(value, sign)
-        star = " *" if not interval.covers(0.0) and float(_printed(value)) != 0 else ""
-        return f"{_printed(value, sign)} [{_printed(interval.low)}, {_printed(interval.high)}]{star}"
-
-
 class Limit(NamedTuple):
     """One condition of `--fail-if`."""
 
@@ -86,7 +60,7 @@ def diff(
     tasks: str | Sequence[str] | None = None,
     transitions: str | int | None = None,
     bootstrap: Bootstrap | None = None,
-) -> TableResult[DiffRow]:
+) -> TableResult:
     """Compare two runs on the questions that both have measured.
 
     Args:
@@ -105,7 +79,7 @@ def diff(
     conditions: dict[tuple[object, ...], Condition] = {}
     frames = [_questions(run, conditions, _wanted(tasks, transitions)) for run in runs]
     joined = frames[0].join(frames[1], on=KEYS, how="full", coalesce=True, maintain_order="left_right")
-    rows: list[DiffRow] = []
+    rows: list[Row] = []
     notes: list[str] = []
     for key, group in joined.group_by(GROUP, maintain_order=True):
         missing = [group[column].null_count() for column in ("gain_right", "gain")]
@@ -121,8 +95,7 @@ def diff(
             f"nothing to compare ({reason}): measure the same questions and updates in both"
             f" runs, with {setting('tasks')}, {setting('limit')} and {setting('transitions')}"
         )
-    texts = zip(("first_text", "second_text"), labels, strict=True)
-    numbers = [*(column(name, head, COUNT) for name, head in texts), label("difference_text", "Difference")]
+    numbers = [Column(head, f"{{{name}_text}}") for name, head in zip(("first", "second"), labels, strict=True)]
     meaning = (
         f"differences are {labels[1]} minus {labels[0]} with {100 * settings.level:g}% paired question-bootstrap"
         " intervals; * the interval excludes zero; share and accuracy are fractions, the others nats"
@@ -133,7 +106,14 @@ def diff(
         title="Two runs on the same questions",
         caption=f"{labels[0]} and {labels[1]}.",
         rows=tuple(rows),
-        panels=(Panel((TASK, UPDATE, label("key", "Quantity"), *numbers, column("pairs", "Pairs", COUNT))),),
+        panels=(
+            Panel(
+                (
+                    *(TASK, UPDATE, words("Quantity", "{key}"), *numbers),
+                    *(words("Difference", "{difference_text}"), Column("Pairs", "{pairs}")),
+                )
+            ),
+        ),
         notes=(meaning, *notes, *notes_on(row.condition for row in rows), *_settings(*runs)),
     )
 
@@ -176,15 +156,29 @@ def _questions(run: StoredRun, conditions: dict[tuple[object, ...], Condition], 
     )
 
 
-def _rows(
-    condition: Condition, origin: tuple[str, str], paired: pl.DataFrame, bootstrap: Bootstrap
-) -> Iterable[DiffRow]:
+def _rows(condition: Condition, origin: tuple[str, str], paired: pl.DataFrame, bootstrap: Bootstrap) -> Iterable[Row]:
     first, second = (_statistics(paired, side) for side in ("", "_right"))
     names = [name for name in first if name in second]
     found = bootstrap.estimate({name: Difference(first[name], second[name]) for name in names})
     for name in names:
         one, two = first[name].value(), second[name].value()
-        yield DiffRow(condition, name, *origin, one, two, _without_rounding(found[name], one, two), paired.height)
+        difference = _without_rounding(found[name], one, two)
+        values = {
+            **dict(zip(("first_run", "first_model"), origin, strict=True)),
+            **{"first": one, "second": two, "difference": difference, "pairs": paired.height},
+            **{"first_text": _printed(one), "second_text": _printed(two), "difference_text": _difference(difference)},
+        }
+        yield Row(condition, name, values)
+
+
+def _difference(found: Estimate) -> str:
+    """Value, interval, and a star where the interval and the printed value exclude zero."""
+    value, interval = found.value, found.interval
+    sign = "+" if value else ""
+    if value is None or interval is None:
+        return _printed(value, sign)
+    star = " *" if not interval.covers(0.0) and float(_printed(value)) != 0 else ""
+    return f"{_printed(value, sign)} [{_printed(interval.low)}, {_printed(interval.high)}]{star}"
 
 
 def _statistics(paired: pl.DataFrame, side: str) -> dict[str, OfSums]:
@@ -240,7 +234,7 @@ def parse_limits(given: Sequence[str]) -> list[Limit]:
     return found
 
 
-def checks(table: TableResult[DiffRow], limits: Iterable[Limit]) -> list[tuple[str, bool | None]]:
+def checks(table: TableResult, limits: Iterable[Limit]) -> list[tuple[str, bool | None]]:
     """Every condition on every update, in words, and whether it is met; None where the difference has no value."""
     found = []
     for limit in limits:
@@ -248,7 +242,8 @@ def checks(table: TableResult[DiffRow], limits: Iterable[Limit]) -> list[tuple[s
         if not rows:
             raise LoopscopeError(f"{setting('fail_if')}: {limit.name} is not in both runs: leave it out")
         for row in rows:
-            value = getattr(row.difference.interval, limit.bound, None) if limit.bound else row.difference.value
+            difference = row["difference"]
+            value = getattr(difference.interval, limit.bound, None) if limit.bound else difference.value
             met = None if value is None else OPERATORS[limit.operator](value, limit.number)
             written = f"{limit.name}{limit.bound and '.'}{limit.bound} {limit.operator} {limit.number:g}"
             verdict = "not decided: no value" if met is None else f"{value:+g}, {'met' if met else 'not met'}"

@@ -21,9 +21,9 @@ def test_bars_and_numbers_are_those_of_the_table(visit, training, rows):
     shown = page.locator(".training-steps li")
     assert [text.split()[0] for text in shown.all_inner_texts()] == [str(step) for step in STEPS]
     for place, row in enumerate(rows):
-        assert f"{100 * row.finite_step.value:.1f}%" in shown.nth(place).inner_text()
+        assert f"{100 * row['finite_step'].value:.1f}%" in shown.nth(place).inner_text()
         words = shown.nth(place).locator(".bar").get_attribute("aria-label")
-        assert f"{round(row.progressing.value * 20)} progressing" in words
+        assert f"{round(row['progressing'].value * 20)} progressing" in words
     heads = page.locator("table.training-numbers thead").inner_text()
     assert "mean gain ΔU" in heads
     assert page.locator("table.training-numbers tbody tr").count() == len(STEPS)

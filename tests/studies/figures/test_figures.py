@@ -13,10 +13,10 @@ from matplotlib.text import Text
 
 from loopscope.errors import LoopscopeError
 from loopscope.path import Outcome
-from loopscope.stats import Bootstrap
-from loopscope.store import sha256_file
-from loopscope.studies.figures.concept import lower_median_failure
-from loopscope.studies.figures.depth_curves import Band, _first_shown
+from loopscope.stats import Bootstrap, Estimate, Interval
+from loopscope.store.hashing import sha256_file
+from loopscope.studies.figures.depths import Curve, first_shown
+from loopscope.studies.figures.examples import lower_median_failure
 from loopscope.studies.figures.style import (
     GREEN,
     OUTCOME_COLOURS,
@@ -56,7 +56,7 @@ def test_every_figure_saves_with_ids_and_input_hashes(drawn, lively, tmp_path, n
     assert beside["shown"]
     (source,) = beside["inputs"]
     assert source["manifest_sha256"] == lively.manifest.digest
-    assert source["shards"]["questions/000000.parquet"] == sha256_file(lively.shards("questions")[0])
+    assert source["shards"]["questions/000000.parquet"] == sha256_file(lively.path / "questions" / "000000.parquet")
 
 
 def test_pdf_fonts_are_embedded_as_truetype(drawn, tmp_path):
@@ -129,17 +129,6 @@ def test_a_quick_run_is_told_what_to_measure_not_that_it_has_no_failures(records
     result = FIGURES[name].figure(records(task, level="quick"), QUICK)
     assert result.shown == {}
     assert "measure with level='grid'" in result.caption
-
-
-def test_the_line_without_failures_is_explained_where_there_is_one(records, synthetic):
-    failing = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})
-    fine = synthetic.Task("fine", {4: synthetic.Paths.of([0.5], [0.1])})
-    captions = [
-        FIGURES["contraction"].figure(records(*tasks, name=name), QUICK).caption
-        for name, tasks in (("one", (failing,)), ("two", (failing, fine)))
-    ]
-    assert ["A dash" in caption for caption in captions] == [False, True]
-    assert "1 of 2 conditions" in captions[1]
 
 
 def test_only_outcomes_that_are_drawn_are_explained(records, synthetic):
@@ -233,32 +222,32 @@ class TestLowerMedian:
     def failures(self, records, synthetic, slopes):
         """Failures with Q = -1, so that the optimum is half the slope."""
         made = records(synthetic.Task("sums", {4: synthetic.Paths.of(slopes, -np.ones(len(slopes)))}))
-        return made, made.updates[0]
+        return made.updates[0]
 
     def test_of_four_the_second_is_shown(self, records, synthetic):
-        example = lower_median_failure(*self.failures(records, synthetic, [0.8, 0.2, 0.6, 0.4]))
-        assert (example.example_id, example.failures) == ("sums-00003", 4)
+        example = lower_median_failure(self.failures(records, synthetic, [0.8, 0.2, 0.6, 0.4]))
+        assert example.described()["example_id"] == "sums-00003"
         assert example.optimum == pytest.approx(0.2)
 
     def test_ids_break_ties(self, records, synthetic):
-        example = lower_median_failure(*self.failures(records, synthetic, [0.4, 0.4, 0.4]))
-        assert example.example_id == "sums-00001"
+        example = lower_median_failure(self.failures(records, synthetic, [0.4, 0.4, 0.4]))
+        assert example.described()["example_id"] == "sums-00001"
 
     def test_updates_that_do_not_fail_are_no_candidates(self, records, synthetic):
-        example = lower_median_failure(*self.failures(records, synthetic, [1.5, 0.9, -0.5]))
-        assert (example.example_id, example.failures) == ("sums-00001", 1)
+        example = lower_median_failure(self.failures(records, synthetic, [1.5, 0.9, -0.5]))
+        assert (example.described()["example_id"], example.described()["chosen_from"]) == ("sums-00001", 1)
 
     def test_stored_nodes_are_drawn_where_the_run_keeps_them(self, records, synthetic):
         task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})
         kept = records(task, name="kept", paths=True)
         grid = records(task, name="grid")
-        assert len(lower_median_failure(kept, kept.updates[0]).scale) == 257
-        assert len(lower_median_failure(grid, grid.updates[0]).scale) == 21
+        assert len(lower_median_failure(kept.updates[0]).path[0]) == 257
+        assert len(lower_median_failure(grid.updates[0]).path[0]) == 21
 
     def test_grid_optima_serve_at_lower_levels(self, records, synthetic):
         task = synthetic.Task("sums", {4: synthetic.Paths.of([0.53], [-1.0])})
         made = records(task, level="grid")
-        assert lower_median_failure(made, made.updates[0]).optimum == 0.25
+        assert lower_median_failure(made.updates[0]).optimum == 0.25
 
 
 def test_overlapping_predictions_are_counted(records, synthetic):
@@ -292,16 +281,16 @@ def test_zero_regret_is_left_out_of_the_logarithmic_axis(records, synthetic):
     # Quadratic paths with optima on the grid: the quadratic rule loses nothing.
     made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.3, 0.2], [-1.0, -1.0, -1.0])}))
     result = FIGURES["scale-prediction"].figure(made, QUICK)
-    assert result.shown["conditions"][0]["regret"]["quadratic"]["mean"] == pytest.approx(0, abs=1e-15)
+    assert result.shown["conditions"][0]["regret"]["quad."]["mean"] == pytest.approx(0, abs=1e-15)
 
 
-def test_a_condition_without_failures_keeps_its_line_and_a_dash(records, synthetic):
+def test_a_condition_without_failures_keeps_its_line_and_says_so(records, synthetic):
     made = records(
         synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])}),
         synthetic.Task("fine", {4: synthetic.Paths.of([0.5], [0.1])}),
     )
     figure = FIGURES["contraction"].figure(made, QUICK).figure
-    assert [text.get_text() for text in figure.axes[0].texts].count("—") == 1
+    assert [text.get_text() for text in figure.axes[0].texts].count("no failure") == 1
 
 
 @pytest.fixture(scope="module", params=["one", "two"])
@@ -370,18 +359,20 @@ def test_a_first_depth_that_would_flatten_the_others_is_named_instead(records, s
     result = figure("depth-curves", records(task, depths=(1, 2, 3, 4)), QUICK)
     (axes,) = result.figure.axes
     assert axes.get_ylim()[0] > -3
-    assert [text.get_text() for text in axes.texts] == ["below: −9.10 at 1"]
-    assert "below a panel's range" in result.caption
+    assert axes.get_title() == "sums test, depth ≥ 2"
+    assert "leaves out lower means" in result.caption
 
 
 def test_a_model_that_goes_deeper_does_not_push_the_others_out():
     """Beyond depth 8 there is one model alone, whose utilities are all alike."""
-    shallow, deep = SimpleNamespace(depths=(1, 2, 4, 8)), SimpleNamespace(depths=(2, 4, 8, 16, 32, 64))
-    low, flat = np.array([-7.4, -7.3, -7.6, -7.5]), np.full(6, -7.06)
-    bands = {id(shallow): Band(low, low - 0.1, low + 0.1), id(deep): Band(flat, flat - 1e-4, flat + 1e-4)}
-    assert _first_shown([shallow, deep], bands) is None
-    bands[id(shallow)] = Band(early := np.array([-30.0, -7.3, -7.6, -7.5]), early - 0.1, early + 0.1)
-    assert _first_shown([shallow, deep], bands) == 2
+
+    def curve(depths, means, reach):
+        estimates = [Estimate(mean, 9, Interval(mean - reach, mean + reach)) for mean in means]
+        return Curve(SimpleNamespace(depths=depths), estimates, [])
+
+    deep = curve((2, 4, 8, 16, 32, 64), [-7.06] * 6, 1e-4)
+    assert first_shown([curve((1, 2, 4, 8), [-7.4, -7.3, -7.6, -7.5], 0.1), deep]) is None
+    assert first_shown([curve((1, 2, 4, 8), [-30.0, -7.3, -7.6, -7.5], 0.1), deep]) == 2
 
 
 def test_the_mark_of_a_decline_lies_on_its_point(records, synthetic):
@@ -401,7 +392,7 @@ def test_a_style_file_wins_and_is_checked(lively, tmp_path):
     assert labels[1].get_fontfamily() == ["DejaVu Sans"]
     for text in ("axes.nonsense: 3\n", "axes.labelsize: green\n"):
         style.write_text(text)
-        with pytest.raises(LoopscopeError, match=r"style= mine.mplstyle is no style of matplotlib"):
+        with pytest.raises(LoopscopeError, match=r"style= mine.mplstyle is not a style of matplotlib"):
             figure("concept", lively, QUICK, style=style)
     with pytest.raises(LoopscopeError, match="style"):
         figure("concept", lively, QUICK, style=tmp_path / "nowhere.mplstyle")

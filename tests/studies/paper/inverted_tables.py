@@ -24,8 +24,7 @@ from inverted_kinds import (
 )
 
 from loopscope.store import StoredRun
-from loopscope.studies.paper import tables
-from loopscope.studies.paper.published_numbers import models
+from loopscope.studies.paper import models, tables
 
 
 class Maker(RunMaker):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loopscope.studies.paper import Printed, Quantity, cells, claims, measurements, number_count, tables
-from loopscope.studies.paper.published_numbers import parse_cell
+from loopscope.studies.paper.numbers import read_cell
 
 PAPER = Path(__file__).resolve().parents[3].parent / "shared" / "paper.tex"
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e-?\d+)?")
@@ -156,7 +156,7 @@ def test_intervals_are_read():
 @pytest.mark.parametrize("text", ["four", "4→5", "1,2", "[1,2]", "1 [2]", ""])
 def test_an_unreadable_cell_is_refused(text):
     with pytest.raises(ValueError, match="cannot read"):
-        parse_cell(text, label="t", study="s", setting=None, key="", column="c", unit=1.0, quantity=Quantity("nats"))
+        read_cell(text, label="t", study="s", setting=None, key="", column="c", unit=1.0, quantity=Quantity("nats"))
 
 
 def test_printed_agrees_only_with_what_rounds_to_it():

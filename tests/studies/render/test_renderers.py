@@ -7,51 +7,50 @@ import polars as pl
 import pytest
 
 from loopscope.stats import Estimate, Interval
-from loopscope.studies.render.dialect import PlainDialect
-from loopscope.studies.render.latex import LatexDialect, escape
-from loopscope.studies.result import COUNT, fixed, percent, scientific
-from loopscope.studies.tables.diagnostics import diagnostics
+from loopscope.studies.latex import cell, escape
+from loopscope.studies.render import number
 from loopscope.studies.tables.interventions import contraction
-from loopscope.studies.tables.mechanism import mechanism
+from loopscope.studies.tables.mechanism import diagnostics, mechanism
 
 ESTIMATE = Estimate(0.4918, 364, Interval(0.4429, 0.541))
 
 
 @pytest.mark.parametrize(
-    ("value", "style", "plain", "latex"),
+    ("value", "spec", "per", "plain", "latex"),
     [
-        (ESTIMATE, percent(2, interval=True), "49.18 [44.29, 54.10]", r"$49.18\;[44.29,54.10]$"),
-        (ESTIMATE, percent(2), "49.18", "49.18"),
-        (Estimate(None, 0), percent(2), "—", "---"),
-        (None, fixed(2), "—", "---"),
-        (float("nan"), fixed(2), "—", "---"),
-        (-0.00873, fixed(2, 1e3, sign=True), "-8.73", "$-8.73$"),
-        (0.00149, fixed(2, 1e3, sign=True), "+1.49", "$+1.49$"),
-        (1.53e-7, fixed(3, 1e4), "0.00153", "0.00153"),
+        (ESTIMATE, ".2%", 1.0, "49.18 [44.29, 54.10]", r"$49.18\;[44.29,54.10]$"),
+        (Estimate(None, 0), ".2%", 1.0, "—", "---"),
+        (None, ".2f", 1.0, "—", "---"),
+        (float("nan"), ".2f", 1.0, "—", "---"),
+        (-0.00873, "+.2f", 1e-3, "-8.73", "$-8.73$"),
+        (0.00149, "+.2f", 1e-3, "+1.49", "$+1.49$"),
+        (1.53e-7, ".3f", 1e-4, "0.00153", "0.00153"),
         (
             Estimate(1.53e-7, 9, Interval(9e-9, 3.48e-7)),
-            fixed(3, 1e4, interval=True),
-            "0.00153 [0.00009, 0.00348]",
-            r"$0.00153\;[0.00009,0.00348]$",
+            *(".3f", 1e-4, "0.00153 [0.00009, 0.00348]", r"$0.00153\;[0.00009,0.00348]$"),
         ),
-        (-1e-13, fixed(2), "-1.00e-13", r"$-1.00\times10^{-13}$"),
-        (0.0, fixed(2), "0.00", "0.00"),
-        (Estimate(0.5, 9, Interval(-0.001, 1.0)), fixed(2, interval=True), "0.50 [0.00, 1.00]", r"$0.50\;[0.00,1.00]$"),
-        (1.747e-5, scientific(3), "1.747e-05", r"$1.747\times10^{-5}$"),
-        (179, COUNT, "179", "179"),
-        ("4→5", COUNT, "4→5", r"4$\to$5"),
-        ("", COUNT, "—", "---"),
+        (-1e-13, ".2f", 1.0, "-1.00e-13", r"$-1.00\times10^{-13}$"),
+        (0.0, ".2f", 1.0, "0.00", "0.00"),
+        (Estimate(0.5, 9, Interval(-0.001, 1.0)), ".2f", 1.0, "0.50 [0.00, 1.00]", r"$0.50\;[0.00,1.00]$"),
+        (1.747e-5, ".3e", 1.0, "1.747e-05", r"$1.747\times10^{-5}$"),
+        (179, "", 1.0, "179", "179"),
+        ("4→5", "", 1.0, "4→5", r"4$\to$5"),
+        ("", "", 1.0, "—", "---"),
     ],
 )
-def test_cells(value, style, plain, latex):
-    assert PlainDialect().cell(value, style) == plain
-    assert LatexDialect().cell(value, style) == latex
+def test_cells(value, spec, per, plain, latex):
+    assert number(value, spec, per, ci=True) == plain
+    assert cell(plain) == latex
 
 
 def test_latex_special_characters_are_harmless():
     assert escape(r"100% {a_b} & \c ~ ^ # $") == (
         r"100\% \{a\_b\} \& \textbackslash{}c \textasciitilde{} \textasciicircum{} \# \$"
     )
+
+
+def test_captions_have_no_break_within_their_words(hostile):
+    assert "penalty" not in mechanism.table(hostile).to_latex().partition("\\label")[0]
 
 
 @pytest.fixture
@@ -62,13 +61,13 @@ def hostile(records, synthetic):
 
 
 def test_markdown_names_cannot_leave_their_cells(hostile):
-    lines = [line for line in mechanism(hostile).to_markdown().splitlines() if line.startswith("|")]
+    lines = [line for line in mechanism.table(hostile).to_markdown().splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
     assert r"a\|b\_c%\<script\>" in lines[-1]
 
 
 def test_latex_names_cannot_leave_their_cells(hostile):
-    latex = mechanism(hostile).to_latex()
+    latex = mechanism.table(hostile).to_latex()
     assert r"m\&m \textbar{}x & a\textbar{}b\_c\%\textless{}script\textgreater{} test" in latex
 
 
@@ -90,22 +89,22 @@ def test_latex_prints_text_as_it_stands(text, latex):
 @pytest.mark.parametrize("name", ["[m]", "*m"])
 def test_a_first_cell_is_no_argument_of_the_line_break_before_it(records, synthetic, name):
     made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])}), model={"name": name, "toy": False})
-    lines = mechanism(made).to_latex().splitlines()
+    lines = mechanism.table(made).to_latex().splitlines()
     assert lines[lines.index(r"\midrule") + 1].startswith("{}" + name)
 
 
 def test_long_tables_continue_and_wide_ones_are_turned(lively, quick):
     from loopscope.studies.records import Records
-    from loopscope.studies.tables.scale_prediction import scale_prediction
+    from loopscope.studies.tables.scales import scale_prediction
 
-    latex = scale_prediction(Records([lively]), quick).to_latex()
+    latex = scale_prediction.table(Records([lively]), quick).to_latex()
     assert latex.count(r"\begin{sidewaystable}") == latex.count(r"\end{sidewaystable}") > 1
     assert latex.count(r"\label{") == 1
     assert latex.count("(continued)") == latex.count(r"\begin{sidewaystable}") - 1
 
 
 def test_text_columns_line_up(hostile):
-    lines = contraction(hostile).to_text().splitlines()
+    lines = contraction.table(hostile).to_text().splitlines()
     rule = next(line for line in lines if line.startswith("─"))
     assert all(len(line) <= len(rule) for line in lines[1:] if not line.startswith("note"))
 
@@ -113,7 +112,7 @@ def test_text_columns_line_up(hostile):
 def test_wide_pivots_continue_below(lively, quick):
     from loopscope.studies.records import Records
 
-    result = diagnostics(Records([lively]), quick)
+    result = diagnostics.table(Records([lively]), quick)
     text = result.to_text()
     # 16 conditions, six beside each other, two measures.
     assert text.count("Raw Spearman correlation") == text.count("Harmful-update AUROC") == 3
@@ -128,7 +127,7 @@ def test_two_runs_of_one_condition_do_not_hide_each_other(tmp_path, synthetic, q
         synthetic.write_run(tmp_path / name, [synthetic.Task("sums", {4: synthetic.Paths.of([a, 0.1], [-1.0, 0.1])})])
         for name, a in (("first", 0.5), ("second", 0.7))
     ]
-    text = diagnostics(Records(runs), quick).to_text()
+    text = diagnostics.table(Records(runs), quick).to_text()
     assert "(first)" in text
     assert "(second)" in text
 
@@ -154,4 +153,4 @@ def test_frames_hold_what_csv_holds(hand_like):
 
 @pytest.fixture
 def hand_like(records, synthetic, quick):
-    return mechanism(records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.1], [-1.0, 0.1])})), quick)
+    return mechanism.table(records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.1], [-1.0, 0.1])})), quick)

@@ -5,7 +5,7 @@ import pytest
 
 from loopscope.stats import Bootstrap
 from loopscope.studies.registry import FIGURES
-from loopscope.studies.tables.flips import flips, settling
+from loopscope.studies.tables.tokens import flips, settling
 
 # The reference is 1 everywhere. Question 0 has the first two positions, question 1 the other four.
 SAID = np.array(
@@ -29,10 +29,10 @@ def traced(records, synthetic):
 
 
 def test_flips_by_hand(traced):
-    rows = flips(traced).rows
+    rows = flips.table(traced).rows
     assert [row.condition.update for row in rows] == ["1→2", "2→3", "3→4"]
-    assert [row.positions for row in rows] == [6, 6, 6]
-    values = {name: [round(6 * row.value(name).value) for row in rows] for name in rows[0].measures()[1:]}
+    assert [row["positions"] for row in rows] == [6, 6, 6]
+    values = {name: [round(6 * row.value(name).value) for row in rows] for name in list(rows[0].values)[1:]}
     assert values == {
         "right": [4, 2, 3],
         "flipped": [3, 2, 2],
@@ -43,33 +43,39 @@ def test_flips_by_hand(traced):
 
 
 def test_settling_by_hand(traced):
-    (row,) = settling(traced).rows
-    assert (row.positions, row.loops) == (6, 4)
-    assert row.settled.value == pytest.approx((1 + 2 + 3 + 4 + 1 + 4) / 6)
-    assert row.flips.value == pytest.approx((0 + 1 + 1 + 2 + 0 + 3) / 6)
-    assert row.unsettled.value == pytest.approx(2 / 6)
-    shares = [row.right_first, row.right_last, row.right_ever, row.wrong_then_right, row.right_then_wrong]
+    (row,) = settling.table(traced).rows
+    assert (row["positions"], row["loops"]) == (6, 4)
+    assert row["settled"].value == pytest.approx((1 + 2 + 3 + 4 + 1 + 4) / 6)
+    assert row["flips"].value == pytest.approx((0 + 1 + 1 + 2 + 0 + 3) / 6)
+    assert row["unsettled"].value == pytest.approx(2 / 6)
+    shares = [
+        row["right_first"],
+        row["right_last"],
+        row["right_ever"],
+        row["wrong_then_right"],
+        row["right_then_wrong"],
+    ]
     assert [round(6 * share.value) for share in shares] == [2, 3, 5, 2, 2]
 
 
 def test_intervals_resample_questions_with_all_their_positions(traced):
-    (row,) = settling(traced, Bootstrap(resamples=500)).rows
+    (row,) = settling.table(traced, Bootstrap(resamples=500)).rows
     # Resamples are {0,0}, {0,1}, {1,1}: 2 of 2, 3 of 6, 1 of 4 are right at last.
-    assert (row.right_last.interval.low, row.right_last.interval.high) == (0.25, 1.0)
+    assert (row["right_last"].interval.low, row["right_last"].interval.high) == (0.25, 1.0)
 
 
 def test_only_the_right_option_counts(records, synthetic):
     paths = synthetic.Paths.of([0.5], [-1.0])
     task = synthetic.Task("choices", {1: paths}, kind="options", right=np.array([2]), said=np.array([[0, 1]] * 3))
-    (row,) = flips(records(task)).rows
-    assert (row.positions, row.wrong_to_right.value, row.wrong_to_right.interval) == (3, 1.0, None)
+    (row,) = flips.table(records(task)).rows
+    assert (row["positions"], row["wrong_to_right"].value, row["wrong_to_right"].interval) == (3, 1.0, None)
 
 
 @pytest.mark.parametrize("study", [flips, settling])
 def test_runs_without_a_trace_say_how_to_get_one(records, synthetic, study):
     task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})
     without = records(task, settings={})
-    result = study(without)
+    result = study.table(without)
     assert result.rows == ()
     assert "measure with trace=True" in result.notes[-1]
     assert "no run holds a trace" in result.to_text()
@@ -82,4 +88,4 @@ def test_the_figure_shows_the_tables_numbers(traced):
     shown = FIGURES["flips"].figure(traced, Bootstrap(resamples=40)).shown["panels"]
     (panel,) = shown
     assert panel["depths"] == [2, 3, 4]
-    assert panel["wrong_to_right"] == [row.wrong_to_right.value for row in flips(traced).rows]
+    assert panel["wrong_to_right"] == [row["wrong_to_right"].value for row in flips.table(traced).rows]

@@ -16,17 +16,17 @@ def test_it_counts_steps_that_were_too_short(records, synthetic):
     task = synthetic.Task("sums", {4: synthetic.Paths.of(SLOPES, QUADRATICS)})
     rows = {row.key: row for row in longer_steps.table(records(task)).rows}
     every = rows["all"]
-    assert (every.n, every.end, every.at_end) == (4, 2.0, 1)
-    assert (every.too_short.value, every.beyond.value) == (0.5, 0.5)
-    assert every.best_scale.value == pytest.approx((0.5 + 1.25 + 2 + 0) / 4)
+    assert (every["n"], every["end"], every["at_end"]) == (4, 2.0, 1)
+    assert (every["too_short"].value, every["beyond"].value) == (0.5, 0.5)
+    assert every["best_scale"].value == pytest.approx((0.5 + 1.25 + 2 + 0) / 4)
     # φ(α*) − φ(1): 0.25, 1.5625 − 1.5, 6 − 4, 0 − (−2).
-    assert every.over_full.value == pytest.approx((0.25 + 0.0625 + 2 + 2) / 4)
-    assert every.extra.value == pytest.approx((0.0625 + 2) / 4)
+    assert every["over_full"].value == pytest.approx((0.25 + 0.0625 + 2 + 2) / 4)
+    assert every["extra"].value == pytest.approx((0.0625 + 2) / 4)
     # The paths are quadratic, so that the quadratic rule finds their best scales.
-    assert every.quadratic_over_full.value == pytest.approx(every.over_full.value)
+    assert every["quadratic_over_full"].value == pytest.approx(every["over_full"].value)
     # The first one gains nothing, φ(1) = 0, and so is neither.
-    assert (rows["progressing"].n, rows["harmful"].n) == (2, 1)
-    assert rows["progressing"].too_short.value == 1.0
+    assert (rows["progressing"]["n"], rows["harmful"]["n"]) == (2, 1)
+    assert rows["progressing"]["too_short"].value == 1.0
 
 
 def test_intervals_are_those_of_the_percentile_bootstrap(records, synthetic):
@@ -38,7 +38,7 @@ def test_intervals_are_those_of_the_percentile_bootstrap(records, synthetic):
     expected = scipy_bootstrap(
         (too_short,), np.mean, n_resamples=400, method="percentile", rng=np.random.default_rng(20260904)
     ).confidence_interval
-    assert (row.too_short.interval.low, row.too_short.interval.high) == pytest.approx(tuple(expected))
+    assert (row["too_short"].interval.low, row["too_short"].interval.high) == pytest.approx(tuple(expected))
 
 
 def test_a_run_without_longer_steps_is_told_how_to_get_them(records, synthetic):

@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from loopscope.studies.tables.derivative_checks import agrees, derivative_checks
-from loopscope.studies.tables.gate_agreement import gate_agreement
-from loopscope.studies.tables.option_responses import option_responses
-from loopscope.studies.tables.transition_selection import transition_selection
+from loopscope.studies.tables.checks import agrees, derivative_checks
+from loopscope.studies.tables.depths import option_responses, transition_selection
+from loopscope.studies.tables.tokens import gate_agreement
 
 
 @pytest.fixture
@@ -24,22 +23,22 @@ def sweep(records, synthetic):
 
 def test_the_earliest_neighbouring_decline_is_selected(sweep):
     # 2→4 is no pair of neighbours; 4→5 falls within the noise of nothing; 6→7 falls most.
-    (row,) = transition_selection(sweep([-1.0, -3.0, -3.1, -3.0, -3.5, -3.4], (2, 4, 5, 6, 7, 8))).rows
-    assert (row.examined, row.declines, row.selected, row.largest) == (4, 2, "4→5", "6→7")
-    assert row.change.value == pytest.approx(-0.1)
-    assert row.largest_change.value == pytest.approx(-0.5)
+    (row,) = transition_selection.table(sweep([-1.0, -3.0, -3.1, -3.0, -3.5, -3.4], (2, 4, 5, 6, 7, 8))).rows
+    assert (row["examined"], row["declines"], row["selected"], row["largest"]) == (4, 2, "4→5", "6→7")
+    assert row["change"].value == pytest.approx(-0.1)
+    assert row["largest_change"].value == pytest.approx(-0.5)
 
 
 def test_a_fall_within_the_noise_is_not_selected(sweep):
-    (row,) = transition_selection(sweep([-1.0, -1.001, -1.3], (4, 5, 6), spread=0.05, n=200)).rows
-    assert row.selected == "5→6"
+    (row,) = transition_selection.table(sweep([-1.0, -1.001, -1.3], (4, 5, 6), spread=0.05, n=200)).rows
+    assert row["selected"] == "5→6"
 
 
 def test_without_neighbours_there_is_no_row_and_a_reason(sweep):
     records = sweep([-1.0, -2.0], (4, 5))
     (only,) = records.sweeps
     records.__dict__["sweeps"] = (dataclasses.replace(only, depths=(1, 8)),)
-    result = transition_selection(records)
+    result = transition_selection.table(records)
     assert result.rows == ()
     assert "measure with depths" in result.notes[-1]
 
@@ -57,18 +56,18 @@ def test_the_most_chosen_option_by_depth(records, synthetic):
         columns={"correct_option": right},
         utility=np.zeros((4, 3)),
     )
-    rows = option_responses(records(task, depths=(4, 5, 8), level="quick")).rows
-    assert [(row.depth, row.option, row.chosen, row.right) for row in rows] == [
+    rows = option_responses.table(records(task, depths=(4, 5, 8), level="quick")).rows
+    assert [(row["depth"], row["option"], row["chosen"], row["right"]) for row in rows] == [
         (4, 0, 2, 0.25),
         (5, 1, 3, 0.5),
         (8, 2, 4, 0.25),
     ]
-    assert [row.accuracy.value for row in rows] == [0.5, 0.5, 0.25]
-    assert rows[2].share.value == 1.0
+    assert [row["accuracy"].value for row in rows] == [0.5, 0.5, 0.25]
+    assert rows[2]["share"].value == 1.0
 
 
 def test_solutions_have_no_responses(sweep):
-    result = option_responses(sweep([-1.0, -2.0], (4, 5)))
+    result = option_responses.table(sweep([-1.0, -2.0], (4, 5)))
     assert not result.rows
     assert "option tasks" in result.notes[-1]
 
@@ -82,9 +81,9 @@ def test_coverage_and_agreement_of_the_gate(records, synthetic):
         "exit_depth": np.array([4, 3, 1, 4]),
         "exit_depth_fp64": np.array([4, 3, 1, 3]),
     }
-    (row,) = gate_agreement(records(synthetic.Task("sums", {1: paths}, tokens={1: columns}), tokens=True)).rows
-    assert (row.positions, row.continuing, row.coverage) == (4, 3, 0.75)
-    assert (row.agreeing, row.earliest, row.latest) == (3, 1, 4)
+    (row,) = gate_agreement.table(records(synthetic.Task("sums", {1: paths}, tokens={1: columns}), tokens=True)).rows
+    assert (row["positions"], row["continuing"], row["coverage"]) == (4, 3, 0.75)
+    assert (row["agreeing"], row["earliest"], row["latest"]) == (3, 1, 4)
 
 
 def test_criterion_of_a_second_q_is_absolute_or_relative():
@@ -95,5 +94,5 @@ def test_criterion_of_a_second_q_is_absolute_or_relative():
 def test_labels_that_change_in_fp64_are_counted(records, synthetic):
     paths = synthetic.Paths.of([0.5, 0.25, 1e-9], [-1.0, -0.125, -0.5])
     task = synthetic.Task("sums", {4: paths}, columns={"fp64_slope": np.array([0.5, 0.25, -1e-9])})
-    (row,) = derivative_checks(records(task)).rows
-    assert (row.primary_changes, row.harmful_changes) == (1, 0)
+    (row,) = derivative_checks.table(records(task)).rows
+    assert (row["primary_changes"], row["harmful_changes"]) == (1, 0)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
-from loopscope.studies.tables.token_failures import tokens
+from loopscope.studies.tables.tokens import tokens
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -24,35 +24,35 @@ def audited(records, synthetic):
 
 
 def test_hand_computed_row(audited):
-    (row,) = tokens(audited).rows
-    assert (row.questions, row.positions, row.failures, row.beyond_margin) == (2, 3, 1, 1)
-    assert row.failure_rate.value == pytest.approx(1 / 3)
-    assert (row.recovered_quarter, row.quarter_rate.value) == (1, 1.0)
-    assert (row.recovered_quadratic, row.quadratic_rate.value) == (0, 0.0)
-    assert row.full.value == pytest.approx(-0.25)
-    assert row.quarter.value == pytest.approx(0.0625 / 3)
-    assert row.over_full.value == pytest.approx((0.49 + 0 + 0.5) / 3)
-    assert row.over_quarter.value == pytest.approx((-0.0725 + 0.15 + 0.1) / 3)
+    (row,) = tokens.table(audited).rows
+    assert (row["questions"], row["positions"], row["failures"], row["beyond_margin"]) == (2, 3, 1, 1)
+    assert row["failure_rate"].value == pytest.approx(1 / 3)
+    assert (row["recovered_quarter"], row["quarter_rate"].value) == (1, 1.0)
+    assert (row["recovered_quadratic"], row["quadratic_rate"].value) == (0, 0.0)
+    assert row["full"].value == pytest.approx(-0.25)
+    assert row["quarter"].value == pytest.approx(0.0625 / 3)
+    assert row["over_full"].value == pytest.approx((0.49 + 0 + 0.5) / 3)
+    assert row["over_quarter"].value == pytest.approx((-0.0725 + 0.15 + 0.1) / 3)
 
 
 def test_intervals_resample_questions_with_all_their_tokens(audited):
-    (row,) = tokens(audited, Bootstrap(resamples=500)).rows
+    (row,) = tokens.table(audited, Bootstrap(resamples=500)).rows
     # Resamples are {0,0}, {0,1}, {1,1}: means of ΔU -0.5, -0.25, -0.125, and nothing in between.
-    assert (row.full.interval.low, row.full.interval.high) == (-0.5, -0.125)
+    assert (row["full"].interval.low, row["full"].interval.high) == (-0.5, -0.125)
     # Without question 0 there is no failure to recover.
-    assert row.quarter_rate.interval.undefined == pytest.approx(125, abs=40)
+    assert row["quarter_rate"].interval.undefined == pytest.approx(125, abs=40)
 
 
 def test_runs_without_a_gate_use_every_token(records, synthetic):
     paths = synthetic.Paths.of([0.5], [-1.0])
     columns = {name: np.array([0.5, 0.5]) for name in ("slope", "gain", "quarter_gain", "quadratic_gain")}
     columns |= {"row": np.array([0, 0]), "quadratic": np.array([0.0, 0.0])}
-    (row,) = tokens(records(synthetic.Task("sums", {1: paths}, tokens={1: columns}), tokens=True)).rows
-    assert (row.positions, row.failures, row.quarter_rate.value) == (2, 0, None)
+    (row,) = tokens.table(records(synthetic.Task("sums", {1: paths}, tokens={1: columns}), tokens=True)).rows
+    assert (row["positions"], row["failures"], row["quarter_rate"].value) == (2, 0, None)
 
 
 def test_runs_without_token_rows_say_how_to_get_them(hand):
-    result = tokens(hand)
+    result = tokens.table(hand)
     assert result.rows == ()
     assert "measure with tokens=True" in result.notes[-1]
 
@@ -69,12 +69,12 @@ def test_wrong_options_are_no_references(records, synthetic):
         "choices", {1: paths}, kind="options", tokens={1: columns}, right=right, columns={"correct_option": right}
     )
     made = records(task, tokens=True)
-    (found,) = tokens(made).rows
+    (found,) = tokens.table(made).rows
     expected = [i for i in range(48) if option[i] == right[row[i]]]
-    assert (found.positions, found.stored, found.questions) == (len(expected), len(expected), 6)
-    assert found.full.value == pytest.approx(sum(columns["gain"][i] for i in expected) / len(expected))
+    assert (found["positions"], found["stored"], found["questions"]) == (len(expected), len(expected), 6)
+    assert found["full"].value == pytest.approx(sum(columns["gain"][i] for i in expected) / len(expected))
     failed = [i for i in expected if columns["slope"][i] > 0 > columns["gain"][i]]
-    assert (found.failures, found.recovered_quarter) == (
+    assert (found["failures"], found["recovered_quarter"]) == (
         len(failed),
         sum(columns["quarter_gain"][i] > 0 for i in failed),
     )
@@ -85,16 +85,16 @@ def test_wrong_options_are_no_references(records, synthetic):
     shards = [[str(path) for path in made.runs[0].shards(table)] for table in ("tokens", "examples")]
     with duckdb.connect() as connection:
         expected = connection.execute(sql, shards).fetchone()
-    assert (found.positions, found.full.value, found.over_full.value) == pytest.approx(expected)
+    assert (found["positions"], found["full"].value, found["over_full"].value) == pytest.approx(expected)
 
 
 def test_questions_whose_tokens_all_exit_are_measured_all_the_same(records, synthetic):
     paths = synthetic.Paths.of([0.5, 0.5, 0.5], [-1.0, -1.0, -1.0])
     columns = {name: np.full(3, 0.5) for name in ("slope", "quadratic", "gain", "quarter_gain", "quadratic_gain")}
     columns |= {"row": np.arange(3), "continues": np.array([True, False, False])}
-    result = tokens(records(synthetic.Task("sums", {1: paths}, tokens={1: columns}), tokens=True))
+    result = tokens.table(records(synthetic.Task("sums", {1: paths}, tokens={1: columns}), tokens=True))
     (row,) = result.rows
-    assert (row.condition.n, row.questions, row.positions, row.stored) == (3, 1, 1, 3)
+    assert (row.condition.n, row["questions"], row["positions"], row["stored"]) == (3, 1, 1, 3)
     assert not any("unfinished" in note for note in result.notes)
 
 
@@ -104,7 +104,7 @@ def test_updates_that_the_exit_policy_never_takes_are_named(records, synthetic):
     columns |= {"row": np.array([0, 0])}
     by_transition = {t: {**columns, "continues": np.array([t < 4, False])} for t in (3, 4, 5)}
     task = synthetic.Task("sums", dict.fromkeys((3, 4, 5), paths), tokens=by_transition)
-    result = tokens(records(task, tokens=True))
-    assert [(row.condition.transition, row.positions) for row in result.rows] == [(3, 1)]
+    result = tokens.table(records(task, tokens=True))
+    assert [(row.condition.transition, row["positions"]) for row in result.rows] == [(3, 1)]
     assert "toy-ouro sums test: the exit policy takes no reference token through 4→5, 5→6" in result.notes[-1]
     assert "no run holds token rows" not in result.to_text()

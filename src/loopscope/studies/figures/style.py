@@ -1,8 +1,13 @@
-"""How figures look: sizes, fonts and the one place for colours; and what a finished figure is.
+"""How figures look: sizes, fonts and the one place for colours; how one is declared, and what it is when finished.
+
+A figure is a function of records under the decorator `figure`; it returns a `Picture`, whose `draw` fills matplotlib's
+`Figure`, or the reason why there is nothing to draw. matplotlib is imported when something is drawn.
 
 Colours are from Okabe and Ito's palette, which stays apart under the common kinds of colour blindness. Outcomes also
 differ in shape, so that they can be told apart in print without colour.
 """
+
+from __future__ import annotations
 
 import io
 import json
@@ -10,30 +15,31 @@ import logging
 import os
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, choice, setting, text
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.regular_files import read_text
+from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import sha256_bytes
 from loopscope.store.atomic import clear_write_errors, write_atomically
 from loopscope.studies.conditions import Condition, printable, shortened, spelled
+from loopscope.studies.populations import unfinished
 from loopscope.studies.records import Floats, Records
-from loopscope.studies.registry import FIGURE_FORMATS
-from loopscope.studies.usable_conditions import Selection, unfinished
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FIGURE_FORMATS = ("pdf", "png", "svg")
 WIDTHS = {"one": 3.3, "two": 6.8}
 """Inches of one and of two columns of a paper."""
 SMALLEST_TYPE = 6.0
@@ -42,62 +48,34 @@ SHOWN_DPI = 100
 """Pixels of a notebook per inch; twice as many are drawn for fine displays."""
 LONGEST_NAME = 32
 """Characters of a model or task beside an axis or above a panel."""
+MOST_STYLE_BYTES = 100_000
 
 VERMILLION, BLUE, GREY, PURPLE = "#D55E00", "#0072B2", "#8A8A8A", "#AA4499"
 GREEN, ORANGE, SKY, BLACK = "#009E73", "#E69F00", "#56B4E9", "#000000"
-
 OUTCOME_COLOURS = {
-    Outcome.PROGRESSING: GREY,
-    Outcome.NEUTRAL: BLACK,
-    Outcome.DIRECTIONAL_FAILURE: BLUE,
-    Outcome.FINITE_STEP_FAILURE: VERMILLION,
+    **{Outcome.PROGRESSING: GREY, Outcome.NEUTRAL: BLACK},
+    **{Outcome.DIRECTIONAL_FAILURE: BLUE, Outcome.FINITE_STEP_FAILURE: VERMILLION},
 }
 OUTCOME_MARKERS = {
-    Outcome.PROGRESSING: ".",
-    Outcome.NEUTRAL: "x",
-    Outcome.DIRECTIONAL_FAILURE: "v",
-    Outcome.FINITE_STEP_FAILURE: "o",
+    **{Outcome.PROGRESSING: ".", Outcome.NEUTRAL: "x"},
+    **{Outcome.DIRECTIONAL_FAILURE: "v", Outcome.FINITE_STEP_FAILURE: "o"},
 }
 SERIES_COLOURS = ("#332288", "#882255", "#999933", PURPLE, "#44AA99", ORANGE, SKY)
 """Of models and conditions: none of them is an outcome's, and none is the green of a shorter step that helps."""
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 RC: Any = {
-    "font.family": ["STIXGeneral", "DejaVu Sans"],
-    "mathtext.fontset": "stix",
-    "font.size": 8,
-    "axes.labelsize": 8,
-    "axes.titlesize": 8,
-    "axes.titlepad": 4,
-    "axes.labelpad": 2,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.minor.width": 0.4,
-    "ytick.minor.width": 0.4,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.minor.size": 1.5,
-    "ytick.minor.size": 1.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.1,
-    "legend.frameon": False,
-    "legend.handlelength": 1.4,
-    "pdf.fonttype": 42,
-    "ps.fonttype": 42,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "loopscope",
-    "path.simplify": True,
+    **{"font.family": ["STIXGeneral", "DejaVu Sans"], "mathtext.fontset": "stix", "font.size": 8},
+    **{"axes.labelsize": 8, "axes.titlesize": 8, "axes.titlepad": 4, "axes.labelpad": 2, "axes.linewidth": 0.6},
+    **{f"{axis}tick.labelsize": 7 for axis in "xy"},
+    **{f"{axis}tick.major.{name}": value for axis in "xy" for name, value in (("width", 0.6), ("size", 2.5))},
+    **{f"{axis}tick.minor.{name}": value for axis in "xy" for name, value in (("width", 0.4), ("size", 1.5))},
+    **{"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.1, "path.simplify": True},
+    **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 1.4},
+    **{"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope"},
 }
-
 KEPT = frozenset({"pdf.fonttype", "ps.fonttype", "svg.fonttype", "svg.hashsalt"})
 """Settings that make files sound and reproducible; only a style file changes them."""
-MOST_STYLE_BYTES = 100_000
-
 _NO_DATE: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "loopscope"},
     "svg": {"Date": None, "Creator": "loopscope"},
@@ -105,13 +83,93 @@ _NO_DATE: dict[str, dict[str, Any]] = {
 }
 
 
+def _matplotlib() -> Any:
+    """The library, which comes with the extra `studies`."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise LoopscopeError("figures need matplotlib: pip install matplotlib") from error
+    return matplotlib
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a figure shows, before it is drawn.
+
+    Attributes:
+        height: in inches.
+        draw: fills an empty figure.
+        caption: what is drawn, in words.
+        shown: ids and numbers behind each panel.
+        notes: what a reader must know of the runs.
+    """
+
+    height: float
+    draw: Callable[[Figure], None]
+    caption: str
+    shown: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FigureStudy:
+    """A declared figure."""
+
+    name: str
+    title: str
+    paper: str
+    """LaTeX label of the figure or section of the paper that it reproduces."""
+    summary: str
+    needs: str
+    """What a run must hold: a level of measurement, or an option of `measure`."""
+    function: Callable[[Records, Bootstrap], Picture | str]
+
+    kind = "figure"
+
+    def figure(self, records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
+        """The finished figure."""
+        return self.drawn(self.function(records, bootstrap or Bootstrap()), records)
+
+    def drawn(self, picture: Picture | str, records: Records) -> FigureResult:
+        """A picture as a figure; a reason as a figure that says why there is nothing to draw."""
+        matplotlib = _matplotlib()
+        from matplotlib.figure import Figure
+
+        with matplotlib.rc_context(drawing().settings()):
+            if isinstance(picture, str):
+                # However many runs the reason names, it has its lines; a layout would have no room left for axes.
+                lines = textwrap.wrap(literal(picture, longest=None), width=int(14 * drawing().width))
+                figure = Figure(figsize=(drawing().width, max(1.0, 0.4 + 0.2 * len(lines))))
+                figure.text(0.5, 0.5, "\n".join(lines), ha="center", va="center")
+                picture = Picture(0.0, lambda _: None, picture, {}, (picture,))
+            else:
+                figure = Figure(figsize=(drawing().width, picture.height), layout="constrained")
+                picture.draw(figure)
+        return FigureResult(
+            self.name, self.title, picture.caption, figure, picture.shown, records.inputs(), picture.notes
+        )
+
+
+FIGURES: dict[str, FigureStudy] = {}
+"""Every figure by name, in the order of declaration."""
+
+
+def figure(
+    name: str, title: str, *, paper: str, summary: str, needs: str
+) -> Callable[[Callable[[Records, Bootstrap], Picture | str]], FigureStudy]:
+    """Declare the figure that the decorated function makes of records."""
+    return lambda function: FIGURES.setdefault(name, FigureStudy(name, title, paper, summary, needs, function))
+
+
 @dataclass(frozen=True)
 class Drawing:
-    """How figures are drawn at the moment: their width, and the settings of matplotlib that the user brought."""
+    """How figures are drawn at the moment: their width, and the settings of a style file."""
 
     columns: str = "two"
     """A key of `WIDTHS`."""
-    own: Mapping[str, Any] = field(default_factory=dict)
+    styled: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def width(self) -> float:
@@ -125,12 +183,9 @@ class Drawing:
 
     def settings(self) -> Any:
         """Loopscope's settings, then those that were changed in this process, then those of a style file."""
-        changed = {
-            name: matplotlib.rcParams[name]
-            for name in RC
-            if name not in KEPT and matplotlib.rcParams[name] != matplotlib.rcParamsDefault[name]
-        }
-        return {**RC, **changed, **self.own}
+        now, default = _matplotlib().rcParams, _matplotlib().rcParamsDefault
+        changed = {name: now[name] for name in RC if name not in KEPT and now[name] != default[name]}
+        return {**RC, **changed, **self.styled}
 
 
 _drawing = Drawing()
@@ -143,12 +198,7 @@ def drawing() -> Drawing:
 
 @contextmanager
 def drawn_as(width: str = "two", style: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Within this block figures have this width and the settings of this style file.
-
-    Args:
-        width: `one` or `two` columns of a paper.
-        style: a file in matplotlib's style format (`NAME.mplstyle`), whose settings win over loopscope's.
-    """
+    """Within this block figures have this width and the settings of this style file (`NAME.mplstyle`)."""
     global _drawing
     before, _drawing = _drawing, Drawing(choice("width", width, tuple(WIDTHS)), _style_file(style))
     try:
@@ -169,26 +219,19 @@ def _style_file(style: str | os.PathLike[str] | None) -> Any:
     handler.emit = lambda record: problems.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("matplotlib")
     logger.addHandler(handler)
+    found: Any = {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found: Any = dict(matplotlib.rc_params_from_file(str(path), use_default_template=False))
+            found = dict(_matplotlib().rc_params_from_file(str(path), use_default_template=False))
     except (Warning, ValueError, KeyError) as error:
         problems.append(str(error))
-        found = {}
     finally:
         logger.removeHandler(handler)
     if problems:
         said = " ".join(problems[0].split())
-        raise LoopscopeError(f"{setting('style')} {printable(path.name)} is no style of matplotlib: {said}")
+        raise LoopscopeError(f"{setting('style')} {printable(path.name)} is not a style of matplotlib: {said}")
     return found
-
-
-@contextmanager
-def paper_style() -> Iterator[None]:
-    """Matplotlib settings of all figures, for the time of drawing."""
-    with matplotlib.rc_context(_drawing.settings()):
-        yield
 
 
 @dataclass(frozen=True)
@@ -210,19 +253,18 @@ class FigureResult:
     def __post_init__(self) -> None:
         # A picture travels without its notes: what must not get lost stands in it.
         if said := unfinished(self.notes):
-            wrapped = textwrap.fill(
-                literal("; ".join(said), longest=None), width=int(22 * self.figure.get_size_inches()[0])
-            )
+            width = int(22 * self.figure.get_size_inches()[0])
+            wrapped = textwrap.fill(literal("; ".join(said), longest=None), width=width)
             self.figure.supxlabel(wrapped, fontsize=SMALLEST_TYPE, color=BLACK)
         # The layout engine moves panels a little at every draw; settled once, every format shows the same figure.
-        with matplotlib.rc_context(self.settings):
+        with _matplotlib().rc_context(self.settings):
             self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")
 
     def save(self, path: str | Path, *, dpi: int = 300) -> Path:
-        """Write the figure as PDF, PNG or SVG by its suffix, and `NAME.json` with ids and hashes beside it.
+        """Write the figure as PDF, PNG or SVG by its suffix, and `NAME.json` with ids and hashes next to it.
 
-        Both files are whole or absent. The same records give the same bytes: no date is embedded.
+        The same records give the same bytes: no date is embedded.
         """
         target = Path(path)
         kind = target.suffix.lstrip(".").lower()
@@ -234,20 +276,20 @@ class FigureResult:
         drawing = self.drawn(kind, dpi)
         with clear_write_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_suffix(".json")
+        described = target.with_suffix(".json")
         write_atomically(target, drawing)
-        write_atomically(beside, self.describe(target.name, drawing).encode())
+        write_atomically(described, self.describe(target.name, drawing).encode())
         return target
 
     def drawn(self, kind: str, dpi: int) -> bytes:
         """The figure as a file's content."""
         buffer = io.BytesIO()
-        with matplotlib.rc_context(self.settings):
+        with _matplotlib().rc_context(self.settings):
             self.figure.savefig(buffer, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
         return buffer.getvalue()
 
     def describe(self, name: str, drawing: bytes) -> str:
-        """What goes into the JSON beside a figure saved under that name."""
+        """What goes into the JSON next to a figure saved under that name."""
         description = {
             "figure": self.study,
             "title": self.title,
@@ -269,22 +311,8 @@ class FigureResult:
         return self.drawn("png", dpi=2 * SHOWN_DPI), {"width": width, "height": height}
 
 
-def empty_figure(study: str, title: str, records: Records, chosen: Selection, otherwise: str = "") -> FigureResult:
-    """A figure that says why there is nothing to draw: no condition with the columns, or else the reason given."""
-    message = otherwise if chosen.kept else chosen.notes[-1]
-    # However many runs the reason names, it has its lines; a layout would have no room left for axes.
-    lines = textwrap.wrap(literal(message, longest=None), width=int(14 * drawing().width))
-    figure = Figure(figsize=(drawing().width, max(1.0, 0.4 + 0.2 * len(lines))))
-    figure.text(0.5, 0.5, "\n".join(lines), ha="center", va="center")
-    return FigureResult(study, title, message, figure, {}, records.inputs(), (message,))
-
-
 def literal(name: str, longest: int | None = LONGEST_NAME) -> str:
-    r"""Text that is drawn as it stands: no mathematics, no character that the fonts lack, not wider than its place.
-
-    >>> literal("a$b$")
-    'a\\$b\\$'
-    """
+    """Text that is drawn as it stands: no mathematics, no character that the fonts lack, not wider than its place."""
     text = "".join(c if _has_glyph(c) else spelled(c) for c in printable(name))
     if longest is not None:
         text = shortened(text, longest)
@@ -294,8 +322,63 @@ def literal(name: str, longest: int | None = LONGEST_NAME) -> str:
 
 @cache
 def _has_glyph(character: str) -> bool:
+    _matplotlib()
+    from matplotlib.font_manager import findfont, get_font
+
     fonts = (get_font(findfont(family)) for family in RC["font.family"])
     return any(font.get_char_index(ord(character)) for font in fonts)
+
+
+def handle(look: Mapping[str, Any], **more: Any) -> Any:
+    """An entry of a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **{"markersize": 3.5, **look, **more})
+
+
+def series(place: int) -> dict[str, Any]:
+    """Colour and marker of a model or condition by its place among the others."""
+    return {
+        "color": SERIES_COLOURS[place % len(SERIES_COLOURS)],
+        "marker": SERIES_MARKERS[place // len(SERIES_COLOURS) % len(SERIES_MARKERS)]
+        if place >= len(SERIES_COLOURS)
+        else SERIES_MARKERS[place],
+    }
+
+
+def ends(estimate: Estimate) -> tuple[float, float]:
+    """The ends of an interval; the value itself where there is none."""
+    value = np.nan if estimate.value is None else estimate.value
+    return (estimate.interval.low, estimate.interval.high) if estimate.interval else (value, value)
+
+
+def band(
+    axes: Axes,
+    places: Sequence[float],
+    estimates: Sequence[Estimate],
+    look: Mapping[str, Any],
+    per: float = 1.0,
+    **more: Any,
+) -> None:
+    """A line through estimates with a band of their intervals; what has no value is left out."""
+    known = [(place, each) for place, each in zip(places, estimates, strict=True) if each.value is not None]
+    xs = [place for place, _ in known]
+    low, high = (np.array([ends(each)[side] for _, each in known]) / per for side in (0, 1))
+    axes.fill_between(xs, low, high, color=look["color"], alpha=0.18, linewidth=0)
+    values = np.array([each.value for _, each in known], dtype=float) / per
+    axes.plot(xs, values, **{"markersize": 2.8, **look, **more})
+
+
+def depth_axis(axes: Axes, depths: list[int]) -> None:
+    """Loops along the x axis, with ticks at depths that were measured; many depths are drawn on a logarithmic axis."""
+    axes.set_xlabel("Depth (loops)")
+    if depths[-1] > 16:
+        axes.set_xscale("log", base=2)
+        ticks = [depth for depth in depths if depth & (depth - 1) == 0]
+    else:
+        ticks = depths if len(depths) <= 9 else depths[:: -(-len(depths) // 8)]
+    axes.set_xticks(ticks, [str(depth) for depth in ticks])
+    axes.set_xticks([], minor=True)
 
 
 def symlog_threshold(*values: Floats) -> float:
@@ -323,19 +406,16 @@ def names_of(conditions: Sequence[Condition]) -> list[str]:
     """
     models = len({condition.model_title for condition in conditions}) > 1
     runs = len({str(condition) for condition in conditions}) < len(conditions)
-    return [
-        " ".join(
-            part
-            for part in (
-                literal(condition.model_title) if models else "",
-                literal(condition.set_title),
-                condition.update,
-                f"({literal(condition.run)})" if runs else "",
-            )
-            if part
+    parts = (
+        (
+            literal(condition.model_title) if models else "",
+            literal(condition.set_title),
+            condition.update,
+            f"({literal(condition.run)})" if runs else "",
         )
         for condition in conditions
-    ]
+    )
+    return [" ".join(filter(None, part)) for part in parts]
 
 
 def shared_model(conditions: Sequence[Condition]) -> str:

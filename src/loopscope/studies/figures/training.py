@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from loopscope.path import Outcome
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.studies.figures.style import (
     BLACK,
+    ORANGE,
     OUTCOME_COLOURS,
     SERIES_COLOURS,
-    SERIES_MARKERS,
-    FigureResult,
+    Picture,
+    band,
     drawing,
-    empty_figure,
+    ends,
+    figure,
+    handle,
     literal,
-    paper_style,
+    series,
 )
+from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
 from loopscope.studies.training import Moment, Training, no_steps, trainings
-from loopscope.studies.usable_conditions import Selection, notes_on
 
-TITLE = "A training in steps"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 STACKED = {
     "finite_step": Outcome.FINITE_STEP_FAILURE,
     "directional": Outcome.DIRECTIONAL_FAILURE,
@@ -43,44 +44,33 @@ TERMS: dict[str, dict[str, Any]] = {
     "accumulated_curvature": {"color": SERIES_COLOURS[1], "marker": "v", "label": r"$\Delta U-A$"},
     "gain": {"color": BLACK, "marker": "o", "label": r"$\Delta U$"},
 }
-BEST: dict[str, Any] = {"color": "#E69F00", "marker": "o", "label": "best depth"}
+BEST: dict[str, Any] = {"color": ORANGE, "marker": "o", "label": "best depth"}
 WIDE_RANGE = 5.0
 """Steps whose middle one lies below this part of the last are drawn on a logarithmic axis."""
 PANEL_HEIGHT = 1.75
-MOST_SETS = {"one": 1, "two": 2}
-"""Trainings and evaluation sets that fit on a page."""
 MOST_TICKS = 9
 MOST_NAMED = 6
 """Updates that the legend of panel (c) names."""
 SHADE = 0.75
-TITLE_PAD = 15.0
-"""Points between a panel and its title, where the panel's legend stands."""
 
 
-def training(records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
-    """Four panels per training and evaluation set."""
+@figure(
+    "training",
+    "A training in steps",
+    paper="fig:training",
+    summary="outcomes, gains and best depth over a training",
+    needs="several steps",
+)
+def training(records: Records, bootstrap: Bootstrap) -> Picture | str:
+    """Four panels per training and evaluation set, as many as fit on a page."""
     every = [one for one in trainings(records, bootstrap) if one.updates]
     if not every:
-        return empty_figure("training", TITLE, records, Selection((), (no_steps(records),)))
-    found = every[: MOST_SETS[drawing().columns]]
+        return no_steps(records)
+    narrow = drawing().narrow
+    found = every[: 1 if narrow else 2]
     notes = notes_on(moment.condition for one in found for moments in one.updates.values() for moment in moments)
     if left_out := [_name(one, every) for one in every[len(found) :]]:
         notes += (f"not drawn, for want of space on a page: {', '.join(left_out)} (the table training has them)",)
-    level = (bootstrap or Bootstrap()).level
-    with paper_style():
-        figure = _draw(found)
-    return FigureResult(
-        "training",
-        TITLE,
-        _caption(found, level),
-        figure,
-        {"panels": [_described(one) for one in found]},
-        records.inputs(),
-        notes,
-    )
-
-
-def _caption(found: list[Training], level: float) -> str:
     chosen = {_update(one) for one in found}
     which = f"the update {chosen.pop()}" if len(chosen) == 1 else "the update named above it"
     said = [
@@ -89,69 +79,39 @@ def _caption(found: list[Training], level: float) -> str:
     ]
     if any(one.depths for one in found):
         said.append("(d) Mean utility by depth, as nats below the best depth of the step; the line is the best depth.")
-    said.append(f"Bars and bands are {100 * level:g}% intervals over questions.")
-    return " ".join(said)
+    said.append(f"Bars and bands are {100 * bootstrap.level:g}% intervals over questions.")
+    height = len(found) * (0.45 + (4 if narrow else 2) * PANEL_HEIGHT)
+    shown = {"panels": [_described(one) for one in found]}
+    return Picture(height, lambda figure: _draw(figure, found), " ".join(said), shown, notes)
 
 
 def _described(one: Training) -> dict[str, Any]:
+    def numbers(estimate: Estimate) -> list[float | None]:
+        low, high = ends(estimate) if estimate.value is not None else (None, None)
+        return [estimate.value, low, high]
+
     return {
         "training": one.title,
         "condition": str(one.condition),
         "updates": [
-            {
-                "update": moment.condition.update,
-                "step": moment.step,
-                "n": moment.condition.n,
-                **{name: _numbers(estimate) for name, estimate in moment.found.items()},
-            }
+            {"update": moment.condition.update, "step": moment.step, "n": moment.condition.n}
+            | {name: numbers(estimate) for name, estimate in moment.found.items()}
             for moments in one.updates.values()
             for moment in moments
         ],
         "depths": [
             {
                 "step": moment.step,
-                "utility": {str(depth): _numbers(estimate) for depth, estimate in moment.utility.items()},
-                "best": _numbers(moment.best),
+                "utility": {str(depth): numbers(estimate) for depth, estimate in moment.utility.items()},
+                "best": numbers(moment.best),
             }
             for moment in one.depths
         ],
     }
 
 
-def _numbers(estimate: Estimate) -> list[float | None]:
-    low, high = _ends(estimate)
-    return [estimate.value, low, high]
-
-
-def _ends(estimate: Estimate) -> tuple[float | None, float | None]:
-    interval = estimate.interval
-    return (interval.low, interval.high) if interval else (estimate.value, estimate.value)
-
-
 def _update(one: Training) -> str:
     return f"{one.leading}→{(one.leading or 0) + 1}"
-
-
-def _draw(found: list[Training]) -> Figure:
-    narrow = drawing().narrow
-    rows, columns = (4, 1) if narrow else (2, 2)
-    figure = Figure(figsize=(drawing().width, len(found) * (0.45 + rows * PANEL_HEIGHT)), layout="constrained")
-    blocks: Any = figure.subfigures(len(found), 1, hspace=0.04, squeeze=False)[:, 0]
-    for block, one in zip(blocks, found, strict=True):
-        axes = list(block.subplots(rows, columns, squeeze=False).flat)
-        assert one.leading is not None
-        chosen = one.updates[one.leading]
-        _outcomes(axes[0], chosen)
-        _terms(axes[1], chosen)
-        _gains(axes[2], one)
-        _depths(axes[3], one)
-        update = _update(one)
-        titles = (f"outcomes of {update}", f"gain of {update}", "gain of every update", "utility by depth")
-        for place, (panel, title) in enumerate(zip(axes, titles, strict=True)):
-            panel.set_title(f"({'abcd'[place]}) {title}", loc="left", pad=TITLE_PAD)
-            _step_axis(panel, one.steps, label=place >= 4 - columns)
-        block.suptitle(_name(one, found), fontsize=8)
-    return figure
 
 
 def _name(one: Training, found: Sequence[Training]) -> str:
@@ -161,7 +121,32 @@ def _name(one: Training, found: Sequence[Training]) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def _draw(figure: Figure, found: list[Training]) -> None:
+    rows, columns = (4, 1) if drawing().narrow else (2, 2)
+    blocks: Any = figure.subfigures(len(found), 1, hspace=0.04, squeeze=False)[:, 0]
+    for block, one in zip(blocks, found, strict=True):
+        axes = list(block.subplots(rows, columns, squeeze=False).flat)
+        assert one.leading is not None
+        chosen, update = one.updates[one.leading], _update(one)
+        _outcomes(axes[0], chosen)
+        _lines(axes[1], {name: (look, chosen) for name, look in TERMS.items()})
+        gains = {
+            f"{t}→{t + 1}": ({**series(place), "label": f"{t}→{t + 1}"}, moments)
+            for place, (t, moments) in enumerate(one.updates.items())
+        }
+        _lines(axes[2], gains, "gain")
+        _depths(axes[3], one)
+        titles = (f"outcomes of {update}", f"gain of {update}", "gain of every update", "utility by depth")
+        for place, (panel, title) in enumerate(zip(axes, titles, strict=True)):
+            # The panel's legend stands between it and its title.
+            panel.set_title(f"({'abcd'[place]}) {title}", loc="left", pad=15.0)
+            _step_axis(panel, one.steps, label=place >= 4 - columns)
+        block.suptitle(_name(one, found), fontsize=8)
+
+
 def _outcomes(axes: Axes, moments: list[Moment]) -> None:
+    from matplotlib.patches import Patch
+
     known = [moment for moment in moments if all(name in moment.found for name in STACKED)]
     steps = [moment.step for moment in known]
     shares = [[100 * (moment.found[name].value or 0.0) for moment in known] for name in STACKED]
@@ -172,36 +157,23 @@ def _outcomes(axes: Axes, moments: list[Moment]) -> None:
         bottoms = np.cumsum([[0.0] * len(steps), *shares[:-1]], axis=0)
         for share, bottom, colour in zip(shares, bottoms, colours, strict=True):
             axes.bar(steps, share, bottom=bottom, color=colour, alpha=SHADE, width=0.5)
-    _bars(axes, steps, [moment.found["finite_step"] for moment in known], 100.0, color=BLACK)
+    _bars(axes, steps, [moment.found["finite_step"] for moment in known], 100.0, BLACK)
     axes.set_ylim(0, 100)
     axes.set_ylabel("Questions (%)")
-    drawn = [pair for pair, share in zip(STACKED.items(), shares, strict=True) if any(share)]
-    handles = [
-        Patch(color=OUTCOME_COLOURS[outcome], alpha=SHADE, label=outcome.label) for _, outcome in reversed(drawn)
-    ]
-    _legend(axes, handles, handlelength=0.8)
+    drawn = [outcome for outcome, share in zip(STACKED.values(), shares, strict=True) if any(share)]
+    patches = [Patch(color=OUTCOME_COLOURS[o], alpha=SHADE, label=o.label) for o in reversed(drawn)]
+    _legend(axes, patches, handlelength=0.8)
 
 
-def _terms(axes: Axes, moments: list[Moment]) -> None:
-    for name, look in TERMS.items():
-        _line(axes, [(moment.step, moment.found[name]) for moment in moments if name in moment.found], look)
-    _zero(axes)
-    _legend(axes, [_handle(look) for look in TERMS.values()])
-
-
-def _gains(axes: Axes, one: Training) -> None:
-    looks = {
-        transition: {
-            "color": SERIES_COLOURS[place % len(SERIES_COLOURS)],
-            "marker": SERIES_MARKERS[place % len(SERIES_MARKERS)],
-            "label": f"{transition}→{transition + 1}",
-        }
-        for place, transition in enumerate(one.updates)
-    }
-    for transition, moments in one.updates.items():
-        _line(axes, [(moment.step, moment.found["gain"]) for moment in moments], looks[transition])
-    _zero(axes)
-    _legend(axes, [_handle(look) for look in looks.values()])
+def _lines(axes: Axes, lines: dict[str, tuple[dict[str, Any], list[Moment]]], column: str = "") -> None:
+    """A line for each look; `column` is what all of them show, where that is not the line's name."""
+    for name, (look, moments) in lines.items():
+        known = [moment for moment in moments if (column or name) in moment.found]
+        estimates = [moment.found[column or name] for moment in known]
+        band(axes, [moment.step for moment in known], estimates, {**look, "label": ""})
+    axes.axhline(0, color=BLACK, linewidth=0.6)
+    axes.set_ylabel("Nats")
+    _legend(axes, [handle(look) for look, _ in lines.values()])
 
 
 def _depths(axes: Axes, one: Training) -> None:
@@ -223,10 +195,10 @@ def _depths(axes: Axes, one: Training) -> None:
     bar.outline.set_visible(False)
     best = [moment.best.value or 0.0 for moment in one.depths]
     axes.plot(steps, best, color=BEST["color"], marker=BEST["marker"], markersize=4, zorder=4)
-    _bars(axes, steps, [moment.best for moment in one.depths], 1.0, color=BEST["color"])
+    _bars(axes, steps, [moment.best for moment in one.depths], 1.0, BEST["color"])
     axes.set_ylabel("Depth (loops)")
-    _legend(axes, [_handle(BEST)])
-    axes.yaxis.set_major_locator(FixedLocator(depths[:: -(-len(depths) // MOST_TICKS)]))
+    _legend(axes, [handle(BEST)])
+    axes.set_yticks(depths[:: -(-len(depths) // MOST_TICKS)])
 
 
 def _edges(places: Sequence[float]) -> list[float]:
@@ -241,49 +213,23 @@ def _edges(places: Sequence[float]) -> list[float]:
     return [places[0] - (inner[0] - places[0]), *inner, places[-1] + (places[-1] - inner[-1])]
 
 
-def _line(axes: Axes, points: Sequence[tuple[int, Estimate]], look: dict[str, Any]) -> None:
-    known = [(step, estimate) for step, estimate in points if estimate.value is not None]
-    steps = [step for step, _ in known]
-    low, high = zip(*(_ends(estimate) for _, estimate in known), strict=True) if known else ((), ())
-    axes.fill_between(steps, low, high, color=look["color"], alpha=0.18, linewidth=0)
-    values = [float(estimate.value) for _, estimate in known if estimate.value is not None]
-    axes.plot(steps, values, color=look["color"], marker=look["marker"], markersize=2.8)
+def _bars(axes: Axes, steps: Sequence[int], estimates: Sequence[Estimate], factor: float, colour: str) -> None:
+    lows, highs = (factor * np.array([ends(estimate)[side] for estimate in estimates]) for side in (0, 1))
+    axes.vlines(steps, lows, highs, color=colour, linewidth=0.9, zorder=3)
 
 
-def _bars(axes: Axes, steps: Sequence[int], estimates: Sequence[Estimate], factor: float, color: str) -> None:
-    ends = [_ends(estimate) for estimate in estimates]
-    lows, highs = ([factor * (end[side] or 0.0) for end in ends] for side in (0, 1))
-    axes.vlines(steps, lows, highs, color=color, linewidth=0.9, zorder=3)
-
-
-def _zero(axes: Axes) -> None:
-    axes.axhline(0, color=BLACK, linewidth=0.6)
-    axes.set_ylabel("Nats")
-
-
-def _legend(axes: Axes, handles: Sequence[Patch | Line2D], **more: Any) -> None:
+def _legend(axes: Axes, handles: Sequence[Any], **more: Any) -> None:
     """In one line between a panel and its title; of many updates, the first and every so many."""
     shown = handles[:: -(-len(handles) // MOST_NAMED)]
-    axes.legend(
-        handles=shown,
-        ncols=len(shown),
-        loc="lower left",
-        bbox_to_anchor=(-0.03, 0.985),
-        borderaxespad=0.0,
-        columnspacing=0.9,
-        handletextpad=0.4,
-        fontsize=6.5,
-        **{"handlelength": 1.2, **more},
-    )
-
-
-def _handle(look: dict[str, Any]) -> Line2D:
-    return Line2D([], [], markersize=3.5, **look)
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (-0.03, 0.985), "borderaxespad": 0.0, "fontsize": 6.5}
+    gaps: Any = {"columnspacing": 0.9, "handletextpad": 0.4, "handlelength": 1.2}
+    axes.legend(handles=shown, ncols=len(shown), **{**place, **gaps, **more})
 
 
 def _step_axis(axes: Axes, steps: list[int], *, label: bool) -> None:
-    middle = steps[len(steps) // 2]
-    if len(steps) > 2 and WIDE_RANGE * middle < steps[-1]:
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    if len(steps) > 2 and WIDE_RANGE * steps[len(steps) // 2] < steps[-1]:
         if steps[0] > 0:
             axes.set_xscale("log")
         else:

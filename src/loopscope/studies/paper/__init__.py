@@ -1,18 +1,24 @@
 """The paper's published numbers as data: every table, and the results that only its text gives."""
 
-from loopscope.studies.paper.claims import Claim, claims
-from loopscope.studies.paper.printed import Printed
-from loopscope.studies.paper.published_numbers import (
+from loopscope.studies.paper.numbers import (
+    Claim,
     PaperCell,
     PaperRow,
     PaperTable,
+    Printed,
+    Quantity,
     Setting,
     cells,
+    claims,
+    data_hashes,
     measurements,
+    model_names,
+    models,
     number_count,
+    set_titles,
     tables,
+    templates,
 )
-from loopscope.studies.paper.quantities import Quantity
 
 __all__ = [
     "Claim",
@@ -24,7 +30,12 @@ __all__ = [
     "Setting",
     "cells",
     "claims",
+    "data_hashes",
     "measurements",
+    "model_names",
+    "models",
     "number_count",
+    "set_titles",
     "tables",
+    "templates",
 ]

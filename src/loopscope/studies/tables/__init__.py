@@ -1,1 +1,15 @@
-"""The paper's tables, one file each: a pure function from records to typed rows."""
+"""The tables, by what they are about; importing this package declares all of them."""
+
+from loopscope.studies.tables import (
+    checks,
+    control,
+    depths,
+    fp64,
+    interventions,
+    mechanism,
+    scales,
+    tokens,
+    training,
+)
+
+__all__ = ["checks", "control", "depths", "fp64", "interventions", "mechanism", "scales", "tokens", "training"]

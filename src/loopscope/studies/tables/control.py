@@ -3,64 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from loopscope.control.comparison import Comparison, compare, published
+from loopscope.control.comparison import Comparison, compare, published, split_by_question
 from loopscope.control.offline import Costs, known_costs
 from loopscope.control.policy import Policy
+from loopscope.control.trace import Trace
 from loopscope.errors import setting
 from loopscope.stats import Bootstrap, Estimate, Mean
-from loopscope.studies.records import Records
-from loopscope.studies.result import MODEL, TASK, Panel, Row, TableResult, column, fixed, label, percent
-from loopscope.studies.traces import TracePair, trace_pairs
+from loopscope.store import StoredRun
+from loopscope.studies.conditions import Condition
+from loopscope.studies.declare import KEY, MODEL, TASK, Column, Row, TableResult, rows_of, table, words
+from loopscope.studies.populations import Population, Selection
+from loopscope.studies.records import Records, has_table, of_set
+
+Source: TypeAlias = "tuple[StoredRun, Condition]"
 
 
 @dataclass(frozen=True)
-class ControlRow(Row):
-    """One policy on one model and task; the key is its name."""
+class TracePair:
+    """One model and task: the questions that a policy is fitted on, and those that it is tested on.
 
-    kind: str
-    """`depth`, `rule`, `scale`, `readout` or `ceiling`."""
-    utility: Estimate
-    accuracy: Estimate
-    loops: float
-    cost: float
-    threshold: float | None
-    over_best: Estimate
-    """Utility, of generated answers accuracy, minus that of the best fixed depth of the train questions."""
-    over_line: Estimate
-    """Utility minus that of the line between fixed depths at this cost."""
-    over_random: Estimate
-    """Utility minus that of the random permutation of its exits."""
-    over_trace: Estimate
-    """Of a policy that acts on the model: utility minus what it is worth over the trace."""
-    null: float | None
-    """Of a ceiling: what the same oracle gains over the best single choice on shuffled residuals."""
-    room: float | None
-    """Of a ceiling: what it gains over that choice itself."""
+    Attributes:
+        condition: the test questions.
+        train: what is fitted on.
+        test: what is tested on.
+        trained_depth: of the model, where it is known.
+        sources: the runs and conditions of both.
+        note: how the questions were divided, where there was one split alone.
+    """
+
+    condition: Condition
+    train: Trace
+    test: Trace
+    trained_depth: int | None
+    sources: tuple[Source, Source]
+    note: str | None = None
 
 
-PANELS = (
-    Panel(
-        (
-            MODEL,
-            TASK,
-            label("key", "Policy"),
-            column("utility", "Utility", fixed(4)),
-            column("accuracy", "Accuracy", percent(1)),
-            column("loops", "Loops", fixed(2)),
-            column("cost", "Cost", fixed(2)),
-            column("over_best", "Over best depth, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
-            column("over_line", "Over equal cost, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
-            column("over_random", "Over random, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
-            column("over_trace", "Over trace, 1e-3\n[95% CI]", fixed(2, 1e3, sign=True, interval=True)),
-            column("room", "Room\n1e-3", fixed(1, 1e3)),
-            column("null", "Null\n1e-3", fixed(1, 1e3)),
-        )
-    ),
-)
+def trace_pairs(records: Records) -> Iterator[TracePair]:
+    """The train split with each other split; halves of the questions where there is but one."""
+    held = [(run, condition) for run, condition in records.conditions() if has_table(run, "trace")]
+    for run, condition in held:
+        same = [
+            (other, found)
+            for other, found in held
+            if (found.model, found.task) == (condition.model, condition.task)
+            and other.manifest.model.weights == run.manifest.model.weights
+        ]
+        if condition.split == "train" and {found.split for _, found in same} != {"train"}:
+            continue
+        trace = _trace(run, condition)
+        if trace is None:
+            continue
+        depth = run.manifest.model.trained_depth
+        source = next(((other, found) for other, found in same if found.split == "train"), None)
+        train = None if source is None or condition.split == "train" else _trace(*source)
+        if train is not None and source is not None:
+            yield TracePair(replace(condition, n=trace.questions), train, trace, depth, (source, (run, condition)))
+        elif trace.questions > 1:
+            first, second = split_by_question(trace)
+            note = f"{condition}: no other split, so every second question was fitted on and the others tested"
+            yield TracePair(replace(condition, n=second.questions), first, second, depth, ((run, condition),) * 2, note)
+
+
+def _trace(run: StoredRun, condition: Condition) -> Trace | None:
+    frame = run.scan("trace").filter(of_set(condition)).collect()
+    if not frame.height:
+        return None
+    if condition.kind != "options":
+        return Trace.of(frame)
+    right = run.examples.filter(of_set(condition)).select("row", "correct_option")
+    return Trace.of(frame, dict(right.iter_rows()))
 
 
 @dataclass(frozen=True)
@@ -78,57 +95,35 @@ class Given:
     policies: tuple[Policy, ...] = ()
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Policies compared on one model and task, and what should be said of it."""
+
+    pair: TracePair
+    found: Comparison
+    notes: tuple[str, ...]
+
+    @property
+    def condition(self) -> Condition:
+        """The test questions."""
+        return self.pair.condition
+
+
 Prepare = Callable[[TracePair], Given]
 Acting = Callable[[TracePair, Comparison], Comparison]
 
 
-def control(
-    records: Records,
-    bootstrap: Bootstrap | None = None,
-    *,
-    prepare: Prepare = Given,
-    target: float | None = None,
-    floor: int = 1,
-    acting: Acting | None = None,
-) -> TableResult[ControlRow]:
-    """Every policy on every model and task with a trace.
+def compared(
+    records: Records, prepare: Prepare = Given, target: float | None = None, floor: int = 1
+) -> Iterator[Compared]:
+    """The comparison of every model and task.
 
     Args:
         records: runs measured with a trace, of a train split and of others.
-        bootstrap: resamples, seed and level.
         prepare: what is added to the published rules on a model and task, and what its loops and checks cost.
         target: mean cost to which rules are fitted; that of the best fixed depth by default.
         floor: no rule stops before this loop.
-        acting: carries the policies of a comparison out on the model.
     """
-    rows: list[ControlRow] = []
-    notes: list[str] = []
-    for pair, found, note in compared(records, prepare, target, floor):
-        rows += _rows(pair, found if acting is None else acting(pair, found), bootstrap or Bootstrap())
-        notes += note
-    if not rows:
-        notes.append(records.nothing(f"no run holds a trace of two questions: measure with {setting('trace', True)}"))
-    return TableResult(
-        study="control",
-        label="tab:control",
-        title="Exit rules, scales and ceilings at equal cost",
-        caption=(
-            "Thresholds, the best depth and the best scale are chosen on train questions and tested on others. Rules "
-            "are fitted to the cost of the best fixed depth. Differences are paired by question, in 0.001 nats "
-            "(of generated answers in 0.001 of the accuracy). Equal cost: the line between fixed depths. "
-            "Random: exits at the same depths, assigned at random. Oracles know the reference; Room is what one gains "
-            "over the best single choice, Null the same with residuals shuffled among questions or tokens."
-        ),
-        rows=tuple(rows),
-        panels=PANELS,
-        notes=tuple(dict.fromkeys(notes)),
-    )
-
-
-def compared(
-    records: Records, prepare: Prepare = Given, target: float | None = None, floor: int = 1
-) -> Iterator[tuple[TracePair, Comparison, list[str]]]:
-    """The comparison of every model and task, with what should be said of it."""
     for found_pair in trace_pairs(records):
         given = prepare(found_pair)
         pair = given.pair
@@ -150,39 +145,76 @@ def compared(
             f"{pair.condition}: fitted on {pair.train.questions} questions to a cost of {found.target:.2f}; the best "
             f"depth there is {found.best.name.removeprefix('fixed ')}"
         )
-        yield pair, found, notes
+        yield Compared(pair, found, tuple(notes))
 
 
-def _rows(pair: TracePair, found: Comparison, bootstrap: Bootstrap) -> Iterator[ControlRow]:
-    statistics: dict[tuple[str, str], Mean] = {}
-    for entry in found.tested:
-        result, best = entry.result, found.best.result
+def _selection(records: Records, found: Iterator[Compared] | None = None) -> Selection:
+    kept = tuple(compared(records) if found is None else found)
+    notes = list(dict.fromkeys(note for each in kept for note in each.notes))
+    if not kept:
+        notes.append(records.nothing(f"no run holds a trace of two questions: measure with {setting('trace', True)}"))
+    return Selection(kept, tuple(notes))
+
+
+def _over(head: str, name: str) -> Column:
+    return Column(f"{head}, 1e-3\n[95% CI]", f"{{{name}:+.2f}}", per=1e-3, ci=True)
+
+
+@table(
+    "control",
+    "Exit rules, scales and ceilings at equal cost",
+    paper="app:geometry-adaptive",
+    summary="exit rules, scales and ceilings at equal cost",
+    over=Population(_selection, "--trace"),
+    columns=(
+        *(MODEL, TASK, words("Policy", KEY), Column("Utility", "{utility:.4f}"), Column("Accuracy", "{accuracy:.1%}")),
+        *(Column("Loops", "{loops:.2f}"), Column("Cost", "{cost:.2f}")),
+        *(_over("Over best depth", "over_best"), _over("Over equal cost", "over_line")),
+        *(_over("Over random", "over_random"), _over("Over trace", "over_trace")),
+        *(Column("Room\n1e-3", "{room:.1f}", per=1e-3), Column("Null\n1e-3", "{null:.1f}", per=1e-3)),
+    ),
+)
+def control(one: Compared) -> Iterator[Row]:
+    """Thresholds, the best depth and the best scale are chosen on train questions and tested on others. Rules are
+    fitted to the cost of the best fixed depth. Differences are paired by question, in 0.001 nats (of generated
+    answers in 0.001 of the accuracy). Equal cost: the line between fixed depths. Random: exits at the same depths,
+    assigned at random. Oracles know the reference; Room is what one gains over the best single choice, Null the same
+    with residuals shuffled among questions or tokens.
+    """
+    nothing, best = Estimate(None, one.pair.test.questions), one.found.best.result
+    for entry in one.found.tested:
+        result, ceiling = entry.result, entry.ceiling
         generated = np.isnan(result.utility_Q).any()
         over = result.accuracy_Q - best.accuracy_Q if generated else result.utility_Q - best.utility_Q
-        statistics[entry.name, "best"] = Mean(over)
-        if not generated:
-            statistics[entry.name, "utility"] = Mean(result.utility_Q)
-            for name, other_Q in entry.others.items():
-                statistics[entry.name, name] = Mean(result.utility_Q - other_Q)
-        if not np.isnan(result.accuracy_Q).any():
-            statistics[entry.name, "accuracy"] = Mean(result.accuracy_Q)
-    estimates = bootstrap.estimate(statistics)
-    nothing = Estimate(None, pair.test.questions)
-    for entry in found.tested:
-        ceiling = entry.ceiling
-        yield ControlRow(
-            pair.condition,
-            entry.name,
-            kind=entry.kind,
-            utility=estimates.get((entry.name, "utility"), nothing),
-            accuracy=estimates.get((entry.name, "accuracy"), nothing),
-            loops=float(entry.result.loops_Q.mean()),
-            cost=float(entry.result.cost_Q.mean()),
-            threshold=getattr(entry.policy, "threshold", None),
-            over_best=estimates[entry.name, "best"],
-            over_line=estimates.get((entry.name, "line"), nothing),
-            over_random=estimates.get((entry.name, "random"), nothing),
-            over_trace=estimates.get((entry.name, "trace"), nothing),
-            null=None if ceiling is None else ceiling.null,
-            room=None if ceiling is None else float((ceiling.utility_Q - ceiling.base_Q).mean()),
-        )
+        others = {} if generated else {name: Mean(result.utility_Q - other_Q) for name, other_Q in entry.others.items()}
+        values: dict[str, Any] = {
+            "kind": entry.kind,  # depth, rule, scale, readout or ceiling
+            "utility": nothing if generated else Mean(result.utility_Q),
+            "accuracy": nothing if np.isnan(result.accuracy_Q).any() else Mean(result.accuracy_Q),
+            "loops": float(result.loops_Q.mean()),
+            "cost": float(result.cost_Q.mean()),
+            "threshold": getattr(entry.policy, "threshold", None),
+            "over_best": Mean(over),
+            **{f"over_{name}": others.get(name, nothing) for name in ("line", "random", "trace")},
+            "null": None if ceiling is None else ceiling.null,
+            "room": None if ceiling is None else float((ceiling.utility_Q - ceiling.base_Q).mean()),
+        }
+        yield Row(one.condition, entry.name, values)
+
+
+def control_table(
+    records: Records,
+    bootstrap: Bootstrap | None = None,
+    *,
+    prepare: Prepare = Given,
+    target: float | None = None,
+    floor: int = 1,
+    acting: Acting | None = None,
+) -> TableResult:
+    """The table `control` with a caller's policies; `acting` carries the policies of a comparison out on the model."""
+    chosen = _selection(records, compared(records, prepare, target, floor))
+    groups = [each if acting is None else replace(each, found=acting(each.pair, each.found)) for each in chosen.kept]
+    settings = bootstrap or Bootstrap()
+    return control.finish(
+        [row for each in groups for row in rows_of(each, control.rows(each, settings), settings)], chosen.notes
+    )

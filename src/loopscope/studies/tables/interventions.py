@@ -1,250 +1,302 @@
-"""Shorter steps instead of the proposed one: what they recover of the finite-step failures, and what they gain.
+"""Other step lengths instead of the proposed one: what they recover of the finite-step failures, and what they gain.
 
-- `contraction` (the numbers of Figure "fig:contraction", Section 4.4): a quarter of the displacement.
-- `quadratic_intervention` (Table "tab:quadratic-intervention", Appendix E.6): the quadratic scale and the quarter step.
-  Interventions are the computed BF16 states: the interpolated state is rounded before it is read out, and gains are
-  relative to the common current state. Mean gains use all questions, recovery the original finite-step failures.
-- `interventions` (Table "tab:interventions-main", Section 4.4): the quadratic rule over all questions (BF16) and the
-  curvature-bound rule over the finite-step failures (FP64), each against the quarter step.
+Interventions of `quadratic-intervention` and `interventions` are the computed BF16 states: the interpolated state is
+rounded before it is read out, and gains are relative to the common current state. The curvature-bound rule reads FP64.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import numpy as np
 
 from loopscope.errors import setting
-from loopscope.path import EFFECT_MARGIN
-from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.path import EFFECT_MARGIN, GRID, scales_up_to
+from loopscope.stats import Mean, Statistic
 from loopscope.store import Level
-from loopscope.studies.records import Floats, Records, Updates
-from loopscope.studies.result import (
-    COUNT,
-    IDENTITY,
-    Column,
-    Panel,
-    Row,
-    TableResult,
-    column,
-    fixed,
-    label,
-    percent,
-)
-from loopscope.studies.tables.scale_bounds import bound_selected_rows, kept_note
-from loopscope.studies.usable_conditions import notes_on, select
+from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Values, table, words
+from loopscope.studies.populations import OPTION_TASKS, groups_of, updates_with, with_table
+from loopscope.studies.records import DepthSweep, Floats, Updates, matrix
+from loopscope.studies.tables.fp64 import bound_selected_values, kept_notes
+
+BF16_GAINS = {"quarter": "bf16_quarter_gain", "quadratic": "bf16_quadratic_gain"}
+FP64_GAINS = {"quarter": "fp64_quarter_gain", "quadratic": "fp64_predicted_gain"}
 
 
-@dataclass(frozen=True)
-class ContractionRow(Row):
-    """The finite-step failures of one condition at a quarter of their displacement."""
-
-    recovered: int
-    failures: int
-    recovery: Estimate
-    mean_gain: Estimate
-    """Over all failures, recovered or not."""
-    recovered_beyond_margin: int
-    """Gains above 1e-4."""
-
-
-CONTRACTION_COLUMNS = (
-    *IDENTITY,
-    Column(("recovered", "failures"), "Recovered", (COUNT, COUNT), template="{}/{}"),
-    column("recovery", "Recovery (%)\n[95% CI]", percent(1, interval=True)),
-    column("mean_gain", "Mean gain (1e-3)\n[95% CI]", fixed(3, 1e3, sign=True, interval=True)),
-    column("recovered_beyond_margin", "Beyond\nthe margin", COUNT),
-)
-
-
-def contraction(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ContractionRow]:
-    """One row per condition; intervals resample its failures."""
-    return select(records, "grid_gain", level=Level.GRID).table(
-        "contraction",
-        _contraction_row,
-        bootstrap,
-        label="tab:contraction",
-        title="Quarter-step recovery",
-        caption=(
-            "Finite-step failures with positive gain at one quarter of the proposed displacement, and mean gain over "
-            "the same failures, unrecovered ones included. Intervals resample the selected failures."
-        ),
-        columns=CONTRACTION_COLUMNS,
-    )
-
-
-def _contraction_row(updates: Updates, bootstrap: Bootstrap) -> ContractionRow:
-    gain = updates.quarter_gain[updates.finite_step]
-    estimates = bootstrap.estimate({"recovery": Mean(gain > 0), "mean_gain": Mean(gain)})
-    return ContractionRow(
-        updates.condition,
-        "",
-        recovered=int((gain > 0).sum()),
-        failures=gain.size,
-        recovered_beyond_margin=int((gain > EFFECT_MARGIN).sum()),
-        **estimates,
-    )
-
-
-ACTIONS = {"quarter": "Quarter step", "quadratic": "Quadratic rule", "difference": "Quadratic − quarter"}
-BF16_GAINS = ("bf16_quarter_gain", "bf16_quadratic_gain")
-
-
-@dataclass(frozen=True)
-class InterventionRow(Row):
-    """One action (the key) in one condition; the last row is the paired difference."""
-
-    mean_gain: Estimate
-    recovered: int
-    failures: int
-    recovery: Estimate
-    """Recovered share of the failures; resampled among them."""
-
-
-QUADRATIC_COLUMNS = (
-    *IDENTITY,
-    label("key", "Action"),
-    column("mean_gain", "Mean gain\n[95% CI]", fixed(3, 1e3, sign=True, interval=True)),
-    Column(("recovered", "failures"), "Recovered", (COUNT, COUNT), template="{} / {}"),
-    column("recovery", "Recovery (%)", percent(2, interval=True)),
-)
-
-
-def quadratic_intervention(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[InterventionRow]:
-    """Three rows per condition."""
-    return select(records, *BF16_GAINS, level=Level.GRID).table(
-        "quadratic-intervention",
-        _quadratic_rows,
-        bootstrap,
-        label="tab:quadratic-intervention",
-        title="Immediate utility under quadratic scale selection",
-        caption=(
-            "Mean gains relative to the current state use all questions and are in units of 0.001, with paired 95% "
-            "question-bootstrap intervals. Recovery counts use the original finite-step failures. The last row of a "
-            "condition reports the paired utility advantage and net recovery differences. Outcomes use the computed "
-            "BF16 intervention states."
-        ),
-        columns=QUADRATIC_COLUMNS,
-        key_names=ACTIONS,
-    )
-
-
-def _quadratic_rows(updates: Updates, bootstrap: Bootstrap) -> list[InterventionRow]:
-    """Quarter, quadratic and their difference."""
-    quarter, quadratic = (updates.floats(name) for name in BF16_GAINS)
-    means = bootstrap.estimate(
-        {"quarter": Mean(quarter), "quadratic": Mean(quadratic), "difference": Mean(quadratic - quarter)}
-    )
-    failures = updates.finite_step
-    recovered: dict[str, Floats] = {
-        "quarter": (quarter[failures] > 0).astype(float),
-        "quadratic": (quadratic[failures] > 0).astype(float),
-    }
-    recovered["difference"] = recovered["quadratic"] - recovered["quarter"]
-    rates = bootstrap.estimate({action: Mean(values) for action, values in recovered.items()})
-    return [
-        InterventionRow(
-            updates.condition,
-            action,
-            mean_gain=means[action],
-            recovered=int(recovered[action].sum()),
-            failures=int(failures.sum()),
-            recovery=rates[action],
-        )
-        for action in ACTIONS
-    ]
-
-
-RULES = {"quadratic": "Quadratic", "bound": "Bound"}
-POPULATIONS = {"quadratic": "All questions", "bound": "Failures"}
-
-
-@dataclass(frozen=True)
-class RuleRow(Row):
-    """One rule (the key) in one condition."""
-
-    recovered_quarter: int
-    recovered_selected: int
-    failures: int
-    population: str
-    """Over whom the gains are averaged."""
-    n: int
-    """Size of that population."""
-    mean_gain: Estimate
-    advantage: Estimate
-    """Paired advantage over the quarter step."""
-    without_scale: int = 0
-    """Failures whose state the bound rule keeps, because their FP64 slope is not positive."""
-
-
-RULE_COLUMNS = (
-    *IDENTITY,
-    label("key", "Rule"),
-    Column(
-        ("recovered_quarter", "recovered_selected", "failures"),
-        "Recovered\nquarter → selected",
-        (COUNT, COUNT, COUNT),
-        latex=r"\makecell{Recovered\\quarter $\to$ selected}",
-        template="{} → {} ({})",
+@table(
+    "contraction",
+    "Quarter-step recovery",
+    paper="fig:contraction",
+    summary="quarter-step recovery of finite-step failures",
+    over=updates_with("grid_gain", level=Level.GRID),
+    columns=(
+        *(*IDENTITY, Column("Recovered", "{recovered}/{failures}")),
+        Column("Recovery (%)\n[95% CI]", "{recovery:.1%}", ci=True),
+        Column("Mean gain (1e-3)\n[95% CI]", "{mean_gain:+.3f}", per=1e-3, ci=True),
+        Column("Beyond\nthe margin", "{recovered_beyond_margin}"),
     ),
-    Column(("population", "n"), "Utility\npopulation", (COUNT, COUNT), template="{} ({})"),
-    column("mean_gain", "Mean\ngain", fixed(3, 1e3)),
-    column("advantage", "Advantage over quarter\n[95% CI]", fixed(3, 1e3, interval=True)),
 )
+def contraction(updates: Updates) -> Values:
+    """Finite-step failures with positive gain at one quarter of the proposed displacement, and mean gain over the same
+    failures, unrecovered ones included. Intervals resample the selected failures.
+    """
+    gain = updates.quarter_gain[updates.finite_step]
+    return {
+        "recovered": (gain > 0).sum(),
+        "failures": gain.size,
+        "recovery": Mean(gain > 0),
+        "mean_gain": Mean(gain),
+        "recovered_beyond_margin": (gain > EFFECT_MARGIN).sum(),
+    }
 
 
-def interventions(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[RuleRow]:
-    """Up to two rows per condition, as far as its level of measurement goes."""
-    settings = bootstrap or Bootstrap()
-    rows = tuple(row for updates in records.updates for row in _rule_rows(updates, settings))
-    notes = notes_on(row.condition for row in rows)
-    notes += tuple(kept_note(row.condition, "failures", row.without_scale, row.n) for row in rows if row.without_scale)
-    if not rows:
-        notes += (records.nothing(f"no condition has interventions: measure with {setting('level', 'grid')}"),)
-    return TableResult(
-        study="interventions",
-        label="tab:interventions-main",
-        title="Scale selection",
-        caption=(
-            "Utility units: 0.001. Recovery counts show quarter and selected scale (failure denominator); utility "
-            "populations are listed separately. Brackets give paired 95% intervals. Bound selection uses FP64."
+@table(
+    "quadratic-intervention",
+    "Immediate utility under quadratic scale selection",
+    summary="quadratic and quarter step, BF16 states",
+    over=updates_with(*BF16_GAINS.values(), level=Level.GRID),
+    columns=(
+        *(*IDENTITY, words("Action", KEY)),
+        Column("Mean gain\n[95% CI]", "{mean_gain:+.3f}", per=1e-3, ci=True),
+        Column("Recovered", "{recovered} / {failures}"),
+        Column("Recovery (%)", "{recovery:.2%}", ci=True),
+    ),
+    keys={"quarter": "Quarter step", "quadratic": "Quadratic rule", "difference": "Quadratic − quarter"},
+)
+def quadratic_intervention(updates: Updates) -> Values:
+    """Mean gains relative to the current state use all questions and are in units of 0.001, with paired 95%
+    question-bootstrap intervals. Recovery counts use the original finite-step failures. The last row of a condition
+    reports the paired utility advantage and net recovery differences. Outcomes use the computed BF16 intervention
+    states.
+    """
+    gains = {action: updates.floats(name) for action, name in BF16_GAINS.items()}
+    recovered: dict[str, Floats] = {
+        action: (values[updates.finite_step] > 0).astype(float) for action, values in gains.items()
+    }
+    for columns in (gains, recovered):
+        columns["difference"] = columns["quadratic"] - columns["quarter"]
+    return {
+        action: {
+            "mean_gain": Mean(gains[action]),
+            "recovered": int(recovered[action].sum()),
+            "failures": updates.finite_step.sum(),
+            "recovery": Mean(recovered[action]),
+        }
+        for action in gains
+    }
+
+
+@table(
+    "exact-recovery",
+    "Recovery on rounded and on exact states",
+    summary="recovery on rounded states next to exact ones",
+    over=updates_with(*BF16_GAINS.values(), "quadratic_gain", "grid_gain", level=Level.GRID),
+    columns=(
+        *(*IDENTITY, words("Action", KEY), Column("Failures", "{failures}")),
+        *(
+            Column(head, f"{{{name}}}", group="Recovered")
+            for head, name in (("BF16\nstates", "rounded"), ("exact\nstates", "exact"), ("FP64", "fp64"))
         ),
-        rows=rows,
-        panels=(Panel(RULE_COLUMNS),),
-        notes=notes,
-        key_names=RULES,
-    )
+        Column("Lost / won\nby rounding", "{lost} / {won}"),
+        Column("BF16\n(1e-3)", "{rounded_gain:+.3f}", per=1e-3, group="Mean gain"),
+        Column("exact\n(1e-3)", "{exact_gain:+.3f}", per=1e-3, group="Mean gain"),
+        Column("Difference (1e-3)\n[95% CI]", "{difference:+.3f}", per=1e-3, ci=True),
+        Column("Largest", "{largest:.1e}"),
+    ),
+    keys={"quarter": "Quarter step", "quadratic": "Quadratic rule"},
+)
+def exact_recovery(updates: Updates) -> Values:
+    """Finite-step failures that a quarter step and the quadratic rule recover: reading H + αD rounded to BF16, reading
+    it without that rounding, and (level full) in FP64 throughout, with the FP64 path's own scale. Lost and won count
+    failures whose recovery the rounding changes. Gains are means over all questions.
+    """
+    failures, rows = updates.finite_step, {}
+    for action, exact in (("quarter", updates.quarter_gain), ("quadratic", updates.floats("quadratic_gain"))):
+        rounded, fp64 = updates.floats(BF16_GAINS[action]), FP64_GAINS[action]
+        with_rounding, without = rounded[failures] > 0, exact[failures] > 0
+        rows[action] = {
+            "failures": failures.sum(),
+            "rounded": with_rounding.sum(),
+            "exact": without.sum(),
+            "fp64": (updates.floats(fp64)[failures] > 0).sum() if updates.has(fp64) else None,
+            "lost": (without & ~with_rounding).sum(),
+            "won": (with_rounding & ~without).sum(),
+            "rounded_gain": Mean(rounded),
+            "exact_gain": Mean(exact),
+            "difference": Mean(rounded - exact),
+            "largest": np.abs(rounded - exact).max() if len(updates) else None,
+        }
+    return rows
 
 
-def _rule_rows(updates: Updates, bootstrap: Bootstrap) -> list[RuleRow]:
-    rows = []
-    if updates.has(*BF16_GAINS):
-        by_action = {row.key: row for row in _quadratic_rows(updates, bootstrap)}
-        rows.append(
-            RuleRow(
-                updates.condition,
-                "quadratic",
-                recovered_quarter=by_action["quarter"].recovered,
-                recovered_selected=by_action["quadratic"].recovered,
-                failures=by_action["quadratic"].failures,
-                population=POPULATIONS["quadratic"],
-                n=len(updates),
-                mean_gain=by_action["quadratic"].mean_gain,
-                advantage=by_action["difference"].mean_gain,
-            )
-        )
-    if updates.condition.concave and updates.has("fp64_L_D", "fp64_quarter_gain"):
-        failures = next(row for row in bound_selected_rows(updates, bootstrap) if row.key == "failures")
-        rows.append(
-            RuleRow(
-                updates.condition,
-                "bound",
-                recovered_quarter=failures.quarter_positive,
-                recovered_selected=failures.selected_positive,
-                failures=failures.n,
-                population=POPULATIONS["bound"],
-                n=failures.n,
-                mean_gain=failures.mean_gain,
-                advantage=failures.advantage,
-                without_scale=failures.without_scale,
-            )
-        )
+@table(
+    "interventions",
+    "Scale selection",
+    paper="tab:interventions-main",
+    summary="quadratic and bound-selected steps at a glance",
+    over=groups_of(
+        lambda records: [updates for updates in records.updates if _rules(updates)],
+        lambda records: records.nothing(f"no condition has interventions: measure with {setting('level', 'grid')}"),
+        "grid",
+    ),
+    columns=(
+        *(*IDENTITY, words("Rule", KEY)),
+        Column("Recovered\nquarter → selected", "{recovered_quarter} → {recovered_selected} ({failures})"),
+        Column("Utility\npopulation", "{population} ({n})"),
+        Column("Mean\ngain", "{mean_gain:.3f}", per=1e-3),
+        Column("Advantage over quarter\n[95% CI]", "{advantage:.3f}", per=1e-3, ci=True),
+    ),
+    keys={"quadratic": "Quadratic", "bound": "Bound"},
+    notes=lambda rows, _: kept_notes([row for row in rows if row.key == "bound"]),
+)
+def interventions(updates: Updates) -> Values:
+    """Utility units: 0.001. Recovery counts show quarter and selected scale (failure denominator); utility populations
+    are listed separately. Brackets give paired 95% intervals. Bound selection uses FP64.
+    """
+    rows: dict[str, Values] = {}
+    rules = _rules(updates)
+    if "quadratic" in rules:
+        quarter, selected = (updates.floats(name) for name in BF16_GAINS.values())
+        failures = updates.finite_step
+        rows["quadratic"] = {
+            "recovered_quarter": (quarter[failures] > 0).sum(),
+            "recovered_selected": (selected[failures] > 0).sum(),
+            "failures": failures.sum(),
+            "population": "All questions",
+            "n": len(updates),
+            "mean_gain": Mean(selected),
+            "advantage": Mean(selected - quarter),
+            "without_scale": 0,
+        }
+    if "bound" in rules:
+        found = bound_selected_values(updates.where(updates.finite_step))
+        rows["bound"] = {
+            "recovered_quarter": found["quarter_positive"],
+            "recovered_selected": found["selected_positive"],
+            "failures": found["n"],
+            "population": "Failures",
+            **{name: found[name] for name in ("n", "mean_gain", "advantage", "without_scale")},
+        }
+    return rows
+
+
+def _rules(updates: Updates) -> set[str]:
+    quadratic = updates.has(*BF16_GAINS.values())
+    bound = updates.condition.concave and updates.has("fp64_L_D", "fp64_quarter_gain")
+    return {name for name, there in (("quadratic", quadratic), ("bound", bound)) if there}
+
+
+@table(
+    "transitions",
+    "Quadratic scale selection across transitions",
+    paper="tab:hellaswag-transitions",
+    summary="option tasks, transition by transition",
+    over=updates_with("grid_gain", "quadratic_gain", level=Level.GRID, about=OPTION_TASKS),
+    columns=(
+        Panel(
+            (
+                *(*IDENTITY, Column("Failures", "{failures}")),
+                Column("Recovered\nquarter → quadratic", "{recovered_quarter} → {recovered_quadratic}"),
+                *(Column(name.title(), f"{{{name}:.3f}}", per=1e-3) for name in ("full", "quarter", "quadratic")),
+            ),
+            "(a) Recovery and mean immediate gain",
+        ),
+        Panel(
+            (
+                *IDENTITY,
+                Column("Sign A (%)", "{sign_slope:.2%}"),
+                Column("Sign A+Q (%)", "{sign_quadratic:.2%}"),
+                Column("Quadratic − full\n[95% CI]", "{over_full:.3f}", per=1e-3, ci=True),
+                Column("before", "{accuracy_before:.1%}", group="Accuracy (%)"),
+                Column("after", "{accuracy_after:.1%}", group="Accuracy (%)"),
+            ),
+            "(b) Endpoint prediction and paired gain",
+        ),
+    ),
+)
+def transitions(updates: Updates) -> Values:
+    """Option tasks, with one scale shared by all options of a question. (a) Recovery counts use the original
+    finite-step failures. Mean gains use all questions, in units of 0.001. (b) Full-step sign accuracy and paired
+    quadratic-minus-full gain with 95% question-bootstrap intervals. Each transition is an independent intervention
+    before further recurrence.
+    """
+    gain, quarter, quadratic = updates.gain, updates.quarter_gain, updates.floats("quadratic_gain")
+    failures, depth = updates.finite_step, updates.condition.transition or 0
+    return {
+        "failures": failures.sum(),
+        "recovered_quarter": (quarter[failures] > 0).sum(),
+        "recovered_quadratic": (quadratic[failures] > 0).sum(),
+        "full": Mean(gain),
+        "quarter": Mean(quarter),
+        "quadratic": Mean(quadratic),
+        "sign_slope": Mean(np.sign(updates.slope) == np.sign(gain)),
+        "sign_quadratic": Mean(np.sign(updates.predicted) == np.sign(gain)),
+        "over_full": Mean(quadratic - gain),
+        "recovered_beyond_margin": (quadratic[failures] > EFFECT_MARGIN).sum(),
+        "failures_quarter": Mean(quarter[failures]),
+        "failures_quadratic": Mean(quadratic[failures]),
+        "accuracy_before": _accuracy(updates.sweep, depth),
+        "accuracy_after": _accuracy(updates.sweep, depth + 1),
+    }
+
+
+def _accuracy(sweep: DepthSweep | None, depth: int) -> Statistic:
+    """Share of questions whose best-scored option is the right one."""
+    if sweep is None or sweep.correct is None or depth not in sweep.depths:
+        return Mean([])
+    return Mean(sweep.correct[:, sweep.depths.index(depth)])
+
+
+LONGER_STEPS = with_table("longer_steps", setting("scales_to", 2), "--scales-to")
+
+
+def best_scales(gains: Floats) -> Floats:
+    """The best of the scales 0, 0.05, … of every question, ties to the smallest."""
+    scales = scales_up_to((gains.shape[1] - 1) / (len(GRID) - 1)) if gains.size else np.empty(0)
+    return np.asarray(scales[gains.argmax(axis=1)]) if gains.size else scales
+
+
+@table(
+    "longer-steps",
+    "Steps that were too short",
+    summary="steps that were too short: best scales beyond 1",
+    over=LONGER_STEPS,
+    columns=(
+        *(*IDENTITY, words("Updates", KEY), Column("N", "{n}")),
+        Column("φ'(1) > 0 (%)\n[95% CI]", "{too_short:.1%}", ci=True),
+        Column("Best scale > 1 (%)\n[95% CI]", "{beyond:.1%}", ci=True),
+        Column("Best\nat S", "{at_end}"),
+        Column("Mean best\nscale", "{best_scale:.2f}"),
+        Column("Over best of [0, 1] (1e-3)\n[95% CI]", "{extra:+.3f}", per=1e-3, ci=True),
+        Column("Over full step (1e-3)\n[95% CI]", "{over_full:+.3f}", per=1e-3, ci=True),
+        Column("Quadratic over\nfull step (1e-3)", "{quadratic_over_full:+.3f}", per=1e-3, ci=True),
+    ),
+    keys={"all": "All", "progressing": "Progressing", "harmful": "Harmful"},
+)
+def longer_steps(updates: Updates) -> Values:
+    """φ'(1) > 0 says that the utility still rises where the step ends. The best scale is the best of 0, 0.05, …, S
+    along the same direction, ties to the smallest; gains are in units of 0.001. The last column takes the maximiser
+    of Aα + Qα² on [0, S]. Intervals resample questions.
+    """
+    frame = updates.other_table("longer_steps")
+    gains = matrix(frame["gains"])
+    end = (gains.shape[1] - 1) / (len(GRID) - 1)
+    rows = {}
+    for key, inside in (
+        ("all", updates.gain == updates.gain),
+        ("progressing", updates.gain > 0),
+        ("harmful", updates.harmful),
+    ):
+        end_slope, quadratic = (frame[name].to_numpy()[inside] for name in ("end_slope", "quadratic_gain"))
+        best_scale, best_gain = best_scales(gains[inside]), gains[inside].max(axis=1, initial=-np.inf)
+        full = gains[inside, len(GRID) - 1]
+        rows[key] = {
+            "n": inside.sum(),
+            "end": end,
+            "too_short": Mean(end_slope > 0),
+            "beyond": Mean(best_scale > 1),
+            "at_end": (best_scale == scales_up_to(end)[-1]).sum(),
+            "best_scale": Mean(best_scale),
+            "extra": Mean(best_gain - gains[inside, : len(GRID)].max(axis=1, initial=-np.inf)),
+            "over_full": Mean(best_gain - full),
+            "quadratic_over_full": Mean(quadratic - full),
+        }
     return rows

@@ -1,215 +1,150 @@
-"""Why updates fail: a right direction with too long a step, and how well slope and curvature predict the gain.
-
-- `mechanism` (Table "tab:mechanism-matrix", Section 4.2): finite-step failures; A and A + Q against ΔU.
-- `failure_shares` (Table "tab:mechanism-intervals", Appendix E.2): failure shares with intervals and margin counts.
-- `exact_kl` (Table "tab:exact-kl", Appendix E.2): a numerical check of the exact endpoint correction ΔU = A − C.
-"""
+"""Why updates fail: a right direction with too long a step, and how well slope and curvature predict the gain."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from loopscope.path import Outcome, endpoint_prediction, exceeds_margin
-from loopscope.stats import Bootstrap, Estimate, Mean, Ratio, Spearman
-from loopscope.stats import bootstrap as estimate
+from loopscope.path import Outcome, exceeds_margin
+from loopscope.stats import Auroc, Maximum, Mean, Ratio, Spearman
 from loopscope.store import Level
-from loopscope.studies.records import Records, Updates
-from loopscope.studies.result import (
-    COUNT,
-    IDENTITY,
-    Column,
-    Row,
-    TableResult,
-    column,
-    fixed,
-    percent,
-    scientific,
-)
-from loopscope.studies.usable_conditions import CONCAVE_PATHS, select
+from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Values, table, words
+from loopscope.studies.populations import CONCAVE_PATHS, updates_with
+from loopscope.studies.records import Updates
 
 
-@dataclass(frozen=True)
-class MechanismRow(Row):
-    """One condition."""
-
-    mean_gain: Estimate
-    """Mean of ΔU over all questions."""
-    finite_step: int
-    harmful: int
-    share: Estimate
-    """Finite-step failures among harmful updates; both counts vary with the resample."""
-    sign_slope: Estimate
-    """How often sign(A) = sign(ΔU)."""
-    sign_quadratic: Estimate
-    """How often sign(A + Q) = sign(ΔU)."""
-    rank_correlation: Estimate
-    """Spearman between A + Q and ΔU."""
-    mae_slope: Estimate
-    """Mean |A − ΔU|."""
-    mae_quadratic: Estimate
-    """Mean |A + Q − ΔU|."""
-
-
-MECHANISM_COLUMNS = (
-    *IDENTITY,
-    column("mean_gain", "Mean gain\n(1e-3)", fixed(2, 1e3, sign=True)),
-    Column(("finite_step", "harmful"), "Count", (COUNT, COUNT), group="Finite-step failures", template="{}/{}"),
-    column("share", "Share (%)", percent(2), group="Finite-step failures"),
-    column("sign_slope", "A", percent(2), latex="$A$", group="Sign accuracy (%)"),
-    column("sign_quadratic", "A+Q", percent(2), latex="$A+Q$", group="Sign accuracy (%)"),
-    column("rank_correlation", "Rank\ncorr.", fixed(4)),
-    column("mae_slope", "A", fixed(2, 1e4), latex="$A$", group="MAE (1e-4)"),
-    column("mae_quadratic", "A+Q", fixed(2, 1e4), latex="$A+Q$", group="MAE (1e-4)"),
-)
-
-
-def mechanism(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[MechanismRow]:
-    """One row per condition; every estimate of a condition shares its question resamples."""
-    chosen = select(records, "slope", "quadratic", "gain")
-    return chosen.table(
-        "mechanism",
-        _mechanism_row,
-        bootstrap,
-        label="tab:mechanism-matrix",
-        title="Finite-step failures and endpoint prediction",
-        caption=(
-            "Counts are finite-step/harmful updates, and mean gain averages the full-step gain over all questions. "
-            "Rank correlation is Spearman between A+Q and the full-step gain."
-        ),
-        columns=MECHANISM_COLUMNS,
-    )
-
-
-def _mechanism_row(updates: Updates, bootstrap: Bootstrap) -> MechanismRow:
-    gain, slope = updates.gain, updates.slope
-    predicted = endpoint_prediction(slope, updates.quadratic)
-    estimates = bootstrap.estimate(
-        {
-            "mean_gain": Mean(gain),
-            "share": Ratio(updates.finite_step, updates.harmful),
-            "sign_slope": Mean(np.sign(slope) == np.sign(gain)),
-            "sign_quadratic": Mean(np.sign(predicted) == np.sign(gain)),
-            "rank_correlation": Spearman(predicted, gain),
-            "mae_slope": Mean(np.abs(slope - gain)),
-            "mae_quadratic": Mean(np.abs(predicted - gain)),
-        }
-    )
-    return MechanismRow(
-        updates.condition,
-        "",
-        finite_step=int(updates.finite_step.sum()),
-        harmful=int(updates.harmful.sum()),
-        **estimates,
-    )
-
-
-@dataclass(frozen=True)
-class FailureShareRow(Row):
-    """One condition."""
-
-    share: Estimate
-    """Finite-step failures among harmful updates."""
-    beyond_margin: int
-    """Failures with both A > 1e-4 and −ΔU > 1e-4."""
-    neutral: int
-    """Updates with ΔU = 0 exactly."""
-
-
-FAILURE_SHARE_COLUMNS = (
-    *IDENTITY,
-    column(
-        "share",
-        "Failure share (%)\nwith 95% CI",
-        percent(2, interval=True),
-        latex=r"\makecell{Failure share (\%)\\with 95\% CI}",
+@table(
+    "mechanism",
+    "Finite-step failures and endpoint prediction",
+    paper="tab:mechanism-matrix",
+    summary="finite-step failures; A and A+Q against the gain",
+    over=updates_with("slope", "quadratic", "gain"),
+    columns=(
+        *IDENTITY,
+        Column("Mean gain\n(1e-3)", "{mean_gain:+.2f}", per=1e-3),
+        Column("Count", "{finite_step}/{harmful}", group="Finite-step failures"),
+        Column("Share (%)", "{share:.2%}", group="Finite-step failures"),
+        Column("A", "{sign_slope:.2%}", group="Sign accuracy (%)"),
+        Column("A+Q", "{sign_quadratic:.2%}", group="Sign accuracy (%)"),
+        Column("Rank\ncorr.", "{rank_correlation:.4f}"),
+        Column("A", "{mae_slope:.2f}", per=1e-4, group="MAE (1e-4)"),
+        Column("A+Q", "{mae_quadratic:.2f}", per=1e-4, group="MAE (1e-4)"),
     ),
-    column("beyond_margin", "Failures beyond\nthe margin", COUNT),
-    column("neutral", "Neutral\nupdates", COUNT),
 )
+def mechanism(updates: Updates) -> Values:
+    """Counts are finite-step/harmful updates, and mean gain averages the full-step gain over all questions. Rank
+    correlation is Spearman between A+Q and the full-step gain.
+    """
+    gain, slope, predicted = updates.gain, updates.slope, updates.predicted
+    return {
+        "mean_gain": Mean(gain),
+        "finite_step": updates.finite_step.sum(),
+        "harmful": updates.harmful.sum(),
+        "share": Ratio(updates.finite_step, updates.harmful),  # both counts vary with the resample
+        "sign_slope": Mean(np.sign(slope) == np.sign(gain)),
+        "sign_quadratic": Mean(np.sign(predicted) == np.sign(gain)),
+        "rank_correlation": Spearman(predicted, gain),
+        "mae_slope": Mean(np.abs(slope - gain)),
+        "mae_quadratic": Mean(np.abs(predicted - gain)),
+    }
 
 
-def failure_shares(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[FailureShareRow]:
-    """One row per condition."""
-    chosen = select(records, "slope", "gain")
-    return chosen.table(
-        "failure-shares",
-        _failure_share_row,
-        bootstrap,
-        label="tab:mechanism-intervals",
-        title="Finite-step failure shares and margin counts",
-        caption=(
-            "Shares are relative to harmful updates; both counts are recomputed in every question resample. "
-            "Margin counts require both the slope and the loss to exceed 0.0001."
-        ),
-        columns=FAILURE_SHARE_COLUMNS,
-    )
-
-
-def _failure_share_row(updates: Updates, bootstrap: Bootstrap) -> FailureShareRow:
-    return FailureShareRow(
-        updates.condition,
-        "",
-        share=estimate(Ratio(updates.finite_step, updates.harmful), bootstrap),
-        beyond_margin=int(exceeds_margin(updates.slope, updates.gain).sum()),
-        neutral=int((updates.outcome == Outcome.NEUTRAL).sum()),
-    )
-
-
-@dataclass(frozen=True)
-class ExactKLRow(Row):
-    """One condition with an affine reference-token readout."""
-
-    max_residual: float | None
-    """max |ΔU − (A − C)|, C computed from endpoint logits and independently of A."""
-    satisfied: int
-    """Finite-step failures with 0 < A < C numerically."""
-    failures: int
-    exception_gain: float | None
-    exception_residual: float | None
-    """ΔU and the signed residual of the failure without that inequality; of several, the one with the largest loss."""
-
-
-EXACT_KL_COLUMNS = (
-    *IDENTITY,
-    column("max_residual", "Maximum residual", scientific(3)),
-    Column(("satisfied", "failures"), "Inequality satisfied", (COUNT, COUNT), template="{}/{}"),
+@table(
+    "failure-shares",
+    "Finite-step failure shares and margin counts",
+    paper="tab:mechanism-intervals",
+    summary="failure shares with intervals, margin counts",
+    over=updates_with("slope", "gain"),
+    columns=(
+        *IDENTITY,
+        Column("Failure share (%)\nwith 95% CI", "{share:.2%}", ci=True),
+        Column("Failures beyond\nthe margin", "{beyond_margin}"),
+        Column("Neutral\nupdates", "{neutral}"),
+    ),
 )
+def failure_shares(updates: Updates) -> Values:
+    """Shares are relative to harmful updates; both counts are recomputed in every question resample. Margin counts
+    require both the slope and the loss to exceed 0.0001.
+    """
+    return {
+        "share": Ratio(updates.finite_step, updates.harmful),
+        "beyond_margin": exceeds_margin(updates.slope, updates.gain).sum(),
+        "neutral": (updates.outcome == Outcome.NEUTRAL).sum(),
+    }
 
 
-def exact_kl(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[ExactKLRow]:
-    """One row per condition whose path is concave; maxima and counts have no intervals."""
-    return select(records, "kl_correction", level=Level.GRID, about=CONCAVE_PATHS).table(
-        "exact-kl",
-        _exact_kl_row,
-        bootstrap,
-        label="tab:exact-kl",
-        title="Numerical check of the exact endpoint correction",
-        caption=(
-            "The residual compares the full-step gain with the slope minus the KL correction, which is computed "
-            "independently from endpoint logits. The last column counts finite-step failures whose slope is positive "
-            "and below that correction numerically."
-        ),
-        columns=EXACT_KL_COLUMNS,
-    )
-
-
-def _exact_kl_row(updates: Updates, _: Bootstrap) -> ExactKLRow:
+@table(
+    "exact-kl",
+    "Numerical check of the exact endpoint correction",
+    paper="tab:exact-kl",
+    summary="the exact endpoint correction, computed independently",
+    over=updates_with("kl_correction", level=Level.GRID, about=CONCAVE_PATHS),
+    columns=(
+        *IDENTITY,
+        Column("Maximum residual", "{max_residual:.3e}"),
+        Column("Inequality satisfied", "{satisfied}/{failures}"),
+    ),
+)
+def exact_kl(updates: Updates) -> Values:
+    """The residual compares the full-step gain with the slope minus the KL correction, which is computed independently
+    from endpoint logits. The last column counts finite-step failures whose slope is positive and below that correction
+    numerically.
+    """
     correction = updates.floats("kl_correction")
     slope, gain = updates.slope, updates.gain
     if updates.has("kl_slope", "kl_gain"):  # the paper's own, of the same FP32 readout
         slope, gain = updates.floats("kl_slope"), updates.floats("kl_gain")
-    ordered = (slope > 0) & (slope < correction)
-    residual = gain - (slope - correction)
+    ordered, residual = (slope > 0) & (slope < correction), gain - (slope - correction)
     exceptions = np.flatnonzero(updates.finite_step & ~ordered)
     worst = exceptions[np.argmin(gain[exceptions])] if exceptions.size else None
-    return ExactKLRow(
-        updates.condition,
-        "",
-        max_residual=float(np.abs(residual).max()),
-        satisfied=int((updates.finite_step & ordered).sum()),
-        failures=int(updates.finite_step.sum()),
-        exception_gain=None if worst is None else float(gain[worst]),
-        exception_residual=None if worst is None else float(residual[worst]),
-    )
+    return {
+        "max_residual": Maximum(np.abs(residual)).value(),
+        "satisfied": (updates.finite_step & ordered).sum(),
+        "failures": updates.finite_step.sum(),
+        # Of the failure without that inequality; of several, the one with the largest loss.
+        "exception_gain": None if worst is None else gain[worst],
+        "exception_residual": None if worst is None else residual[worst],
+    }
+
+
+SIGNALS = {
+    "update_norm": "Update norm",
+    "relative_change": "Relative change",
+    "cosine_change": "Cosine change",
+    "output_kl": "Output KL",
+    "entropy_change": "Entropy change",
+    "slope": "A",
+    "slope_quadratic": "A+Q",
+}
+STORED = tuple(SIGNALS)[:5]
+RISES_WITH_RISK = "entropy_change"
+"""Larger risk is the negative of each signal except this one; kept whatever the outcome says."""
+
+
+@table(
+    "diagnostics",
+    "State, output, and task-geometry diagnostics",
+    paper="tab:diagnostic-ranking",
+    summary="state, output and geometry signals: Spearman, AUROC",
+    over=updates_with(*STORED, level=Level.GRID),
+    columns=tuple(
+        Panel((words("Signal", KEY), Column(head, f"{{{name}:.4f}}")), title, across="condition.as_head")
+        for name, head, title in (
+            ("spearman", "Spearman", "Raw Spearman correlation with the full-step gain"),
+            ("auroc", "AUROC", "Harmful-update AUROC"),
+        )
+    ),
+    keys=SIGNALS,
+)
+def diagnostics(updates: Updates) -> Values:
+    """Raw correlations retain signal orientation, and AUROC uses fixed risk signs: the negative of each signal except
+    entropy change.
+    """
+    signals = {name: updates.floats(name) for name in STORED}
+    signals |= {"slope": updates.slope, "slope_quadratic": updates.predicted}
+    return {
+        name: {
+            "spearman": Spearman(values, updates.gain),
+            "auroc": Auroc(values, updates.harmful, descending=name != RISES_WITH_RISK),
+        }
+        for name, values in signals.items()
+    }

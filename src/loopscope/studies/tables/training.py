@@ -2,143 +2,94 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from loopscope.errors import setting
 from loopscope.stats import Bootstrap, Estimate
+from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, Value, table, words
+from loopscope.studies.populations import Population, Selection, notes_on
 from loopscope.studies.records import Records
-from loopscope.studies.result import (
-    COUNT,
-    QUESTIONS,
-    TASK,
-    UPDATE,
-    Panel,
-    Row,
-    Style,
-    TableResult,
-    column,
-    fixed,
-    label,
-    percent,
-)
-from loopscope.studies.training import MEASURES, Moment, Training, no_steps, trainings, without_step
-from loopscope.studies.usable_conditions import notes_on
+from loopscope.studies.training import MEASURES, Training, no_steps, trainings, without_step
 
 
-@dataclass(frozen=True)
-class TrainingRow(Row):
-    """One update at one step."""
-
-    series: str
-    """The folder of the runs, or the monitor's log."""
-    step: int
-    progressing: Estimate
-    neutral: Estimate
-    directional: Estimate
-    finite_step: Estimate
-    """Shares of all questions."""
-    harmful: Estimate
-    share: Estimate
-    """Finite-step failures among harmful updates."""
-    gain: Estimate
-    slope: Estimate
-    quadratic: Estimate
-    accumulated_curvature: Estimate
-    """ΔU − A, the integral of (1 − α) φ''."""
-    quadratic_scale: Estimate
-    sign_slope: Estimate
-    sign_quadratic: Estimate
-    quarter_gain: Estimate
-    quadratic_gain: Estimate
-    quarter_recovery: Estimate
-    quadratic_recovery: Estimate
-    utility: Estimate
-    """Mean utility after the update."""
-    best_depth: Estimate
-    """The depth with the highest mean utility."""
-    best_utility: Estimate
+def _thousandths(head: str, name: str, *, ci: bool = False) -> Column:
+    return Column(f"{head} (1e-3)" + ("\n[95% CI]" if ci else ""), f"{{{name}:+.2f}}", per=1e-3, ci=ci)
 
 
-_BARE = fixed(2, 1e3, sign=True)
-_WITH_INTERVAL = fixed(2, 1e3, sign=True, interval=True)
-_WHICH = (label("series", "Training"), TASK, UPDATE, column("step", "Step", COUNT))
-PANELS = (
-    Panel(
-        (
-            *_WHICH,
-            QUESTIONS,
-            column("progressing", "Progressing (%)", percent(1)),
-            column("directional", "Directional\nfailures (%)", percent(1)),
-            column("finite_step", "Finite-step failures (%)\n[95% CI]", percent(1, interval=True)),
-            column("share", "Of harmful (%)\n[95% CI]", percent(1, interval=True)),
-        ),
-        title="(a) Outcomes",
-    ),
-    Panel(
-        (
-            *_WHICH,
-            column("gain", "ΔU (1e-3)\n[95% CI]", _WITH_INTERVAL, latex=r"$\Delta U$ ($10^{-3}$)"),
-            column("slope", "A (1e-3)\n[95% CI]", _WITH_INTERVAL, latex=r"$A$ ($10^{-3}$)"),
-            column("quadratic", "Q (1e-3)", _BARE, latex=r"$Q$ ($10^{-3}$)"),
-            column("accumulated_curvature", "ΔU−A (1e-3)", _BARE, latex=r"$\Delta U-A$ ($10^{-3}$)"),
-            column("quadratic_scale", "α̂", fixed(2), latex=r"$\hat\alpha$"),
-            column("quarter_gain", "φ(1/4)\n(1e-3)", _BARE, latex=r"$\varphi(1/4)$ ($10^{-3}$)"),
-            column("quadratic_gain", "φ(α̂)\n(1e-3)", _BARE, latex=r"$\varphi(\hat\alpha)$ ($10^{-3}$)"),
-        ),
-        title="(b) Gains in nats",
-    ),
-    Panel(
-        (
-            *_WHICH,
-            column("utility", "Utility after\n[95% CI]", fixed(4, interval=True)),
-            column("best_depth", "Best depth\n[95% CI]", Style(interval=True)),
-            column("best_utility", "Utility there\n[95% CI]", fixed(4, interval=True)),
-        ),
-        title="(c) Depth",
-    ),
-)
+def _records(records: Records) -> Selection:
+    """All records at once: a training is made of several runs."""
+    return Selection((records,), ())
 
 
-def training(records: Records, bootstrap: Bootstrap | None = None) -> TableResult[TrainingRow]:
-    """One row per training, evaluation set, update and step."""
-    found = trainings(records, bootstrap)
-    rows = tuple(_row(one, moment) for one in found for moments in one.updates.values() for moment in moments)
-    notes = [*notes_on(row.condition for row in rows)]
+def _notes(rows: Sequence[Row], records: Records) -> Iterator[str]:
+    yield from notes_on(row.condition for row in rows)
     if unknown := without_step(records):
         how = f"name the model's folder step-1000, or measure with {setting('training_step', 1000)}"
-        notes.append(f"without a training step: {', '.join(unknown)} ({how})")
-    if any(moment.best.interval is None for one in found for moment in one.depths) and records.logs:
-        notes.append("a monitor's log holds means and standard errors: its intervals are normal, its best depths bare")
+        yield f"without a training step: {', '.join(unknown)} ({how})"
+    if records.logs and any(row["best_depth"].interval is None for row in rows):
+        yield "a monitor's log holds means and standard errors: its intervals are normal, its best depths bare"
     if not rows:
-        notes.append(no_steps(records))
-    return TableResult(
-        study="training",
-        label="tab:training",
-        title="A training in steps",
-        caption=(
-            "Every update at every step of a training: shares of outcomes, finite-step failures among harmful updates, "
-            "mean gain, slope, quadratic coefficient and accumulated curvature, mean predicted scale and what quarter "
-            "and quadratic steps gain; mean utility after the update, and the depth with the highest one. "
-            "95% intervals resample questions."
+        yield no_steps(records)
+
+
+WHICH = (words("Training", "{series}"), TASK, UPDATE, Column("Step", "{step}"))
+
+
+@table(
+    "training",
+    "A training in steps",
+    summary="outcomes, gains and best depth over a training",
+    over=Population(_records, "several steps"),
+    columns=(
+        Panel(
+            (
+                *(*WHICH, Column("N", "{condition.n}"), Column("Progressing (%)", "{progressing:.1%}")),
+                Column("Directional\nfailures (%)", "{directional:.1%}"),
+                Column("Finite-step failures (%)\n[95% CI]", "{finite_step:.1%}", ci=True),
+                Column("Of harmful (%)\n[95% CI]", "{share:.1%}", ci=True),
+            ),
+            "(a) Outcomes",
         ),
-        rows=rows,
-        panels=PANELS,
-        notes=tuple(notes),
-    )
+        Panel(
+            (
+                *(*WHICH, _thousandths("ΔU", "gain", ci=True), _thousandths("A", "slope", ci=True)),
+                *(_thousandths("Q", "quadratic"), _thousandths("ΔU−A", "accumulated_curvature")),
+                Column("α̂", "{quadratic_scale:.2f}"),
+                *(_thousandths("φ(1/4)", "quarter_gain"), _thousandths("φ(α̂)", "quadratic_gain")),
+            ),
+            "(b) Gains in nats",
+        ),
+        Panel(
+            (
+                *(*WHICH, Column("Utility after\n[95% CI]", "{utility:.4f}", ci=True)),
+                Column("Best depth\n[95% CI]", "{best_depth}", ci=True),
+                Column("Utility there\n[95% CI]", "{best_utility:.4f}", ci=True),
+            ),
+            "(c) Depth",
+        ),
+    ),
+    notes=_notes,
+)
+def training(records: Records, bootstrap: Bootstrap) -> Iterator[Row]:
+    """Every update at every step of a training: shares of outcomes, finite-step failures among harmful updates, mean
+    gain, slope, quadratic coefficient and accumulated curvature, mean predicted scale and what quarter and quadratic
+    steps gain; mean utility after the update, and the depth with the highest one. 95% intervals resample questions.
+    """
+    return (row for one in trainings(records, bootstrap) for row in _rows(one))
 
 
-def _row(one: Training, moment: Moment) -> TrainingRow:
-    unknown = Estimate(None, moment.condition.n)
-    depths = one.depths_at(moment.step)
-    best = unknown if depths is None else depths.best
-    there = unknown if depths is None or best.value is None else depths.utility[int(best.value)]
-    measures = {name: moment.found.get(name, unknown) for name in MEASURES}
-    return TrainingRow(
-        moment.condition,
-        f"step {moment.step}",
-        series=one.title,
-        step=moment.step,
-        best_depth=best,
-        best_utility=there,
-        **measures,
-    )
+def _rows(one: Training) -> Iterator[Row]:
+    for moment in (moment for moments in one.updates.values() for moment in moments):
+        unknown = Estimate(None, moment.condition.n)
+        depths = one.depths_at(moment.step)
+        best = unknown if depths is None else depths.best
+        there = unknown if depths is None or best.value is None else depths.utility[int(best.value)]
+        measures = {name: moment.found.get(name, unknown) for name in MEASURES}
+        values: dict[str, Value] = {
+            "series": one.title,
+            "step": moment.step,
+            **measures,
+            "best_depth": best,
+            "best_utility": there,
+        }
+        yield Row(moment.condition, f"step {moment.step}", values)

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 
-from loopscope.studies.paper import PaperRow, claims
-from loopscope.studies.paper.published_numbers import models
+from loopscope.studies.paper import PaperRow, claims, models
 from paper_arithmetic import (
     Check,
     Rounded,

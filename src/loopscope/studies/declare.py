@@ -1,0 +1,332 @@
+"""How a table is declared, and what it is when it is finished.
+
+A table is one function from a population (the updates of one condition, a depth sweep, its tokens) to the statistics of
+its columns, under the decorator `table`, which names it and says how the columns are headed and printed. The
+function's docstring is the table's caption. A statistic is one of `loopscope.stats`, to be resampled, or a plain value.
+
+    @table("decline", "Harmful updates", paper="tab:decline", summary="...", over=updates_with("gain"), columns=(
+        *IDENTITY, Column("Mean gain (1e-3)", "{gain:+.2f}", per=1e-3, ci=True),
+        Column("Harmful", "{harmful}/{condition.n}"),
+    ))
+    def decline(updates):
+        return {"gain": Mean(updates.gain), "harmful": updates.harmful.sum()}
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import string
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from loopscope.frames import to_pandas
+from loopscope.stats import Bootstrap, Estimate, Statistic
+from loopscope.studies.conditions import Condition
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+    from loopscope.studies.populations import Population
+    from loopscope.studies.records import Records
+
+Value: TypeAlias = Estimate | float | int | str | None
+Values: TypeAlias = Mapping[str, Any]
+"""Statistics and plain values by column."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One printed column.
+
+    Attributes:
+        head: its head; a line break where the paper has one.
+        cell: a format string over the row's values, such as "{failures}/{harmful}" or "{share:.2%}".
+        per: the unit that numbers are printed in: 1e-3 for thousandths.
+        ci: whether the interval follows in brackets.
+        group: a head that spans neighbouring columns of the same group.
+        left: whether it holds words, which are set left.
+    """
+
+    head: str
+    cell: str
+    per: float = 1.0
+    ci: bool = False
+    group: str = ""
+    left: bool = False
+
+    @cached_property
+    def parts(self) -> tuple[tuple[str, str | None, str], ...]:
+        """Literal text, the name of the value after it, and its format."""
+        return tuple((text, name, spec or "") for text, name, spec, _ in _PIECES(self.cell))
+
+
+_PIECES = string.Formatter().parse
+
+
+def words(head: str, cell: str) -> Column:
+    """A left-aligned column of text."""
+    return Column(head, cell, left=True)
+
+
+MODEL = words("Model", "{condition.model_title}")
+TASK = words("Task", "{condition.set_title}")
+UPDATE = words("Transition", "{condition.update}")
+KEY = "{key}"
+IDENTITY = (MODEL, TASK, UPDATE)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One grid of a table; `across` names a value whose values become columns side by side, as the paper sets some."""
+
+    columns: tuple[Column, ...]
+    title: str = ""
+    across: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: what it is about and its values in natural units (nats, fractions, counts)."""
+
+    condition: Condition
+    key: str
+    """Which of a condition's rows this is: a population, a signal, an action; empty where there is one."""
+    values: Mapping[str, Value]
+
+    def value(self, name: str) -> Value:
+        """A value, or a property of the condition by a dotted name."""
+        if name.startswith("condition."):
+            found: Value = getattr(self.condition, name.partition(".")[2])
+            return found
+        return self.key if name == "key" else self.values[name]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.value(name)
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """A finished table: `print` shows it, `.to_polars()` has the numbers."""
+
+    study: str
+    label: str
+    """LaTeX label, the paper's where the table is the paper's."""
+    title: str
+    caption: str
+    rows: tuple[Row, ...]
+    panels: tuple[Panel, ...]
+    notes: tuple[str, ...] = ()
+    key_names: Mapping[str, str] = field(default_factory=dict)
+    """How keys are printed."""
+
+    def to_text(self) -> str:
+        """Aligned plain text."""
+        from loopscope.studies.render import as_text
+
+        return as_text(self)
+
+    def to_markdown(self) -> str:
+        """A Markdown pipe table."""
+        from loopscope.studies.render import as_markdown
+
+        return as_markdown(self)
+
+    def to_latex(self) -> str:
+        """A booktabs table with the paper's heads."""
+        from loopscope.studies.latex import as_latex
+
+        return as_latex(self)
+
+    def to_html(self) -> str:
+        """What a notebook shows, at most 60 lines of each panel."""
+        from loopscope.studies.render import as_html
+
+        return as_html(self)
+
+    def to_csv(self) -> str:
+        """The frame as CSV; text that a spreadsheet would compute is quoted with an apostrophe."""
+        return self.to_polars().with_columns(pl.col(pl.String).str.replace(r"^[=+\-@\t\r]", "'${0}")).write_csv()
+
+    def to_json(self) -> str:
+        """The frame's rows with title, caption and notes; undefined numbers are null."""
+        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values of everything."""
+        names = ("study", "label", "title", "caption")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "rows": self.to_polars().to_dicts(),
+            "notes": list(self.notes),
+        }
+
+    def to_polars(self) -> pl.DataFrame:
+        """One row per row in full precision, with `_low` and `_high` next to every estimate."""
+        named = {name: [row.values[name] for row in self.rows] for name in (self.rows[0].values if self.rows else ())}
+        columns: dict[str, Any] = {
+            "table": [self.study] * len(self.rows),
+            **{head: [getattr(row.condition, name) for row in self.rows] for name, head in _CONDITION.items()},
+            "key": [row.key for row in self.rows],
+        }
+        for name, values in named.items():
+            columns[name] = [_number(value) for value in values]
+            if any(isinstance(value, Estimate) for value in values):
+                for end in ("low", "high"):
+                    columns[f"{name}_{end}"] = [getattr(getattr(each, "interval", None), end, None) for each in values]
+        return pl.DataFrame(columns, strict=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The same for pandas."""
+        return to_pandas(self.to_polars())
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        rows = "1 row" if len(self.rows) == 1 else f"{len(self.rows)} rows"
+        return f"<Table {self.study}: {rows}; print() shows it, .to_polars() has the numbers>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.to_text())  # IPython in a terminal
+
+
+_CONDITION = {
+    **{name: name for name in ("run", "model", "weights", "task", "split", "subset")},
+    **{"n": "measured_questions", "expected": "expected_questions", "finished": "finished"},
+    **{name: name for name in ("transition", "states", "readout")},
+}
+"""Fields of the condition and their heads; some rows have an `n` of their own."""
+
+
+def _number(value: Value) -> float | int | str | None:
+    number = value.value if isinstance(value, Estimate) else value
+    return None if isinstance(number, float) and math.isnan(number) else number
+
+
+@dataclass(frozen=True)
+class Table:
+    """A declared table."""
+
+    name: str
+    title: str
+    paper: str
+    """LaTeX label of the table, figure or section of the paper that it reproduces."""
+    summary: str
+    """One line."""
+    needs: str
+    """What a run must hold: a level of measurement, or an option of `measure`."""
+    caption: str
+    over: Population
+    panels: tuple[Panel, ...]
+    keys: Mapping[str, str]
+    rows: Callable[[Any, Bootstrap], Any]
+    notes: Callable[[Sequence[Row], Records], Iterable[str]]
+
+    kind = "table"
+
+    def table(self, records: Records, bootstrap: Bootstrap | None = None) -> TableResult:
+        """The finished table."""
+        chosen = self.over(records)
+        settings = bootstrap or Bootstrap()
+        given = ((group, self.rows(group, settings)) for group in chosen.kept)
+        rows = [row for group, values in given for row in rows_of(group, values, settings)]
+        return self.finish(rows, (*chosen.notes, *self.notes(rows, records)))
+
+    def finish(self, rows: Iterable[Row], notes: Iterable[str] = ()) -> TableResult:
+        """A table of rows that were made elsewhere."""
+        label = self.paper if self.paper.startswith("tab:") else f"tab:{self.name}"
+        return TableResult(
+            self.name, label, self.title, self.caption, tuple(rows), self.panels, tuple(notes), self.keys
+        )
+
+
+TABLES: dict[str, Table] = {}
+"""Every table by name, in the order of declaration."""
+
+
+def table(
+    name: str,
+    title: str,
+    *,
+    paper: str = "",
+    summary: str,
+    over: Population,
+    columns: Sequence[Column] | Sequence[Panel],
+    needs: str = "",
+    keys: Mapping[str, str] | None = None,
+    notes: Callable[[Sequence[Row], Records], Iterable[str]] = lambda rows, records: (),
+) -> Callable[[Callable[..., Any]], Table]:
+    """Declare the table that the decorated function fills.
+
+    The function gets one group of the population, and the bootstrap if it has a second parameter. It returns the values
+    of its row, or a mapping from keys to values where a group has several rows, or rows.
+
+    Args:
+        name: as `loopscope tables --name` has it.
+        title: above the table.
+        paper: LaTeX label of what it reproduces; `tab:NAME` by default.
+        summary: one line for `loopscope studies`.
+        over: the population that it is about.
+        columns: what is printed, or several panels of columns.
+        needs: what a run must hold; by default what the population needs.
+        keys: how keys are printed.
+        notes: what the finished rows give reason to say.
+    """
+    panels = tuple(each if isinstance(each, Panel) else Panel(tuple(columns)) for each in columns[:1])  # type: ignore[arg-type]
+    if isinstance(columns[0], Panel):
+        panels = tuple(columns)  # type: ignore[arg-type]
+
+    def declare(function: Callable[..., Any]) -> Table:
+        alone = len(inspect.signature(function).parameters) == 1
+        caption = " ".join((inspect.getdoc(function) or "").split())
+        declared = Table(
+            *(name, title, paper or f"tab:{name}", summary, needs or over.needs, caption),
+            *(over, panels, keys or {}, (lambda group, _: function(group)) if alone else function, notes),
+        )
+        return TABLES.setdefault(name, declared)
+
+    return declare
+
+
+def rows_of(group: Any, given: Any, bootstrap: Bootstrap) -> list[Row]:
+    """The rows of a group with every statistic estimated; those over as many records share their resamples."""
+    if not isinstance(given, Mapping):
+        found = [(row.condition, row.key, row.values) for row in given]
+    elif all(isinstance(values, Mapping) for values in given.values()):
+        found = [(group.condition, key, values) for key, values in given.items()]
+    else:
+        found = [(group.condition, "", given)]
+    estimates = estimated(
+        {(place, name): value for place, (_, _, values) in enumerate(found) for name, value in values.items()},
+        bootstrap,
+    )
+    return [
+        Row(condition, key, {name: estimates[place, name] for name in values})
+        for place, (condition, key, values) in enumerate(found)
+    ]
+
+
+def estimated(values: Mapping[Any, Any], bootstrap: Bootstrap) -> dict[Any, Value]:
+    """Estimates of the statistics among some values, and the others as plain values."""
+    sizes: dict[int, dict[Any, Statistic]] = defaultdict(dict)
+    for key, value in values.items():
+        if isinstance(value, Statistic):
+            sizes[value.size][key] = value
+    estimates = {key: each for group in sizes.values() for key, each in bootstrap.estimate(group).items()}
+    return {key: estimates.get(key) or _plain(value) for key, value in values.items()}
+
+
+def _plain(value: Any) -> Value:
+    plain: Value = value.item() if isinstance(value, np.generic) else value
+    return plain

@@ -1,0 +1,378 @@
+"""Single paths: the concept of a shorter step ("fig:intro-concept") and scale prediction ("fig:scale-prediction").
+
+Appendix E.5, "Figure construction". (a, b) one finite-step failure of two conditions with its quadratic; (c, d) every
+primary prediction against its numerical optimum, identical coordinates combined with marker area growing as the square
+root of their count; (e) grid regret of five fixed scales and of the quadratic rule with conditional intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loopscope.path import quadratic_value
+from loopscope.stats import Bootstrap, Estimate
+from loopscope.store import Level
+from loopscope.studies.conditions import Weights, printable
+from loopscope.studies.declare import Values, estimated
+from loopscope.studies.figures.style import (
+    BLACK,
+    GREEN,
+    GREY,
+    VERMILLION,
+    Picture,
+    drawing,
+    ends,
+    figure,
+    literal,
+    panel_letter,
+    series,
+)
+from loopscope.studies.populations import select
+from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
+from loopscope.studies.tables.scales import FIXED, scale_statistics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SAME = 9
+"""Decimals to which coordinates are called identical; numerical optima are known no better than their brackets."""
+LONGEST_HEAD = 20
+"""Characters of a name above a panel."""
+LARGEST_MARKER = 70.0
+"""Largest marker area, in square points."""
+LOWER_MEDIAN = "finite-step failures by numerical optimum, then example id; lower median"
+CLEAREST = "the finite-step failure whose rise and fall are both large"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One finite-step failure: its stored evaluations, its coefficients and where its optimum lies."""
+
+    updates: Updates
+    place: int
+    rule: str
+    """How it was chosen."""
+
+    @property
+    def fp64(self) -> bool:
+        """Whether the path is drawn from FP64 nodes."""
+        return self._stored is not None
+
+    @cached_property
+    def _stored(self) -> tuple[Floats, Floats] | None:
+        records, condition = self.updates.records, self.updates.condition
+        return records.path(condition, self.updates.frame["row"][self.place]) if records else None
+
+    @property
+    def path(self) -> tuple[Floats, Floats]:
+        """Scales and gains, as finely as the run stores them."""
+        return self._stored or (GRID_SCALES, self.updates.grid_gain[self.place])
+
+    def number(self, name: str) -> float:
+        """Slope, quadratic or predicted scale, of the FP64 path where the run has it."""
+        fp64 = {"slope": "fp64_slope", "quadratic": "fp64_quadratic", "quadratic_scale": "fp64_predicted_scale"}[name]
+        return float(self.updates.floats(fp64 if self.updates.has(fp64) else name)[self.place])
+
+    @property
+    def optimum(self) -> float:
+        """The numerical optimum estimate."""
+        return float(optimum_estimate(self.updates)[self.place])
+
+    def described(self) -> dict[str, Any]:
+        """Plain values for the JSON next to a figure."""
+        return {
+            "condition": str(self.updates.condition),
+            "run": self.updates.condition.run,
+            "example_id": self.updates.ids[self.place],
+            "chosen_from": int(self.updates.finite_step.sum()),
+            "rule": self.rule,
+            "path": "FP64 nodes" if self.fp64 else "21-point grid",
+            "predicted_scale": self.number("quadratic_scale"),
+            "optimum": self.optimum,
+        }
+
+
+def optimum_estimate(updates: Updates) -> Floats:
+    """The numerical optimum of every question: the middle of the FP64 bracket, or the grid optimum."""
+    if updates.has("fp64_optimum_low", "fp64_optimum_high"):
+        return 0.5 * (updates.floats("fp64_optimum_low") + updates.floats("fp64_optimum_high"))
+    return np.asarray(updates.optimum.alpha)
+
+
+def lower_median_failure(updates: Updates) -> Example | None:
+    """The failure in the middle by optimum (the lower one of two), ids breaking ties: the paper's choice."""
+    failures, optimum = np.flatnonzero(updates.finite_step), optimum_estimate(updates)
+    ordered = sorted(failures.tolist(), key=lambda place: (optimum[place], updates.ids[place]))
+    return Example(updates, ordered[(len(ordered) - 1) // 2], LOWER_MEDIAN) if ordered else None
+
+
+def clearest_failure(updates: Updates) -> Example | None:
+    """The failure whose rise and whose fall are both large; None where no scale of the grid turns one into a gain."""
+    clarity = updates.clarity
+    return Example(updates, int(np.argmax(clarity)), CLEAREST) if clarity.max(initial=0.0) > 0 else None
+
+
+@figure(
+    "concept",
+    "A shorter step can recover progress",
+    paper="fig:intro-concept",
+    summary="one finite-step failure and its shorter step",
+    needs="grid",
+)
+def concept(records: Records, bootstrap: Bootstrap) -> Picture | str:
+    """The clearest finite-step failure of all conditions."""
+    chosen = select(records, "grid_gain", level=Level.GRID)
+    found = [example for updates in chosen.kept if (example := clearest_failure(updates)) is not None]
+    if not found:
+        return chosen.notes[-1] if not chosen.kept else "no finite-step failure that a grid scale turns into a gain"
+    example = max(found, key=lambda each: each.updates.clarity.max())
+    (scale, gain), condition = example.path, example.updates.condition
+    stored = f"at its {len(scale)} stored FP64 nodes" if example.fp64 else "on the 21-point grid"
+    best, failures = float(np.interp(example.optimum, scale, gain)), int(example.updates.finite_step.sum())
+    caption = (
+        f"A measured finite-step failure: {condition}, question {printable(example.updates.ids[example.place])}, one "
+        f"of {failures}. Utility gain is the change in the reference's utility, in nats, relative to the current state "
+        f"(scale 0), {stored}. The proposed state (scale 1) loses {-float(gain[-1]):.3g}; scale {example.optimum:.3g} "
+        f"gains {best:.3g}. The path was chosen to be seen, not to be typical: {example.rule}."
+    )
+    height = 2.0 if drawing().narrow else 2.4
+    return Picture(
+        height, lambda figure: _concept(figure, example), caption, {"example": example.described()}, chosen.notes
+    )
+
+
+def _concept(figure: Figure, example: Example) -> None:
+    axes = figure.subplots()
+    scale, gain = example.path
+    # Dense points make the shaded edge meet the zero line; between stored points the path is drawn straight.
+    dense = np.union1d(scale, np.linspace(0, 1, 401))
+    values = np.interp(dense, scale, gain)
+    axes.axhline(0, color=BLACK, linewidth=0.6)
+    for inside, colour in ((values >= 0, GREEN), (values <= 0, VERMILLION)):
+        axes.fill_between(dense, 0, values, where=inside, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(scale, gain, color=BLACK)
+    height = float(np.ptp(gain))
+    best = (example.optimum, float(np.interp(example.optimum, scale, gain)))
+    for point, colour, name, offset, side in (
+        ((0.0, 0.0), BLACK, "current", -0.10, "left"),
+        (best, GREEN, "shorter step", 0.08, "center"),
+        ((1.0, float(gain[-1])), VERMILLION, "proposed", -0.10, "right"),
+    ):
+        axes.plot(*point, "o", color=colour, markersize=4.5, zorder=5, clip_on=False)
+        vertical = "top" if offset < 0 else "bottom"
+        axes.text(point[0], point[1] + offset * height, name, color=colour, ha=side, va=vertical)
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_ylim(float(gain.min()) - 0.28 * height, float(gain.max()) + 0.26 * height)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+    axes.set_xlabel(r"Step scale $\alpha$")
+    axes.set_ylabel(r"Utility gain $\phi(\alpha)$")
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2), useMathText=True)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the figure of scale prediction shows of one condition."""
+
+    updates: Updates
+    example: Example
+    values: Values
+    """Estimates of the primary subset."""
+
+    @cached_property
+    def predictions(self) -> tuple[Floats, Floats, Floats]:
+        """Predicted scales of the primary updates and the ends of their optima, as exactly as the run knows them."""
+        inside = self.updates.where(self.updates.primary)
+        if inside.has("fp64_optimum_low", "fp64_optimum_high", "fp64_predicted_scale"):
+            names = ("fp64_predicted_scale", "fp64_optimum_low", "fp64_optimum_high")
+            predicted, low, high = (inside.floats(name) for name in names)
+            return predicted, low, high
+        optimum = np.asarray(inside.optimum.alpha)
+        return inside.quadratic_scale, optimum, optimum
+
+    @property
+    def at_corner(self) -> int:
+        """How many predictions and optima are both the full step."""
+        predicted, low, high = self.predictions
+        return int(((np.round(predicted, SAME) == 1.0) & (np.round(0.5 * (low + high), SAME) == 1.0)).sum())
+
+    @property
+    def regrets(self) -> dict[str, Estimate]:
+        """Of the fixed scales and of the quadratic rule."""
+        fixed = {f"{scale:g}": self.values[name] for scale, name in FIXED.items()}
+        return {**fixed, "quad.": self.values["quadratic_regret"]}
+
+
+@figure(
+    "scale-prediction",
+    "Scale prediction",
+    paper="fig:scale-prediction",
+    summary="example paths, predicted scales, regrets",
+    needs="grid",
+)
+def scale_prediction(records: Records, bootstrap: Bootstrap) -> Picture | str:
+    """The condition with the clearest failure, and the next one of another model, else task; see `paper_figures`."""
+    chosen = select(records, "grid_gain", "quadratic_scale", level=Level.GRID)
+    candidates = [updates for updates in chosen.kept if (updates.primary & updates.finite_step).any()]
+    if not candidates:
+        return chosen.notes[-1] if not chosen.kept else "no finite-step failure with Q<0 in these runs"
+    shown = []
+    for updates in _two(candidates):
+        published = updates.condition.weights is Weights.PUBLISHED
+        example = None if published else clearest_failure(updates)
+        example = example or lower_median_failure(updates)
+        values = estimated(scale_statistics(updates.where(updates.primary)), bootstrap)
+        shown.append(Shown(updates, example, values))  # type: ignore[arg-type]
+    described = [
+        {
+            "condition": str(one.updates.condition),
+            "example": one.example.described(),
+            "primary_ids": one.updates.where(one.updates.primary).ids,
+            "regret": {name: {"mean": each.value, "interval": ends(each)} for name, each in one.regrets.items()},
+        }
+        for one in shown
+    ]
+    height = 5.0 if drawing().narrow else 3.4
+    return Picture(
+        height,
+        lambda figure: _prediction(figure, shown),
+        _prediction_caption(shown, bootstrap.level),
+        {"conditions": described},
+        chosen.notes,
+    )
+
+
+def _prediction_caption(shown: list[Shown], level: float) -> str:
+    """What the panels hold; their letters follow from how many conditions there are."""
+    paths, scatters, last = ("(a, b)", "(c, d)", "(e)") if len(shown) > 1 else ("(a)", "(b)", "(c)")
+    corners = " and ".join(str(one.at_corner) for one in shown if one.at_corner > 1)
+    numbers = " and ".join(str(len(one.predictions[0])) for one in shown)
+    rules = "; ".join(dict.fromkeys(one.example.rule for one in shown))
+    return (
+        f"{paths} Utility path of a finite-step failure and its local quadratic approximation (chosen: {rules}). "
+        f"{scatters} Predicted scale against the optimum of the updates with A > 0 and Q < 0 ({numbers}); the area of "
+        f"a marker grows as the square root of how many points lie on each other"
+        f"{f', {corners} of them at (1, 1)' if corners else ''}. {last} Mean grid regret of fixed scales and of the "
+        f"quadratic rule over the same updates, in nats, with {100 * level:g}% intervals; a regret of zero has no "
+        "place on the logarithmic axis."
+    )
+
+
+def _two(candidates: list[Updates]) -> list[Updates]:
+    """Solution tasks first, as in the paper, then the clearest failure; the second of another model, else set."""
+    ranked = sorted(candidates, key=lambda group: (group.condition.kind != "solution", -group.clarity.max()))
+    here = ranked[0].condition
+
+    def other(group: Updates) -> tuple[bool, bool, bool]:
+        there = group.condition
+        model = (there.run, there.model) != (here.run, here.model)
+        return model, there.evaluation_set != here.evaluation_set, there.transition != here.transition
+
+    # `max` keeps the first of equals, which is the clearest among them.
+    return ranked[:1] if len(ranked) == 1 else [ranked[0], max(ranked[1:], key=other)]
+
+
+def _prediction(figure: Figure, shown: list[Shown]) -> None:
+    columns, narrow = len(shown), drawing().narrow
+    if narrow:
+        grid = figure.add_gridspec(3, columns, height_ratios=[1.0, 1.0, 1.2])
+    else:
+        grid = figure.add_gridspec(2, columns + 1, width_ratios=[1.0] * columns + [1.25 if columns > 1 else 1.0])
+    letters = iter("abcde")
+    for place, one in enumerate(shown):
+        axes = figure.add_subplot(grid[0, place])
+        _example(axes, one.example, series(place)["color"], legend=place == 0)
+        panel_letter(axes, next(letters), literal(one.updates.condition.model_title, LONGEST_HEAD))
+    for place, one in enumerate(shown):
+        axes = figure.add_subplot(grid[1, place])
+        _scatter(axes, one, series(place)["color"])
+        condition = one.updates.condition
+        panel_letter(axes, next(letters), f"{literal(condition.set_title, LONGEST_HEAD - 4)} {condition.update}")
+    axes = figure.add_subplot(grid[2, :] if narrow else grid[:, columns])
+    _regrets(axes, shown)
+    panel_letter(axes, next(letters), "Grid regret")
+
+
+def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None:
+    scale, gain = example.path
+    dense = np.linspace(0, 1, 201)
+    largest = float(np.abs(gain).max())
+    power = 0 if largest == 0 or 0.1 <= largest < 1000 else int(np.floor(np.log10(largest)))
+    unit = 10.0**power
+    quadratic = quadratic_value(dense, example.number("slope"), example.number("quadratic"))
+    axes.axhline(0, color=BLACK, linewidth=0.5)
+    axes.plot(scale, gain / unit, color=colour, label=r"path $\phi$")
+    axes.plot(dense, quadratic / unit, color=BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
+    best, predicted = example.optimum, example.number("quadratic_scale")
+    axes.plot(best, np.interp(best, scale, gain) / unit, "o", color=colour, markersize=5, label=r"$\alpha^\star$")
+    look: Any = {"markerfacecolor": "white", "markeredgecolor": BLACK, "markersize": 2.8, "markeredgewidth": 0.7}
+    axes.plot(predicted, np.interp(predicted, scale, gain) / unit, "D", label=r"$\hat\alpha$", **look)
+    # The path must stay readable where the quadratic runs far away from it.
+    low, high = float(gain.min()) / unit, float(gain.max()) / unit
+    axes.set_ylim(max(min(low, float(quadratic.min()) / unit), low - 0.6 * (high - low)) - 0.06 * (high - low), None)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axes.set_xlabel(r"Step scale $\alpha$")
+    axes.set_ylabel("Utility gain" + (f" ($10^{{{power}}}$)" if power else ""))
+    if legend:
+        axes.legend(loc="lower left", labelspacing=0.25, borderaxespad=0.2, handletextpad=0.5)
+
+
+def _scatter(axes: Axes, one: Shown, colour: str) -> None:
+    predicted, low, high = one.predictions
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.6, zorder=1)
+    axes.vlines(predicted, low, high, color=colour, linewidth=0.6, alpha=0.6)
+    coordinates = np.round(np.stack([predicted, 0.5 * (low + high)]), SAME)
+    points, counts = np.unique(coordinates, axis=1, return_counts=True)
+    area = np.sqrt(counts)
+    # Area grows as the square root of the count; the largest marker must not cover the panel.
+    size = min(7.0, LARGEST_MARKER / float(area.max(initial=1.0))) * area
+    many = points.shape[1]
+    look: Any = {"alpha": 0.45 if many < 1000 else 0.25, "linewidth": 0, "zorder": 2, "rasterized": many > 3000}
+    axes.scatter(points[0], points[1], s=size, color=colour, **look)
+    if (corner := one.at_corner) > 1:
+        place: Any = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 7}
+        axes.annotate(f"{corner} points", (1, 1), (4, 5), **place)
+    axes.set_xlim(-0.04, 1.1)
+    axes.set_ylim(-0.04, 1.22)
+    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axes.set_xlabel(r"Predicted scale $\hat\alpha$")
+    axes.set_ylabel(r"Optimum $\alpha^\star$" if one.updates.has("fp64_optimum_low") else "Grid optimum")
+
+
+def _regrets(axes: Axes, shown: list[Shown]) -> None:
+    places = [*range(len(FIXED)), len(FIXED) + 0.4]
+    for index, (one, name) in enumerate(zip(shown, _series_names(shown), strict=True)):
+        look = series(index) | {"markersize": 3.5}
+        offset = 0.16 * (index - (len(shown) - 1) / 2)
+        drawn = [(place + offset, each) for place, each in zip(places, one.regrets.values(), strict=True) if each.value]
+        fixed = [(place, each.value) for place, each in drawn if place < len(FIXED) - 0.5]
+        axes.plot(*np.array(fixed, dtype=float).reshape(-1, 2).T, color=look["color"], linewidth=0.7, alpha=0.6)
+        for place, each in drawn:
+            low, high = ends(each)
+            spread = np.abs([[each.value - low], [high - each.value]]) if low > 0 and each.value else None
+            axes.errorbar(place, each.value or 0.0, yerr=spread, elinewidth=0.8, capsize=1.5, **look)
+        axes.plot([], [], linewidth=0.7, label=literal(name), **look)
+    axes.set_yscale("log")
+    axes.axvline(len(FIXED) - 0.3, color=GREY, linewidth=0.5, linestyle=(0, (1, 2)))
+    axes.set_xticks(places, list(shown[0].regrets))
+    axes.set_xlim(-0.5, places[-1] + 0.5)
+    axes.set_xlabel("Fixed scale")
+    axes.set_ylabel("Mean grid regret")
+    axes.legend(loc="lower left", labelspacing=0.3, borderaxespad=0.2)
+
+
+def _series_names(shown: Sequence[Shown]) -> list[str]:
+    """What tells the conditions apart, in as few words as possible."""
+    conditions = [one.updates.condition for one in shown]
+    for name in ("model_title", "set_title", "update"):
+        names = [str(getattr(condition, name)) for condition in conditions]
+        if len(set(names)) == len(names):
+            return names
+    return [condition.run for condition in conditions]

@@ -1,0 +1,270 @@
+"""One printed grid for every format: numbers as text, then plain text, Markdown and HTML from the same cells."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from loopscope.display import SOFT, Markup, element, html_table
+from loopscope.stats import Estimate
+from loopscope.studies.conditions import printable
+from loopscope.studies.declare import KEY, Column, Panel, Row, TableResult, Value
+
+DASH = "—"
+"""What an undefined number looks like."""
+MOST_DECIMALS = 8
+MEASURES_ACROSS = 6
+"""How many columns of numbers stand side by side: the paper's widest such table."""
+MOST_LINES = 60
+"""Lines of a panel that a notebook shows."""
+GAP = "  "
+_SPEC = re.compile(r"(\+?)(?:\.(\d+)([fe%]))?")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One panel, ready to be laid out."""
+
+    title: str
+    columns: tuple[Column, ...]
+    lines: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Row | None, ...], ...]
+    """The row behind each cell; None where a cell belongs to several rows, or to none."""
+
+
+def sheets(result: TableResult, *, uniform: bool = False) -> list[Sheet]:
+    """All panels of a table; `uniform` gives all numbers of a column the same decimals."""
+    found: list[Sheet] = []
+    for panel in result.panels:
+        if uniform:
+            panel = replace(panel, columns=tuple(_uniform(result, column) for column in panel.columns))
+        found += _pivoted(result, panel) if panel.across else [_plain(result, panel)]
+    return found
+
+
+def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False, exact: bool = False) -> str:
+    """A value as it is printed, with more decimals where fewer than two digits would show; `exact` keeps the format.
+
+    The paper does the same where a mean is far below the others of its column.
+
+    >>> number(0.1234, ".1%"), number(1.53e-7, ".3f", 1e-4), number(1e-15, ".3f"), number(None, ".2f")
+    ('12.3', '0.00153', '1.00e-15', '—')
+    """
+    interval = value.interval if ci and isinstance(value, Estimate) else None
+    if isinstance(value, Estimate):
+        value = value.value
+    if isinstance(value, str):
+        return printable(value) or DASH
+    if value is None or math.isnan(value):
+        return DASH
+    spec = spec if exact else legible(value / per, spec)
+    written = _decimal(value / per, spec)
+    if interval is None:
+        return written
+    low, high = (_decimal(end / per, spec.lstrip("+")) for end in (interval.low, interval.high))
+    return f"{written} [{low}, {high}]"
+
+
+def legible(value: float, spec: str) -> str:
+    """The format with so many decimals that two digits show; a power of ten where those are too many."""
+    match = _SPEC.fullmatch(spec)
+    if match is None or match[3] in (None, "e"):
+        return spec
+    sign, decimals, kind = match[1], int(match[2]), match[3]
+    size = abs(value) * (100 if kind == "%" else 1)
+    if size == 0 or size >= 10.0 ** (1 - decimals):
+        return spec
+    needed = 2 - math.floor(math.log10(size))
+    return f"{sign}.2e" if needed > MOST_DECIMALS else f"{sign}.{needed}{kind}"
+
+
+def _decimal(value: float, spec: str) -> str:
+    """Without a minus sign in front of nothing but zeros; per cent signs stand in the head."""
+    if spec in ("", "+"):
+        return f"{value:{spec}.0f}" if value % 1 == 0 else f"{value:{spec}g}"
+    written = f"{value:{spec}}".rstrip("%")
+    return written.replace("-", "", 1) if written.startswith("-") and not written.strip("-+0.") else written
+
+
+def _uniform(result: TableResult, column: Column) -> Column:
+    """The column with one format for each value, chosen so that the smallest shows two digits."""
+
+    def wanted(name: str, spec: str) -> str:
+        match = _SPEC.fullmatch(spec)
+        if match is None or match[3] in (None, "e"):
+            return spec
+        factor = (100 if match[3] == "%" else 1) / column.per
+        found = [getattr(value, "value", value) for value in (row.value(name) for row in result.rows)]
+        sizes = [abs(each * factor) for each in found if isinstance(each, int | float) and each and math.isfinite(each)]
+        if not sizes or min(sizes) >= 10.0 ** (1 - int(match[2])):
+            return spec
+        needed = 1 - math.floor(math.log10(min(sizes)))
+        before = max(1, 1 + math.floor(math.log10(max(sizes))))
+        return f"{match[1]}.2e" if needed + before > MOST_DECIMALS else f"{match[1]}.{needed}{match[3]}"
+
+    cell = "".join(
+        text + ("" if name is None else f"{{{name}:{wanted(name, spec)}}}") for text, name, spec in column.parts
+    )
+    return replace(column, cell=cell)
+
+
+def on_screen(cell: str) -> str:
+    """A cell with true minus signs and powers of ten as raised digits.
+
+    >>> on_screen("-1.53e-07 [-2, 3]"), on_screen("M (1e-3)"), on_screen("GSM8K-x")
+    ('−1.53×10⁻⁷ [−2, 3]', 'M (10⁻³)', 'GSM8K-x')
+    """
+    cell = re.sub(r"\(1e(-?\d+)\)", lambda found: f"(10{found[1].translate(_RAISED)})", cell)
+    cell = re.sub(r"(?<=\d)e([+-]\d+)", lambda found: f"×10{str(int(found[1])).translate(_RAISED)}", cell)
+    return re.sub(r"(?<![\w-])-(?=\d)", "−", cell)
+
+
+def _cell(result: TableResult, row: Row, column: Column) -> str:
+    if column.cell == KEY:
+        return printable(result.key_names.get(row.key, row.key))
+    written = [
+        (text, None if name is None else number(row.value(name), spec, column.per, ci=column.ci))
+        for text, name, spec in column.parts
+    ]
+    if all(value in (None, DASH) for _, value in written):
+        return DASH
+    return "".join(text + (value or "") for text, value in written)
+
+
+def _plain(result: TableResult, panel: Panel) -> Sheet:
+    lines = tuple(tuple(_cell(result, row, column) for column in panel.columns) for row in result.rows)
+    return Sheet(panel.title, panel.columns, lines, tuple((row,) * len(panel.columns) for row in result.rows))
+
+
+def _pivoted(result: TableResult, panel: Panel) -> list[Sheet]:
+    """Values of `panel.across` side by side; rows that agree in the text columns become one line.
+
+    What does not fit next to each other goes below, in sheets of its own.
+    """
+    leads = tuple(column for column in panel.columns if column.left)
+    measures = tuple(column for column in panel.columns if not column.left)
+    leading = [tuple(_cell(result, row, column) for column in leads) for row in result.rows]
+    sides = [str(row.value(panel.across)) for row in result.rows]
+    if len(set(zip(leading, sides, strict=True))) < len(result.rows):
+        # Two runs of one condition: name the run, or one would hide the other.
+        sides = [f"{side} ({row.condition.run})" for side, row in zip(sides, result.rows, strict=True)]
+    heads = list(dict.fromkeys(sides))
+    lines: dict[tuple[str, ...], dict[str, Row]] = {}
+    for lead, side, row in zip(leading, sides, result.rows, strict=True):
+        lines.setdefault(lead, {})[side] = row
+    width = max(1, MEASURES_ACROSS // max(len(measures), 1))
+    found = []
+    for start in range(0, max(len(heads), 1), width):
+        shown = heads[start : start + width]
+        kept = {lead: rows for lead, rows in lines.items() if any(head in rows for head in shown)}
+        spread = [(head, measure) for head in shown for measure in measures]
+        grouped = len(measures) > 1
+        columns = leads + tuple(
+            replace(measure, group=head) if grouped else replace(measure, head=head, group="")
+            for head, measure in spread
+        )
+        body = tuple(
+            lead + tuple(_cell(result, rows[head], measure) if head in rows else DASH for head, measure in spread)
+            for lead, rows in kept.items()
+        )
+        behind = tuple((None,) * len(leads) + tuple(rows.get(head) for head, _ in spread) for rows in kept.values())
+        found.append(Sheet(panel.title, columns, body, behind))
+    return found
+
+
+def groups(columns: Sequence[Column]) -> Iterator[tuple[str, int]]:
+    """Spanning heads from left to right with their widths; empty where a column has none."""
+    start = 0
+    while start < len(columns):
+        end = start + 1
+        while columns[start].group and end < len(columns) and columns[end].group == columns[start].group:
+            end += 1
+        yield columns[start].group, end - start
+        start = end
+
+
+def as_text(result: TableResult) -> str:
+    """The whole table with title, panels and notes; columns without any number are left out."""
+    parts = [result.title]
+    for sheet in sheets(result) if result.rows else ():
+        parts += [f"\n{sheet.title}"] if sheet.title else []
+        parts.append(_grid(_without_dashes(sheet)))
+    return "\n".join([*parts, *(f"note: {note}" for note in result.notes)])
+
+
+def _without_dashes(sheet: Sheet) -> Sheet:
+    kept = [
+        index
+        for index, column in enumerate(sheet.columns)
+        if column.left or any(line[index] != DASH for line in sheet.lines)
+    ]
+    if all(sheet.columns[index].left for index in kept):
+        return sheet
+    lines = tuple(tuple(line[index] for index in kept) for line in sheet.lines)
+    return replace(sheet, columns=tuple(sheet.columns[index] for index in kept), lines=lines)
+
+
+def _grid(sheet: Sheet) -> str:
+    stacks = [column.head.splitlines() for column in sheet.columns]
+    height = max(len(stack) for stack in stacks)
+    heads = [[""] * (height - len(stack)) + stack for stack in stacks]
+    widths = [
+        max(len(cell) for cell in (*head, *(line[index] for line in sheet.lines))) for index, head in enumerate(heads)
+    ]
+    # A spanning head may be wider than what it spans: widen its last column.
+    start, above = 0, []
+    for group, width in groups(sheet.columns):
+        spanned = sum(widths[start : start + width]) + len(GAP) * (width - 1)
+        widths[start + width - 1] += max(0, len(group) - spanned)
+        above.append(group.center(max(spanned, len(group))))
+        start += width
+    rule = "─" * (sum(widths) + len(GAP) * (len(widths) - 1))
+
+    def line(cells: Sequence[str]) -> str:
+        sides = (str.ljust if column.left else str.rjust for column in sheet.columns)
+        return GAP.join(side(cell, width) for side, cell, width in zip(sides, cells, widths, strict=True))
+
+    lines = [rule, *([GAP.join(above)] if any(above) and any(column.group for column in sheet.columns) else [])]
+    lines += [line([head[level] for head in heads]) for level in range(height)]
+    return "\n".join(each.rstrip() for each in [*lines, rule, *map(line, sheet.lines), rule])
+
+
+def as_markdown(result: TableResult) -> str:
+    """The whole table with a bold title, panels and notes."""
+    parts = [f"**{_escape(result.title)}.** {_escape(result.caption)}"]
+    for sheet in sheets(result):
+        parts += [f"*{_escape(sheet.title)}*"] if sheet.title else []
+        heads = [f"{column.group}: {column.head}" if column.group else column.head for column in sheet.columns]
+        rules = [":---" if column.left else "---:" for column in sheet.columns]
+        body = sheet.lines or ((DASH,) + ("",) * (len(heads) - 1),)
+        lines = [list(map(_escape, heads)), rules, *([_escape(cell) for cell in line] for line in body)]
+        parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    if result.notes:
+        parts.append("\n".join(f"- {_escape(note)}" for note in result.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _escape(text: str) -> str:
+    """Text that cannot break out of a cell or become markup."""
+    return re.sub(r"([\\`*_<>|])", r"\\\1", " ".join(text.split()))
+
+
+def as_html(result: TableResult) -> str:
+    """The whole table as a notebook shows it."""
+    parts = [element("p", element("strong", f"{result.title}."), " ", element("span", result.caption, style=SOFT))]
+    for sheet in sheets(result):
+        above = Markup()
+        if any(column.group for column in sheet.columns):
+            spans = (element("th", group, colspan=n, style="text-align:center") for group, n in groups(sheet.columns))
+            above = element("tr", *spans)
+        heads = [column.head.replace("\n", " ") for column in sheet.columns]
+        lines = sheet.lines[:MOST_LINES] or [(DASH,) + ("",) * (len(heads) - 1)]
+        more = len(sheet.lines) - MOST_LINES
+        parts += [element("p", element("em", sheet.title))] if sheet.title else []
+        parts.append(html_table(heads, lines, words=[column.left for column in sheet.columns], above=above))
+        parts += [element("p", f"… and {more} more lines", style=SOFT)] if more > 0 else []
+    parts += [element("p", f"note: {note}", style=SOFT) for note in result.notes]
+    return element("div", *parts)
