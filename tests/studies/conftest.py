@@ -59,7 +59,8 @@ def unfinished_run(tmp_path, synthetic):
     with open_or_create(tmp_path / "begun", described) as writer:
         unit = writer.pending()[0]
         rows = np.arange(unit.start, unit.stop)
-        writer.commit(unit, {t.name: synthetic.MAKERS[t.name](described, task, rows) for t in described.tables()})
+        made = {t.name: synthetic.MAKERS[t.name](described, task, rows) for t in described.tables()}
+        writer.commit(unit, {name: synthetic.declared(name, columns) for name, columns in made.items()})
     return StoredRun(tmp_path / "begun")
 
 
