@@ -22,12 +22,12 @@ def test_grid_points_are_the_decimals_themselves():
 @pytest.mark.parametrize(
     "grid", [TWENTIETHS, np.linspace(0, 1, 21), np.arange(21) * 0.05], ids=["k/20", "linspace", "0.05k"]
 )
-@pytest.mark.parametrize("offset", range(20))
-def test_every_decimal_midpoint_goes_to_the_smaller_point(grid, offset):
+def test_every_decimal_midpoint_goes_to_the_smaller_point(grid):
     """0.025, 0.075, ..., 0.975, written as decimals and as sums, for three roundings of the grid."""
-    grid = np.where(np.arange(21) == 20, 1.0, grid)
-    for scale in (float(Decimal(2 * offset + 1) / 40), 0.05 * offset + 0.025, (offset + 0.5) * 0.05):
-        assert nearest_action(grid, scale).index == offset
+    grid, offsets = np.where(np.arange(21) == 20, 1.0, grid), np.arange(20)
+    decimals = [float(Decimal(2 * k + 1) / 40) for k in range(20)]
+    for scales in (decimals, 0.05 * offsets + 0.025, (offsets + 0.5) * 0.05):
+        assert nearest_action(grid, scales).index.tolist() == offsets.tolist()
 
 
 @given(st.integers(0, 20_000))

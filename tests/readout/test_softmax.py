@@ -58,8 +58,8 @@ def by_scipy(z0: np.ndarray, z1: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("vocabulary", [1, 2, 65, 3000])
-@pytest.mark.parametrize(("scale", "step"), [(0.9, 0.3), (6.0, 1e-3), (6.0, 5.0), (30.0, 20.0)])
+@pytest.mark.parametrize("vocabulary", [1, 65, 3000])
+@pytest.mark.parametrize(("scale", "step"), [(6.0, 1e-3), (6.0, 5.0), (30.0, 20.0)])
 def test_quantities_are_those_of_scipy(vocabulary: int, scale: float, step: float) -> None:
     z0, z1 = two(vocabulary, scale, step)
     expected = by_scipy(z0.numpy(), z1.numpy())
@@ -102,8 +102,7 @@ def test_entries_without_probability_give_no_nan() -> None:
             torch.testing.assert_close(found[name], values, rtol=1e-13, atol=1e-13, msg=name)
 
 
-@pytest.mark.parametrize("vocabulary", [1, 2, 63, 64, 700, 4099])
-@pytest.mark.parametrize("count", [1, 2, 5, 9])
+@pytest.mark.parametrize(("vocabulary", "count"), [(1, 1), (63, 2), (64, 9), (700, 5), (4099, 1), (4099, 9)])
 def test_the_likeliest_are_those_of_topk(vocabulary: int, count: int) -> None:
     z, count = two(vocabulary, 1.0, 0.0)[0], min(count, vocabulary)
     found, expected = likeliest(z, count), z.topk(count)

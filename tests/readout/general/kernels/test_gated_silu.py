@@ -13,15 +13,14 @@ def _gated(both):
     return gated_silu_joined(both, plain=False)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
-@pytest.mark.parametrize("shape", [(1, 2), (3, 26), (2, 3, 600), (2, 1100)])
+@pytest.mark.parametrize(("order", "shape"), [(1, (3, 26)), (2, (2, 3, 600)), (3, (1, 2)), (3, (2, 1100))])
 def test_equals_the_plain_rule(interpreted, launches, as_close_as_plain, shape, order):
     c = 2.0 * torch.randn(order + 1, *shape, generator=torch.Generator().manual_seed(2))
     as_close_as_plain(_gated, c)
     assert launches == ["_gated_silu"]
 
 
-@pytest.mark.parametrize("gate", [-60.0, -20.0, 20.0, 60.0])
+@pytest.mark.parametrize("gate", [-60.0, 20.0])
 def test_a_saturated_gate_keeps_its_derivatives(interpreted, as_close_as_plain, gate):
     c = torch.randn(4, 1, 8, generator=torch.Generator().manual_seed(3))
     c[0, :, :4] = gate

@@ -6,4 +6,4 @@ from pathlib import Path
 
 
 def test_every_kernel_through_the_interpreter(through_the_interpreter):
-    through_the_interpreter(Path(__file__).parent, 50)
+    through_the_interpreter(Path(__file__).parent, 30)

@@ -14,8 +14,7 @@ def _coefficients(order, tokens, vocabulary, sharpness=1.0, dtype=torch.float32)
     return c.to(dtype)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2, 3])
-@pytest.mark.parametrize("vocabulary", [1, 17, 600, 1024])
+@pytest.mark.parametrize(("order", "vocabulary"), [(0, 17), (1, 600), (2, 1024), (3, 1), (3, 600)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_the_plain_code(interpreted, launches, order, vocabulary, dtype):
     c = _coefficients(order, 5, vocabulary, dtype=dtype)
@@ -25,7 +24,7 @@ def test_equals_the_plain_code(interpreted, launches, order, vocabulary, dtype):
     torch.testing.assert_close(found, token_derivatives(c, targets, "reference"), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("sharpness", [0.0, 10.0, 100.0])
+@pytest.mark.parametrize("sharpness", [0.0, 100.0])
 def test_flat_and_peaked_softmaxes(interpreted, sharpness):
     c = _coefficients(3, 6, 300, sharpness, torch.float64)
     targets = torch.cat([c[0, :3].argmax(1), torch.tensor([0, 7, 299])])

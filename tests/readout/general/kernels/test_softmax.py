@@ -19,8 +19,9 @@ def _attention(**options):
     return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, **options)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 2), (2, 3, 7, 7, 4), (1, 2, 33, 33, 8)])
+@pytest.mark.parametrize(
+    ("order", "sizes"), [(1, (2, 3, 7, 7, 4)), (2, (1, 2, 33, 33, 8)), (3, (1, 1, 1, 1, 2)), (3, (1, 2, 33, 33, 8))]
+)
 def test_causal(interpreted, launches, as_close_as_plain, sizes, order):
     as_close_as_plain(_attention(is_causal=True), *_heads(order, *sizes))
     assert launches == ["_attention_weights"]
@@ -31,7 +32,7 @@ def test_every_key_is_seen(interpreted, launches, as_close_as_plain):
     assert launches == ["_attention_weights"]
 
 
-@pytest.mark.parametrize("shape", [(5, 9), (2, 1, 5, 9), (2, 3, 5, 9), (1, 3, 5, 9), (2, 1, 1, 9), (9,)])
+@pytest.mark.parametrize("shape", [(2, 1, 5, 9), (2, 3, 5, 9), (9,)])
 def test_masks(interpreted, launches, as_close_as_plain, shape):
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.6
     mask[..., 0] = True
@@ -39,7 +40,7 @@ def test_masks(interpreted, launches, as_close_as_plain, shape):
     assert launches == ["_attention_weights"]
 
 
-@pytest.mark.parametrize("elements", [4 * 5 * 9, 2 * 4 * 5 * 9, 4 * 4 * 5 * 9])
+@pytest.mark.parametrize("elements", [2 * 4 * 5 * 9])
 def test_in_pieces(interpreted, launches, as_close_as_plain, monkeypatch, elements):
     monkeypatch.setattr(layers, "_ATTENTION_ELEMENTS", elements)
     mask = torch.rand(2, 1, 5, 9, generator=torch.Generator().manual_seed(1)) < 0.6
