@@ -88,7 +88,7 @@ def as_integers(name: str, index: Any) -> Tensor:
     try:
         tensor = torch.as_tensor(index)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise LoopscopeError(f"{name} is no list of integers that torch can hold; give one integer a row.") from None
+        raise LoopscopeError(f"{name} is not a list of integers that torch can hold; give one integer a row.") from None
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise LoopscopeError(f"{name} has dtype {tensor.dtype}; give integers.")
     return tensor

@@ -37,7 +37,7 @@ class JoinedPath(_ManyExamples):
         return sum(path.examples for path in self._paths)
 
     def per_token(self) -> JoinedPath:
-        """The same paths with every reference token an example of its own."""
+        """The same paths with every reference token as one example."""
         return JoinedPath([path.per_token() for path in self._paths])
 
     def _initial(self) -> Tensor:
@@ -52,15 +52,15 @@ class JoinedPath(_ManyExamples):
         return torch.cat([path.with_utility(scales, order) for path in self._paths], 1)
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
-        """Derivatives 0..order of each example at its own scale."""
+        """Derivatives 0..order of each example at its scale."""
         shares = torch.split(scales_N, [path.examples for path in self._paths])
         return torch.cat([path.at_own(share, order) for path, share in zip(self._paths, shares, strict=True)], 1)
 
 
 class RememberedPath(_ManyExamples):
-    """Another path whose values at common scales are evaluated once, with the highest order asked for first.
+    """Another path whose values at common scales are evaluated once, with the highest order requested first.
 
-    `know` tells it what is known beforehand.
+    `know` adds what is known beforehand.
     """
 
     def __init__(self, path: UtilityPath, initial_N: Tensor) -> None:
@@ -89,12 +89,12 @@ class RememberedPath(_ManyExamples):
         return torch.stack([self._known[scale][: order + 1] for scale in scales], -1)
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
-        """Derivatives 0..order of each example at its own scale, never remembered."""
+        """Derivatives 0..order of each example at its scale, always evaluated."""
         return self._path.at_own(scales_N, order)
 
 
 class InterpolatedPath(_ManyExamples):
-    """Another path whose φ at scales of the examples' own is known without evaluating it, but for some examples.
+    """Another path whose φ at per-example scales is interpolated, except for some examples.
 
     Args:
         path: the path itself.
@@ -120,7 +120,7 @@ class InterpolatedPath(_ManyExamples):
         return self._path.at_scales(scales, order)
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
-        """Derivatives 0..order of each example at its own scale; only φ is known beforehand."""
+        """Derivatives 0..order of each example at its scale; only φ is known beforehand."""
         if order > 0:
             return self._path.at_own(scales_N, order)
         found_N = self._own(scales_N)
@@ -138,7 +138,7 @@ class MeanPath(_ManyExamples):
         mean: averages [N, …] over the tokens of each sequence, [R, …].
         sequence_N: the sequence of each token.
         initial_R: U(H) of every sequence.
-        sequences: the same paths as one path of sequences, where that is cheaper at scales of their own.
+        sequences: the same paths as one path of sequences, where that is cheaper at per-sequence scales.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class MeanPath(_ManyExamples):
         return self._mean(self._tokens.at_scales(scales, order))
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
-        """Derivatives 0..order of each sequence at its own scale."""
+        """Derivatives 0..order of each sequence at its scale."""
         if self._sequences is not None:
             # Tokens of a sequence share its scale, and one readout of its state serves them all.
             return self._sequences.at_own(scales_N, order)

@@ -1,4 +1,4 @@
-"""A and Q the paper's own way: a gradient and a Hessian–vector product through the readout utility (Appendix E.2).
+"""A and Q as in the paper: a gradient and a Hessian–vector product through the readout utility (Appendix E.2).
 
 A reference for the closed form and for Taylor mode, with the paper's second calculation along the normalised chord.
 Both record the whole readout twice, so they cost far more.
@@ -80,7 +80,7 @@ def chord_curvature(utility: Callable[[Tensor], Tensor], state: Tensor, displace
 def chord_curvatures(
     utility: Callable[[Tensor], Tensor], state: Tensor, displacement: Tensor, owner: Tensor, examples: int
 ) -> Tensor:
-    """`chord_curvature` of many examples, float64 [N]: each along its own chord, all by one second derivative.
+    """`chord_curvature` of many examples, float64 [N]: each along its chord, all by one second derivative.
 
     Examples share no rows, so the second derivative of the sum of their utilities by their scalars s_n is diagonal.
     Nothing here waits for the device, and sums are taken in an order that does not vary.
@@ -110,7 +110,7 @@ def chord_curvatures(
 
 @functools.cache
 def _begin_on(device: torch.device) -> None:
-    """Torch differentiates in a thread of its own, which gets its CUDA context from the first kernel that it launches.
+    """Torch differentiates in a separate thread, which gets its CUDA context from the first kernel that it launches.
 
     A matrix product as the first thing there finds none and warns.
     """

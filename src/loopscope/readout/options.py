@@ -1,7 +1,7 @@
 """The joint option utility: log-softmax over length-normalised option scores (Eq. option-utility), for any readout.
 
-U = s_{k*} − log Σ_k exp s_k, where s_k is option k's mean log probability under its own teacher-forced state. One scale
-moves every option, so U's derivatives follow exactly from the options' own (`token_derivatives`), in float64.
+U = s_{k*} − log Σ_k exp s_k, where s_k is option k's mean log probability under its teacher-forced state. One scale
+moves every option, so U's derivatives follow exactly from those of the options (`token_derivatives`), in float64.
 
 Shapes: N scored sequences (options of all questions), G questions, O options of the largest question, K scales.
 """
@@ -29,7 +29,7 @@ class OptionGroups:
         index: the question of each sequence, [N].
         member: the sequences of each question, [G, O]; some sequence where a question has fewer.
         present: which entries of `member` are there, [G, O].
-        target: the place of the correct option among a question's own, [G].
+        target: the place of the correct option among a question's options, [G].
     """
 
     index: Tensor
@@ -98,7 +98,7 @@ class OptionPath(UtilityPath):
         return self._joint(self._path.at_scales(scales, order).transpose(1, 2)).transpose(1, 2)
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
-        """Derivatives 0..order of each question at its own scale."""
+        """Derivatives 0..order of each question at its scale."""
         return self._joint(self._path.at_own(self._questions.spread(scales_N), order).unsqueeze(1))[:, 0]
 
     def _joint(self, options: Tensor) -> Tensor:

@@ -28,8 +28,8 @@ class Segments:
         index: example of each token, int64 [T].
         counts: tokens of each example, int64 [N], all positive.
         single: True where the caller gave no index, so that results drop the example axis.
-        each: every token is an example of its own, in order.
-        ends: one past each example's last token where the tokens of an example stand side by side and the examples
+        each: every token is one example, in order.
+        ends: one past each example's last token where the tokens of an example are neighbours and the examples
             in order; None otherwise. Kept on the host, so that nothing waits for the device to say it.
     """
 
@@ -45,7 +45,7 @@ class Segments:
         return int(self.counts.shape[0])
 
     def per_token(self) -> Segments:
-        """Every token an example of its own."""
+        """Every token as one example."""
         index = torch.arange(self.index.shape[0], device=self.index.device)
         return Segments(index, torch.ones_like(index), single=False, each=True)
 
@@ -206,7 +206,7 @@ class UtilityPath(ABC):
 
     @abstractmethod
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
-        """φ, φ', … up to `order` of each example at a scale of its own, float64 [order+1, N].
+        """φ, φ', … up to `order` of each example at its scale, float64 [order+1, N].
 
         Unlike `at` it checks nothing and always keeps the example axis.
         """
@@ -242,7 +242,7 @@ class UtilityPath(ABC):
         return self.derivatives(alpha, 0, extrapolate=extrapolate).value
 
     def at(self, alpha: Scales, order: int = 0) -> Derivatives:
-        """φ, φ', … of every example at a scale of its own: what a rule that chooses a scale per update needs.
+        """φ, φ', … of every example at its scale: what a rule that chooses a scale per update needs.
 
         Args:
             alpha: one scale in [0, 1] for each example.

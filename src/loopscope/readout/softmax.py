@@ -87,7 +87,7 @@ class Softmax:
 
     @property
     def top_n(self) -> Tensor:
-        """The largest logits, in their own arithmetic."""
+        """The largest logits, in the arithmetic of the logits."""
         return self._largest[0]
 
     @property

@@ -196,7 +196,7 @@ class CertifiedBounds:
 
 
 def certified_bounds(path: PathEnclosure, slope: Interval, quadratic: Interval, scale: Tensor) -> CertifiedBounds:
-    """From a path, the enclosures of its A and Q (perhaps better than the path's own), and the float α̂."""
+    """From a path, the enclosures of its A and Q (perhaps better than the path's), and the float α̂."""
     count = path.third.shape[1]
     h, start = 1.0 / count, quadratic.times(2.0).unsqueeze(1)
     g = path.cells - start

@@ -182,7 +182,7 @@ def mean_of_segments(parts: Interval, counts: Tensor) -> Interval:
 
 def _segment_sums(values: Tensor, counts: Tensor) -> Tensor:
     flat = values.reshape(values.shape[0], -1).contiguous()
-    # Not asked to check the lengths, which are right by construction: it would wait for the device.
+    # The lengths are not checked, they are right by construction: it would wait for the device.
     found = torch.segment_reduce(flat, "sum", lengths=counts, axis=0, unsafe=True)
     return found.reshape(-1, *values.shape[1:])
 

@@ -31,7 +31,7 @@ vocabulary at a time, and the B blocks are added: a term passes through at most 
 its power), so each sum is off by at most γ_n Σ ŵ|t̂|^j, and V 2⁻¹⁰⁷⁰ where terms underflow. Σ ŵ|t̂| is summed as well,
 which keeps slopes accurate relative to their own terms; Σ ŵ|t̂|³ ≤ √(Σ ŵt̂² Σ ŵt̂⁴) by Cauchy–Schwarz.
 
-**Moments.** The computed weights ŵ define a softmax p̂ of their own; the sums enclose its moments up to summation error.
+**Moments.** The computed weights ŵ define a softmax p̂; the sums enclose its moments up to summation error.
 Three steps lead from there to the true p and t. Write E for expectations under p, Ê under p̂ and P for p(a ≠ y).
 
 *Weights.* w = ŵ(1 + θ), |θ| ≤ ρ. For every f,  E f − Ê f = Σ ŵθ(f − Êf) / Σ ŵ(1 + θ),  so with ρ' = ρ/(1 − ρ)
@@ -171,7 +171,7 @@ def norms(rows_nD: Tensor) -> Tensor:
 
 
 def product(a_tD: Tensor, weight_VD: Tensor) -> Tensor:
-    """A Wᵀ, so many columns at a time that no term passes through many roundings."""
+    """A Wᵀ, a few columns at a time, so that no term passes through many roundings."""
     parts = zip(torch.split(a_tD, _COLUMNS, 1), torch.split(weight_VD, _COLUMNS, 1), strict=True)
     found: Tensor | None = None
     for a_tc, weight_Vc in parts:
@@ -223,7 +223,7 @@ def weights(logits: RelativeLogits, alpha_tK: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def power_sums(logits: RelativeLogits, alpha_tK: Tensor) -> PowerSums:
-    """The sums at scales of each token's own, [t, K]."""
+    """The sums at per-token scales, [t, K]."""
     t = logits.t_tBb
     square = t * t
     powers_tBbJ = torch.stack([logits.other_tBb, t, t.abs(), square, square * t, square * square], -1)
@@ -340,7 +340,7 @@ def _higher(
 
 
 def log_p_at(logits: RelativeLogits, alpha_tK: Tensor) -> Interval:
-    """Log p_y at scales of each token's own, [t, K]."""
+    """Log p_y at per-token scales, [t, K]."""
     w_tBKb, peak_tK = weights(logits, alpha_tK)
     others = (w_tBKb @ logits.other_tBb.unsqueeze(-1)).sum(1)[..., 0]
     bound, _ = summation_bound(logits)
@@ -350,7 +350,7 @@ def log_p_at(logits: RelativeLogits, alpha_tK: Tensor) -> Interval:
 
 
 def gains(logits: RelativeLogits, alpha_tK: Tensor, start_log_p: Interval, end_log_p: Interval) -> Interval:
-    """φ at scales of each token's own, [t, K]; log p_y at scale 0 [t] and at these scales [t, K] are known."""
+    """φ at per-token scales, [t, K]; log p_y at scale 0 [t] and at these scales [t, K] are known."""
     zero_t1 = torch.zeros_like(alpha_tK[:, :1])
     w_tB1b, peak_t1 = weights(logits, zero_t1)
     columns = [logits.other_tBb]

@@ -1,7 +1,7 @@
 r"""Enclosures of everything that is certified of an update: from states and head to one interval per question.
 
-Tokens → mean over each sequence → the question itself, or the joint utility of its options. What a question's own
-scale α̂ is, follows from the middle of the enclosures of A and Q; it is a float64 number, and the gain at exactly that
+Tokens → mean over each sequence → the question itself, or the joint utility of its options. A question's scale α̂
+follows from the middle of the enclosures of A and Q; it is a float64 number, and the gain at exactly that
 number is enclosed.
 
 KL(p(0)‖p(1)) of a token is A − ΔU (Prop. linear-endpoint), an identity between exact numbers; the mean of −φ'' over the
@@ -132,7 +132,7 @@ class States:
         after_ND: H⁺.
         targets_N: the reference tokens.
         tokens_R: how many of them each sequence has, one sequence after the other.
-        options: the options of each question; None where each sequence is a reference solution of its own.
+        options: the options of each question; None where each sequence is one reference solution.
         sequences_B: sequences of each question.
     """
 

@@ -4,7 +4,7 @@ A function y = f(x) with y' = g路x' satisfies k路y_k = 危_{i=1}^k i路x_i路g_{k鈭
 equation gives g from y (exp: g = y, sigmoid: g = y(1鈭抷)), so each coefficient follows from the earlier ones.
 
 Comparisons look at values alone and give constants. Where a function is made of pieces, the value chooses the piece,
-and all coefficients are that piece's; where two pieces meet it is the one whose slope torch's own backward takes.
+and all coefficients are that piece's; where two pieces meet it is the one whose slope torch's backward takes.
 """
 
 from __future__ import annotations

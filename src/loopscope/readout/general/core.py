@@ -61,7 +61,7 @@ def unsupported(operation: str, why: str = "") -> MissingRuleError:
 
 
 def refused(operation: str, why: str) -> LoopscopeError:
-    """The error for an operation through which no way of differentiating gives the readout's derivatives."""
+    """The error for an operation through which the readout has no derivatives."""
     return LoopscopeError(f"a readout with the torch operation {operation!r} has no derivatives here: {why}")
 
 

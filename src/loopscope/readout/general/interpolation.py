@@ -1,7 +1,7 @@
 """φ between scales at which its derivatives are known: one polynomial for each example, and how far it may be off.
 
 At `NODES` derivatives are taken anyway, for the curvature along the path. With φ(0) = 0, φ' and φ'' at those five
-scales fix a polynomial p of degree ten, so that the other scales of the grid and every question's own scale need no
+scales fix a polynomial p of degree ten, so that the other scales of the grid and every predicted scale need no
 evaluation of the readout. For a small update that is more exact than evaluating: a gain is the small difference of two
 rounded log probabilities, its derivatives are not.
 
@@ -49,7 +49,7 @@ class Polynomials:
         return self._horner(self._powers_NJ.new_tensor(scales)[None, :])
 
     def at_own(self, scales_N: Tensor) -> Tensor:
-        """P of each example at its own scale, [N]."""
+        """P of each example at its scale, [N]."""
         return self._horner(scales_N[:, None])[:, 0]
 
     def _horner(self, scales: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Polynomials:
 
 
 class Interpolation(NamedTuple):
-    """What `NODES` tell of each example.
+    """What the derivatives at `NODES` give for each example.
 
     Attributes:
         polynomials: p of each.

@@ -3,8 +3,8 @@
 A model that offers `gated_silu_joined` and `rotate_own` through torch's own protocol (`__torch_function__`) gets the
 rules for these whole operations.
 
-Attention: a product of two series has K+1 coefficients Σ_i a_i b_{k−i}, K(K+1)/2 products in all. Laid side by side
-along the axis that is summed over, a₀ … a_k against b_k … b₀, they are one matrix product a coefficient, and no sum of
+Attention: a product of two series has K+1 coefficients Σ_i a_i b_{k−i}, K(K+1)/2 products in all. Concatenated along
+the axis that is summed over, a₀ … a_k against b_k … b₀, they are one matrix product a coefficient, and no sum of
 products is written to memory and read again.
 
 Shapes: n coefficients, G heads of all rows, S queries, T keys, P head width, M masks.
@@ -95,7 +95,7 @@ def layer_norm(
 
 @implements("gated_silu_joined")
 def gated_silu_joined(both: Series, plain: bool = False, impl: Any = None) -> Series:
-    """silu(gate) · up from gate and up side by side, [..., 2F] → [..., F], gate first."""
+    """silu(gate) · up from gate and up next to each other, [..., 2F] → [..., F], gate first."""
     c = both.coefficients
     if takes_series_kernel(c, impl):
         from loopscope.readout.general.kernels import gated_silu
@@ -199,7 +199,7 @@ def _orders(x: Any, batch: torch.Size, n: int, axis: int, *, backwards: bool = F
 
 
 def _products(a_GSX: Tensor, b_GXT: Tensor, n: int, factor: float = 1.0) -> Tensor:
-    """Coefficients [n, G, S, T] of a product, from a₀ … a_K side by side and b_K … b₀ one below the other."""
+    """Coefficients [n, G, S, T] of a product, from a₀ … a_K in one row and b_K … b₀ in one column."""
     width = b_GXT.shape[1] // n
     pairs = [(a_GSX[:, :, : (k + 1) * width], b_GXT[:, (n - 1 - k) * width :]) for k in range(n)]
     if torch.is_grad_enabled():

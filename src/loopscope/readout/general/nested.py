@@ -29,7 +29,7 @@ class Derivation:
     """The mode that is taken for one readout; paths through the same readout may share it.
 
     Attributes:
-        impl: the mode asked for; where that is "auto", "nested" once Taylor mode has given up.
+        impl: the requested mode; where that is "auto", "nested" once Taylor mode has given up.
         taken: the modes that have given derivatives so far.
         note: one line on why "auto" gave Taylor mode up, empty while it has not.
     """
@@ -41,7 +41,7 @@ class Derivation:
         self.note = ""
 
     def choose(self, taylor: Callable[[], Tensor], nested: Callable[[], Tensor]) -> Tensor:
-        """The derivatives by the mode asked for, or by the one that can."""
+        """The derivatives by the requested mode, or by the one that can."""
         first = ""
         if self.impl != "nested":
             try:
@@ -102,7 +102,7 @@ def nested_derivatives(
     try:
         # Some of torch's forward-mode formulas (silu's) can be differentiated again only where gradients are enabled.
         with torch.enable_grad(), differentiable_attention(), _RightNorms(), warnings.catch_warnings():
-            # torch compiles its own forward-mode formulas on first use, by a way that it deprecates.
+            # torch compiles its own forward-mode formulas on first use, with a function that it deprecates.
             warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
             return [derivative.detach() for derivative in deepen(order)(at)]
     finally:

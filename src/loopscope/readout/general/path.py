@@ -1,4 +1,4 @@
-"""Paths through any smooth readout (Huginn's coda and head, a user's own): Taylor mode where it can.
+"""Paths through any smooth readout (Huginn's coda and head, a user's model): Taylor mode where it can.
 
 Shapes: T reference tokens, V vocabulary entries, N examples, K scales.
 """
@@ -106,7 +106,7 @@ class NonlinearPath(UtilityPath):
         return self._segments.single
 
     def per_token(self) -> NonlinearPath:
-        """The same path with every reference token an example of its own."""
+        """The same path with every reference token as one example."""
         twin = copy(self)
         for name in ("_start", "_full", "initial_N"):
             twin.__dict__.pop(name, None)
@@ -322,7 +322,7 @@ def nonlinear_path_from_states(
 ) -> NonlinearPath:
     """`nonlinear_path` from two stored states: D = H⁺ − H is formed in `dtype` from the states as stored.
 
-    The readout must compute in `dtype`; a model's own is asked for it, as in
+    The readout must compute in `dtype`; of a model, request it as in
     `lambda state, positions: model.readout(state, positions, dtype=torch.float64)`.
     """
     dtype = as_readout_dtype(dtype)

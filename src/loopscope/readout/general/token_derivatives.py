@@ -1,6 +1,6 @@
 """Derivatives of log softmax(s(τ))_y from those of the scores s(τ), however these came about.
 
-With p = softmax s(0), t^(k) = s^(k) − s_y^(k), and κ the joint cumulants under p of the scores' own derivatives
+With p = softmax s(0), t^(k) = s^(k) − s_y^(k), and κ the joint cumulants under p of the derivatives of the scores
 (the set partitions of one to four elements, each block a derivative):
 
     u'    = −E[t']
@@ -193,7 +193,7 @@ def _in_blocks(
     return out if bool(out.isfinite().all()) else None
 
 
-@torch.no_grad()  # threads have settings of their own
+@torch.no_grad()  # each thread has its settings
 def _sums_of(
     logits: Callable[[slice, slice], Tensor], rows: slice, part: slice, targets_T: Tensor, about_nT1: Tensor
 ) -> Tensor:
