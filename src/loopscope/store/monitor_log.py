@@ -31,6 +31,7 @@ KEYS = {"depth": ("step", "task", "depth"), "update": ("step", "task", "transiti
 """What names a line of each kind."""
 MOST_BYTES = 1 << 30
 """The largest log that is read."""
+_LARGEST = 2**63
 MAY_CHANGE = frozenset({"loopscope", "every"})
 """What may differ between the header of a log and that of a monitor that appends to it."""
 
@@ -55,9 +56,11 @@ class MonitorLog:
 def is_monitor_log(path: str | os.PathLike[str]) -> bool:
     """Whether a file begins as such a log does."""
     try:
+        if not Path(path).is_file():  # a pipe may never end
+            return False
         with Path(path).open("rb") as file:
             header = json.loads(file.readline(1 << 20))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(header, dict) and header.get("format") == FORMAT
 
@@ -78,22 +81,38 @@ def read_monitor_log(path: str | os.PathLike[str]) -> MonitorLog:
         try:
             row = json.loads(line)
             kind = row.pop("kind")
+            if not all(map(_is_plain, row.values())):
+                raise ValueError("no measured value")
             found[kind][tuple(row[name] for name in KEYS[kind])] = row
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise LoopscopeError(f"line {number} of {path} is not one of a monitor log: delete the line") from error
     frames = {}
     for kind, rows in found.items():
-        frame = pl.DataFrame(list(rows.values()), infer_schema_length=None)
-        # A column without a single number (no failure at any step) is one of numbers all the same.
-        frame = frame.with_columns(pl.selectors.by_dtype(pl.Null).cast(pl.Float64)) if rows else frame
-        frames[kind] = frame.sort(KEYS[kind], maintain_order=True) if rows else frame
+        try:
+            for name in next(iter(rows.values()), {}):
+                values = [row.get(name) for row in rows.values()]
+                if len({isinstance(value, str) for value in values if value is not None}) > 1:
+                    raise TypeError(f"{name} holds texts and numbers")
+            frame = pl.DataFrame(list(rows.values()), infer_schema_length=None)
+            # A column without a single number (no failure at any step) is one of numbers all the same.
+            frame = frame.with_columns(pl.selectors.by_dtype(pl.Null).cast(pl.Float64)) if rows else frame
+            frames[kind] = frame.sort(KEYS[kind], maintain_order=True) if rows else frame
+        except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+            raise LoopscopeError(f"the lines {kind!r} of {path} disagree in the types of their values") from error
     return MonitorLog(header, frames["depth"], frames["update"], frames["call"])
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a line may hold a value: a text, a finite number of a plausible size, none, or a list of those."""
+    if isinstance(value, list):
+        return all(not isinstance(each, list) and _is_plain(each) for each in value)
+    return value is None or isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= _LARGEST)
 
 
 def _header(line: str, path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         header = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise LoopscopeError(f"{path} is no log of a monitor: its first line must say {FORMAT!r}")
@@ -122,9 +141,9 @@ class MonitorLogWriter:
         path = self._of(header)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            whole = "" if self._begun else _whole_lines(path, header)
             with path.open("a", encoding="utf-8") as file:
                 if not self._begun:
-                    whole = _whole_lines(path, header)
                     file.truncate(len(whole.encode()))
                     file.write("" if whole else _line(header))
                     self._begun = True
@@ -144,7 +163,7 @@ class MonitorLogWriter:
 
 def _whole_lines(path: Path, header: Mapping[str, Any]) -> str:
     """What a file holds up to its last whole line; nothing where it has yet to begin."""
-    if not path.exists() or not path.stat().st_size:
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
         return ""
     text = read_text(path, "monitor log", MOST_BYTES)
     whole = text[: text.rfind("\n") + 1]
