@@ -208,7 +208,6 @@ CHOICES = [
     {"context": "7 times 8 makes", "options": [" 56", " 56 exactly, as 7*8 = 56", " 65"], "answer": 0},
     {"context": "1+1=2. 2+2=4. 3+3=6. 4+4=8. 5+5=", "options": ["10", "11", "1", "9 or so"], "answer": 0},
 ]
-LAYOUT = {"batch", "batch_width"}
 
 
 @pytest.fixture
@@ -229,8 +228,6 @@ def assert_same() -> Callable[..., None]:
             found, expected = found_run.read(table.name), expected_run.read(table.name)
             assert found.columns == expected.columns
             for column in table.columns:
-                if column.name in LAYOUT:
-                    continue
                 new, old = found[column.name], expected[column.name]
                 assert new.is_null().equals(old.is_null()), column.name
                 if not column.type.is_float:

@@ -175,7 +175,6 @@ def test_the_deepest_level_agrees_with_the_pass(case: str, measured: Callable[..
     run = measured(case, "solutions", "full")
     for name in ("gain", "slope", "quadratic"):
         np.testing.assert_allclose(run.records[f"fp64_{name}"], run.records[name], rtol=1e-9, atol=1e-12)
-    assert run.records["scalar_check_passed"].all()
 
 
 def test_one_report_of_all(measured: Callable[..., StoredRun], tmp_path: Path) -> None:
@@ -189,26 +188,20 @@ def test_one_report_of_all(measured: Callable[..., StoredRun], tmp_path: Path) -
 def test_gates_are_recorded_where_there_is_one(case: str, place: Path, measured: Callable[..., StoredRun]) -> None:
     run = measured(case, "options", "grid")
     tokens = run.read("tokens").sort("row", "option", "token")
-    assert run.records["gate_continuing"].null_count() == (0 if case == "loopus" else len(OPTIONS))
     if case != "loopus":
         assert tokens["exit_depth"].null_count() == tokens.height
         return
     alone = Alone(f"{place}/{case}", place / "options.jsonl")
-    confidence, counted = [], []
+    confidence = []
     for example in alone.examples:
-        continuing = 0
         for sequence in example.sequences:
             states = alone.model.states(Batch.from_rows([sequence.token_ids]), range(1, 5))
             gates = [torch.sigmoid(alone.model.gate_logits(state))[0] for state in states.values()]
             stops = torch.stack([*gates[:-1], torch.full_like(gates[0], 2.0)]) > alone.model.config.q_threshold
             depth = stops.int().argmax(0) + 1
-            continuing += int((depth > T).sum())
             confidence += [(gates[T - 1][p].item(), depth[p].item()) for p in sequence.positions]
-        counted.append(continuing)
     np.testing.assert_allclose(tokens["exit_cdf"], [value for value, _ in confidence], rtol=1e-12)
     assert tokens["exit_depth"].to_list() == tokens["exit_depth_fp64"].to_list() == [depth for _, depth in confidence]
-    assert tokens["continues"].to_list() == [depth > T for _, depth in confidence]
-    assert run.records.sort("row")["gate_continuing"].to_list() == counted
     assert len(set(tokens["exit_depth"])) > 1
 
 

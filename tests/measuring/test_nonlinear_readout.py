@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import loopscope as ls
 from loopscope.errors import LoopscopeError
-from loopscope.measuring import reading
+from loopscope.measuring import readouts
 from loopscope.readout.hessian_vector import differentiable_attention
 
 VOCABULARY, WIDTH, CAP, T = 40, 12, 15.0, 2
@@ -159,7 +159,7 @@ def test_what_neither_way_knows_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_a_key_is_read_all_the_same() -> None:
-    found = reading.readout_of(SimpleNamespace(head=None), torch.float64)  # type: ignore[arg-type]
+    found = readouts.readout_of(SimpleNamespace(head=None), torch.float64)  # type: ignore[arg-type]
     assert (found.ways_taken, found.notes) == (set(), set())
 
 

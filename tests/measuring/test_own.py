@@ -137,7 +137,6 @@ def test_model_of_the_documentation(wheel: str, tmp_path: Path) -> None:
     assert run.manifest.model.name == "my-wheel"
     assert run.manifest.seeds == {}
     assert run.records.height == 8
-    assert run.records["scalar_check_passed"].all()
     assert run.read("tokens")["exit_depth"].null_count() == run.read("tokens").height
 
 
@@ -161,7 +160,6 @@ def test_options_of_ones_own(checkpoint: Callable[[str], str], tmp_path: Path) -
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = measure(checkpoint("ouro"), [str(path)], output=tmp_path / "run", transitions=[1], tokens=True, device="cpu")
-    assert run.records["n_options"].to_list() == [3, 2]
     assert [len(scores) for scores in run.depths["option_scores"]] == [3, 3, 2, 2]
     assert verify(run).ok
 

@@ -58,7 +58,7 @@ def mailed(sound: StoredRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             writer.log("call", **{"tasks": ["arithmetic"], "folder": str(tmp_path), "limit": 4, **call})
             for unit in sound.units:
                 frames = {t.name: pl.DataFrame(sound.read_shard(t.name, unit)) for t in sound.manifest.tables()}
-                writer.commit(unit, {name: frame.drop("model") for name, frame in frames.items()})
+                writer.commit(unit, frames)
             writer.finish()
         return folder / "run"
 

@@ -47,7 +47,6 @@ def test_every_column_in_float64(
     given = {"transitions": [0, 2], "tokens": True, "dtype": "float64", "readout_dtype": "float64", **level}
     plain, shared = (measured(family, options, share_context=sharing, **given) for sharing in (False, True))
     assert_same(shared, plain, 1e-10)
-    assert plain.records["gate_continuing"].null_count() == (0 if family == "ouro" else plain.records.height)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
@@ -78,9 +77,10 @@ def test_fewer_tokens_run(options: str, measured: Callable[..., StoredRun], step
     measured("ouro", options)
     alone = sum(steps)
     steps.clear()
-    shared = measured("ouro", options, share_context=True)
-    # Five rows as wide as the widest of them, at each of the four loops.
-    assert steps == [5 * shared.records["batch_width"][0]] * 4
+    measured("ouro", options, share_context=True)
+    # One batch at each of the four loops.
+    assert len(steps) == 4
+    assert len(set(steps)) == 1
     assert sum(steps) < 0.4 * alone
 
 

@@ -13,7 +13,7 @@ import torch
 
 from loopscope.api import measure
 from loopscope.errors import LoopscopeError
-from loopscope.measuring import kept_states, trace
+from loopscope.measuring import sequence_groups, tokens_and_trace
 from loopscope.models import Batch, load_model, load_tokenizer
 from loopscope.readout import affine_path_from_states
 from loopscope.store import StoredRun, verify
@@ -34,8 +34,8 @@ def test_every_column_follows_its_formula(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Chunks of a few tokens and windows of a few depths.
-    monkeypatch.setitem(kept_states._LOGITS, "cpu", 512 * 5)
-    monkeypatch.setattr(trace, "_WINDOW", 1)
+    monkeypatch.setitem(sequence_groups._CHUNK, "cpu", 512 * 5)
+    monkeypatch.setattr(tokens_and_trace, "_WINDOW", 1)
     folder = checkpoint(family)
     run = measured_in_float64(folder, task, tmp_path / "run")
     same_trace(run, load_model(folder, dtype="float64"), examples_of(folder, task))
@@ -61,7 +61,7 @@ def test_a_readout_of_which_nothing_is_known(
 ) -> None:  # fmt: skip
     folder = checkpoint("huginn")
     if not halved:
-        monkeypatch.setattr(trace, "kept_states", kept_states._Whole)
+        monkeypatch.setattr(tokens_and_trace, "deferred_readout", sequence_groups._WholeStates)
     run = measured_in_float64(folder, "arithmetic", tmp_path / "run")
     same_trace(run, load_model(folder, dtype="float64"), examples_of(folder, "arithmetic"))
 
@@ -136,9 +136,9 @@ def test_gains_are_those_of_the_path_and_null_elsewhere(checkpoint: Callable[[st
     path = affine_path_from_states(h, h_plus, *model.head, torch.tensor(sequence.targets)).per_token()
     expected = path.at_scales([0.25, 0.5, 0.75], 0)[0].numpy()
     own = found.filter(pl.col("row") == 1, pl.col("depth") == 3)
-    np.testing.assert_allclose(own.select("gain_25", "gain_50", "gain_75").to_numpy(), expected, atol=2e-5)
+    np.testing.assert_allclose(np.array(own["gains"].to_list()), expected, atol=2e-5)
     others = found.filter(pl.col("depth") != 3)
-    assert others.select(pl.col("^gain_.*$").is_null().all()).row(0) == (True, True, True)
+    assert others["gains"].null_count() == others.height
     # A and Q of the token follow from the logits of the two depths.
     _, slope, curvature = path.at_scales([0.0], 2)[..., 0].numpy()
     np.testing.assert_allclose((own["v_reference"] - own["mean_v"]).to_numpy(), slope, atol=2e-5)

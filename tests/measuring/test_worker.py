@@ -31,7 +31,7 @@ SMALL = {"limit": 6, "unit_size": 2, "level": "quick"}
 
 
 class Watched(BatchPass):
-    """A trip that notes when it is launched and finished."""
+    """A pass that notes when it is launched and finished."""
 
     seen: list[str]
 
@@ -73,7 +73,7 @@ def test_so_are_the_batches_of_one_unit(seen: list[str], measured: Callable[...,
     assert seen == ["launch 0,1", "launch 2,3", "finish 0,1", "launch 4", "finish 2,3", "finish 4"]
 
 
-def test_memory_refused_at_the_end_of_a_trip(
+def test_memory_refused_at_the_end_of_a_pass(
     measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"limit": 8, "unit_size": 4, "batch_size": "4"}
