@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loopscope.studies.tables.derivative_checks import agrees
 from scipy.integrate import romb
 
 from loopscope.api import measure
 from loopscope.store import StoredRun, verify
 from loopscope.store.schema import Column
-from loopscope.studies.tables.derivative_checks import agrees
 
 OPTIONS = ("hellaswag", "arc_challenge", "piqa", "boolq", "commonsense_qa")
 SOLUTIONS = ("gsm8k", "math500")
