@@ -32,7 +32,8 @@ def model_of():
 
     def build(family):
         if family not in held:
-            held[family] = load_model(f"{GOLDEN}/{family}", dtype="float32")
+            name, _, args = family.partition(":")
+            held[family] = load_model(f"{GOLDEN}/{name}", model_args=args, dtype="float32")
         return held[family]
 
     return build

@@ -12,7 +12,6 @@ import datasets
 import numpy as np
 import polars as pl
 import pytest
-import sentencepiece
 import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
@@ -147,37 +146,6 @@ def test_a_task_of_ids_needs_no_tokenizer_and_texts_do(tmp_path: Path, checkpoin
     assert measure_again(texts, Named(tokenizer=given)).findings == ()
     assert texts.verify(tokenizer=given).ok
     verify(str(texts.path), replay=False)
-
-
-def test_sentencepiece_through_a_whole_run(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
-    prefix = tmp_path / "sp"
-    texts = [row["prompt"] + row["solution"] for row in ROWS]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts * 20), model_prefix=str(prefix), vocab_size=60, hard_vocab_limit=False,
-        minloglevel=2,
-    )  # fmt: skip
-    processor = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
-    model = checkpoint("ouro")
-    task = ls.Task.from_rows(ROWS, name="mine")
-    by_file = ls.measure(model, task, output=tmp_path / "file", tokenizer=f"{prefix}.model", tokens=True, **QUICK)
-    by_object = ls.measure(model, task, output=tmp_path / "object", tokenizer=processor, tokens=True, **QUICK)
-    ids = ls.Task.from_ids(*(processor.encode([row[f] for row in ROWS]) for f in ("prompt", "solution")), name="mine",
-                           decode=processor.id_to_piece)  # fmt: skip
-    by_ids = ls.measure(model, ids, output=tmp_path / "ids", tokens=True, **QUICK)
-    assert numbers(by_file).equals(numbers(by_object))
-    assert numbers(by_file).equals(numbers(by_ids))
-    assert by_file.manifest.tokenizer_sha256 == by_object.manifest.tokenizer_sha256 is not None
-    assert verified(by_file.path, measure_again).ok
-    places = by_file.tokens.collect().filter(pl.col("row") == 1).sort("token")
-    reference = ROWS[1]["solution"]
-    shown = "".join(reference[a:b] for a, b in places.select("text_start", "text_end").iter_rows())
-    assert shown == reference
-    config = {"bos_token": "<s>", "chat_template": "{{ bos_token }}{{ messages[0].content }}"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(ls.LoopscopeError, match="reads <s> of its chat template as plain text"):
-        ls.measure(
-            model, task, output=tmp_path / "chat", tokenizer=f"{prefix}.model", apply_chat_template=True, **QUICK
-        )
 
 
 def test_where_a_model_object_takes_its_tokenizer_from(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:

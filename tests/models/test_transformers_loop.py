@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 
 import pytest
 import torch
@@ -245,3 +246,26 @@ def test_transformers_is_an_extra_that_nothing_else_needs():
     assert spec.origin is not None
     with open(spec.origin, encoding="utf-8") as source:
         assert "import transformers" not in source.read()
+
+
+def test_a_checkpoint_of_any_architecture_is_looped_by_name(tmp_path):
+    model = make("GPT2")
+    model.save_pretrained(tmp_path / "tinygpt2")
+    found = ls.load_model(tmp_path / "tinygpt2", model_args="loop=1-2")
+    assert (found.name, found.card.family, found.card.args) == ("tinygpt2:loop=1-2", "loop", {"loop": "1-2"})
+    expected, batch = ls.loop_layers(model, 1, 2), ls.Batch.from_rows(ROWS)
+    torch.testing.assert_close(found.states(batch, [3])[3], expected.states(batch, [3])[3])
+    with pytest.raises(LoopscopeError, match="not a span of this"):
+        ls.load_model(tmp_path / "tinygpt2", model_args="loop=1-20")
+    with pytest.raises(LoopscopeError, match="have no option 'inside'"):
+        ls.load_model(tmp_path / "tinygpt2", model_args="loop=1-2,inside=3")
+
+
+def test_no_code_of_a_checkpoint_is_run_to_loop_it(tmp_path):
+    make("GPT2").save_pretrained(tmp_path)
+    (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
+    config = json.loads((tmp_path / "config.json").read_text())
+    named = {"architectures": ["Mine"], "model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Mine"}}
+    (tmp_path / "config.json").write_text(json.dumps(config | named))
+    with pytest.raises(LoopscopeError, match="transformers cannot load 'Mine'"):
+        ls.load_model(tmp_path, model_args="loop=1-2")

@@ -123,8 +123,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
         """The text of token ids."""
+        listed = list(ids)
         with _in_one_line(self.source):
-            text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            text: str = self.backend.decode(listed, skip_special_tokens=skip_special_tokens)
             return text
 
     def texts(self) -> list[str]:
