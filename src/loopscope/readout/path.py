@@ -6,11 +6,9 @@ U is the mean over the reference tokens of an example (Eq. reference-utility), a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -29,15 +27,14 @@ class Segments:
         counts: tokens of each example, int64 [N], all positive.
         single: True where the caller gave no index, so that results drop the example axis.
         each: every token is one example, in order.
-        ends: one past each example's last token where the tokens of an example are neighbours and the examples
-            in order; None otherwise. Kept on the host, so that nothing waits for the device to say it.
+        in_order: the tokens of an example are neighbours, and the examples in order.
     """
 
     index: Tensor
     counts: Tensor
     single: bool
     each: bool = False
-    ends: tuple[int, ...] | None = None
+    in_order: bool = False
 
     @property
     def examples(self) -> int:
@@ -47,63 +44,24 @@ class Segments:
     def per_token(self) -> Segments:
         """Every token as one example."""
         index = torch.arange(self.index.shape[0], device=self.index.device)
-        return Segments(index, torch.ones_like(index), single=False, each=True)
-
-
-class SegmentMean:
-    """The mean of each example's token rows, fed a block of tokens at a time.
-
-    Rows of one example are added in token order whatever the device, so a repeated run gives the same bits.
-    """
-
-    def __init__(self, segments: Segments) -> None:
-        self._segments = segments
-        self._sums: Tensor | None = None
-
-    def add(self, rows: slice, values: Tensor) -> None:
-        """Add the tokens `rows`, values [t, ...]."""
-        if self._sums is None:
-            self._sums = values.new_zeros(self._segments.examples, *values.shape[1:])
-        if self._segments.each:
-            self._sums[rows] += values
-        elif self._segments.ends is not None:
-            self._add_side_by_side(rows, values, self._segments.ends)
-        else:
-            present, local, lengths = torch.unique(self._segments.index[rows], return_inverse=True, return_counts=True)
-            self._sums[present] += _sums(values[torch.argsort(local, stable=True)], lengths)
-
-    def _add_side_by_side(self, rows: slice, values: Tensor, ends: tuple[int, ...]) -> None:
-        assert self._sums is not None
-        first, last = bisect_right(ends, rows.start), bisect_left(ends, rows.stop)
-        cuts = [rows.start, *ends[first:last], rows.stop]
-        lengths = torch.tensor([stop - start for start, stop in pairwise(cuts)])
-        self._sums[first : last + 1] += _sums(values, lengths.to(values.device, non_blocking=True))
-
-    def result(self) -> Tensor:
-        """The means, [N, ...]."""
-        assert self._sums is not None
-        if self._segments.each:
-            return self._sums
-        counts = self._segments.counts.to(self._sums.dtype)
-        return self._sums / counts.reshape(-1, *([1] * (self._sums.ndim - 1)))
-
-
-def _sums(values: Tensor, lengths: Tensor) -> Tensor:
-    """Sums of consecutive rows, `lengths` of them at a time, added up in order; the lengths are known to be right."""
-    if values.numel() == 0:
-        return values.new_zeros(lengths.shape[0], *values.shape[1:])
-    flat = values.reshape(values.shape[0], -1).contiguous()
-    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True)
-    return summed.reshape(-1, *values.shape[1:])
+        return Segments(index, torch.ones_like(index), single=False, each=True, in_order=True)
 
 
 def segment_mean(segments: Segments, values: Tensor) -> Tensor:
-    """Mean over each example's tokens: [T, ...] to [N, ...]."""
+    """Mean over each example's tokens: [T, ...] to [N, ...].
+
+    Rows of one example are added in token order whatever the device, so a repeated run gives the same bits.
+    """
     if segments.each:
         return values
-    mean = SegmentMean(segments)
-    mean.add(slice(0, values.shape[0]), values)
-    return mean.result()
+    counts = segments.counts
+    if values.numel() == 0:
+        return values.new_zeros(segments.examples, *values.shape[1:])
+    rows = values if segments.in_order else values[torch.argsort(segments.index, stable=True)]
+    flat = rows.reshape(rows.shape[0], -1).contiguous()
+    # The counts are right by construction; checking them would wait for the device.
+    sums = torch.segment_reduce(flat, "sum", lengths=counts, axis=0, unsafe=True).reshape(-1, *values.shape[1:])
+    return sums / counts.to(sums.dtype).reshape(-1, *[1] * (sums.ndim - 1))
 
 
 def as_segments(examples: Any, tokens: int, device: torch.device) -> Segments:
@@ -113,7 +71,7 @@ def as_segments(examples: Any, tokens: int, device: torch.device) -> Segments:
     if examples is None:
         index = torch.zeros(tokens, dtype=torch.int64, device=device)
         counts = torch.full((1,), tokens, dtype=torch.int64, device=device)
-        return Segments(index, counts, single=True, ends=(tokens,))
+        return Segments(index, counts, single=True, in_order=True)
     index = as_index("examples", examples, tokens, device)
     if int(index.min()) < 0:
         raise LoopscopeError(f"examples holds {int(index.min())}; number the examples from 0.")
@@ -124,7 +82,7 @@ def as_segments(examples: Any, tokens: int, device: torch.device) -> Segments:
             f"example {int(empty[0])} has no reference tokens; drop it and number the others from 0 without gaps."
         )
     in_order = bool((index[1:] >= index[:-1]).all())
-    return Segments(index, counts, single=False, ends=tuple(accumulate(counts.tolist())) if in_order else None)
+    return Segments(index, counts, single=False, in_order=in_order)
 
 
 @dataclass(frozen=True)

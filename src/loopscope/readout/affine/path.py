@@ -154,7 +154,7 @@ class AffinePath(UtilityPath):
     def _ends(self) -> Survey:
         """Both ends, with the example axis."""
         segments = Segments(
-            self._segments.index, self._segments.counts, False, self._segments.each, self._segments.ends
+            self._segments.index, self._segments.counts, False, self._segments.each, self._segments.in_order
         )
         order = min(2, self.max_order)
         return self._tokens(self._query((0.0, 1.0), (0, 1), order, distributions=True)).averaged(segments)
