@@ -23,7 +23,7 @@ def copy(tmp_path: Path, undisturbed: Path) -> Path:
 
 def test_the_tables_hold_what_was_committed(undisturbed: Path, make_manifest: Make, make_tables: Tables) -> None:
     run = StoredRun(undisturbed)
-    assert run.manifest == make_manifest()
+    assert run.manifest == make_manifest(command_line=())
     unit = run.units[3]
     expected = make_tables(run.manifest, unit)
     for name in (table.name for table in run.manifest.tables()):

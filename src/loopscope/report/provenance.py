@@ -1,6 +1,5 @@
 """The manifest of a run in words, and what must be said at the top of the page."""
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -119,7 +118,6 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     plain = {name: value for name, value in manifest.settings.items() if value is not None}
     yield "Settings", ", ".join(f"{name} {value}" for name, value in plain.items())
     yield "Measured by", f"loopscope {manifest.loopscope_version}, code SHA-256 {manifest.code_sha256}"
-    yield "Command", shlex.join(manifest.command_line)
     yield "Manifest", f"SHA-256 {manifest.digest}"
 
 

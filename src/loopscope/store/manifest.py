@@ -184,7 +184,7 @@ class Manifest(Stored):
     settings: Annotated[dict[str, JsonValue], AfterValidator(_SETTINGS.validate_python)] = Field({})
     """Any further setting that decides a number: length policy, gate threshold, implementation."""
     command_line: tuple[str, ...] = ()
-    """The command that began the run, as typed."""
+    """The command, as typed; the log has it, and the file only in runs of schema version 1."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -306,7 +306,7 @@ _NAMED = 3
 
 
 def _agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
-    """The stored manifest, which may differ from `wanted` in provenance, or `wanted` where nothing was measured yet.
+    """The stored manifest, which may differ from `wanted` in provenance, or `wanted` where nothing is measured yet.
 
     Raises:
         LoopscopeError: the directory holds another run, one whose manifest is lost, damaged or altered, or something
@@ -316,7 +316,8 @@ def _agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
         stored = read_manifest(layout)
     except NoRunError:
         _require_free(layout)
-        return wanted
+        # The typed command may hold paths and tokens: it goes to the log, which no page contains.
+        return Manifest.model_validate({**wanted.model_dump(), "command_line": ()})
     different = differences(stored, wanted)
     if different:
         read_records(layout, stored)  # an altered manifest is refused as such
