@@ -79,7 +79,6 @@ def test_a_run_without_any_unit_is_a_users_mistake(folder):
     shutil.copytree(folder / "run", empty)
     for path in (empty / "units").iterdir():
         path.unlink()
-    (empty / StoredRun(folder / "run").layout.complete.name).unlink()
     with pytest.raises(LoopscopeError, match="holds no measured question yet"):
         write_report([empty], folder / "x.html", FEW)
 
