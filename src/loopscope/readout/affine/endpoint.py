@@ -33,7 +33,7 @@ from loopscope.readout.affine.sources import blocks
 
 _SMALL = 0.1
 _TERMS = 10  # of the series of (e^δ − 1 − δ)/δ² for |δ| ≤ 0.1: the first neglected is below 1e-17 of the first
-_ELEMENTS = 1 << 16  # half a megabyte of float64: a few such arrays stay in a core's cache
+_ELEMENTS = 1 << 15  # a quarter of a megabyte of float64: a few such arrays stay in a core's cache
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ MOST_SCALES = 33
 """Of the FP32 kernels: each has sums in registers."""
 
 _ENTRIES = 1 << 24  # of a block of FP64 logits: 128 MiB
-_TERMS, _ROWS = 30, 6  # of the widest interval of scales (`moments.REACH`)
+_REACH, _TERMS, _ROWS = 2.0, 30, 6  # 30 power sums fit in registers, and are enough for intervals of this reach
 _EVEN = 5  # scales from which on a grid is worth a kernel of its own
 
 
@@ -225,7 +225,7 @@ def _some_in_float64(query: Query, rows: slice) -> Survey:
     if shift:
         scales_K = torch.cat([torch.zeros_like(scales_K[..., :1]), scales_K], -1)
     step = None if query.common is None else spacing(query.common)
-    layout = intervals(list(range(scales_K.shape[-1])), step, float((most_t - least_t).max()) if step else 0.0)
+    layout = intervals(list(range(scales_K.shape[-1])), step, float((most_t - least_t).max()) if step else 0.0, _REACH)
     order = max(query.order, 3)
     if step is None or len(layout) > scales_K.shape[-1] // 2:
         layout = [Interval(range(k, k + 1), 0.0, 1) for k in range(scales_K.shape[-1])]

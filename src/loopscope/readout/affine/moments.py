@@ -46,7 +46,7 @@ from loopscope.readout.affine.query import Backend, Query, Survey, joined, spaci
 from loopscope.readout.affine.sources import blocks
 from loopscope.readout.parallel import in_parallel, workers
 
-REACH = 2.0
+REACH = 3.0
 """How far the logarithm of a weight against d's may move from the middle of some scales to either end."""
 
 _ELEMENTS = 1 << 18  # of the powers at a time: 2 MiB of float64
@@ -155,12 +155,14 @@ class Interval(NamedTuple):
     terms: int
 
 
-def intervals(scales: Sequence[float | Tensor], step: float | None, spread: float) -> list[Interval]:
+def intervals(
+    scales: Sequence[float | Tensor], step: float | None, spread: float, reach: float = REACH
+) -> list[Interval]:
     """Evenly spaced scales together, as far as a displacement of this range allows; others one by one."""
     count = len(scales)
     if step is None:
         return [Interval(range(k, k + 1), scale, 1) for k, scale in enumerate(scales)]
-    most = count if spread == 0.0 else 1 + int(min(2.0 * REACH / (spread * step), count))
+    most = count if spread == 0.0 else 1 + int(min(2.0 * reach / (spread * step), count))
     size = -(-count // -(-count // min(most, count)))
     terms = series_terms(0.5 * (size - 1) * step * spread)
     cut = [range(first, min(first + size, count)) for first in range(0, count, size)]

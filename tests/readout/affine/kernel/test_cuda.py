@@ -1,0 +1,171 @@
+"""The kernels as they are compiled for an accelerator, against FP64; `make test-gpu`.
+
+What the interpreter cannot show: tensor cores that cut off, threads that disagree about a number, contracted products.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import mpmath
+import pytest
+import rows
+import torch
+
+from loopscope.kernels.rounded_product import rounded_product
+from loopscope.readout import affine_path, affine_path_from_states
+from loopscope.readout.affine.kernel import SCRATCH
+from loopscope.readout.affine.path import surveys
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+AT = rows.AT
+NODES = [k / 256 for k in range(257)]
+WIDTH, VOCABULARY = 2048, 49_152
+
+
+@pytest.mark.parametrize("vocabulary", [1, 1000, 49_152, 50_021])
+def test_hard_rows(vocabulary):
+    hard = rows.hard_rows(max(vocabulary, 1000), "cuda")
+    z0, z1 = (torch.stack(each)[:, :vocabulary] for each in zip(*hard.values(), strict=True))
+    rows.check(z0.contiguous(), z1.contiguous(), torch.full((len(hard),), min(5, vocabulary - 1), device="cuda"))
+
+
+def _plain(h, h_plus, weight, targets):
+    """Plain FP32: two products, log-softmax and moments."""
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
+    z0, z1 = (x.float() @ weight.float().T for x in (h, h_plus))
+    torch.backends.cuda.matmul.allow_tf32 = before
+    v, y = z1 - z0, targets[:, None]
+    along = torch.stack([torch.log_softmax(z0 + k / 20 * v, -1).gather(1, y)[:, 0] for k in range(21)], 1)
+    slope, curvature = [], []
+    for alpha in AT:
+        p = torch.softmax(z0 + alpha * v, -1)
+        mean = (p * v).sum(1, keepdim=True)
+        slope.append((v.gather(1, y) - mean)[:, 0])
+        curvature.append(-(p * (v - mean) ** 2).sum(1))
+    lp, lq = torch.log_softmax(z0, -1), torch.log_softmax(z1, -1)
+    h0, h1 = -(lp.exp() * lp).sum(1), -(lq.exp() * lq).sum(1)
+    return {
+        "gains": along - along[:, :1],
+        "slope": torch.stack(slope, 1),
+        "curvature": torch.stack(curvature, 1),
+        "initial": along[:, 0],
+        "divergence": (lp.exp() * (lp - lq)).sum(1),
+        "reverse_divergence": (lq.exp() * (lq - lp)).sum(1),
+        "initial_entropy": h0,
+        "final_entropy": h1,
+        "entropy_change": h1 - h0,
+    }
+
+
+@pytest.mark.parametrize(("scale", "step"), [(0.9, 0.3), (7.2, 0.3), (27.0, 0.3), (7.2, 0.01)])
+@pytest.mark.parametrize(("tokens", "vocabulary"), [(256, VOCABULARY), (131, 50_021)])
+def test_no_worse_than_plain_float32(states, scale, step, tokens, vocabulary):
+    made = states(tokens, vocabulary, WIDTH, scale=scale, step=step, device="cuda")
+    found = affine_path_from_states(*made, dtype=torch.float32, impl="kernel").per_token().survey(21, AT, 2)
+    wide = (*(x.double() for x in made[:3]), *made[3:])
+    true = affine_path_from_states(*wide, impl="reference", block_tokens=16).per_token().survey(21, AT, 2)
+    plain = _plain(*made[:3], made[4])
+    for name, exact in rows.quantities(true).items():
+        ours, theirs = (
+            float((x.double() - exact).square().mean().sqrt()) for x in (rows.quantities(found)[name], plain[name])
+        )
+        assert ours <= theirs, (name, ours, theirs)
+
+
+@pytest.mark.parametrize(("tokens", "width", "outputs"), [(1, 64, 8), (130, 1000, 257), (1024, 2048, 4096)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_product(tokens, width, outputs, dtype):
+    g = torch.Generator("cuda").manual_seed(width)
+    x, weight = (torch.randn(n, width, generator=g, device="cuda").to(dtype) for n in (tokens, outputs))
+    out = torch.empty(tokens, outputs, device="cuda")
+    rounded_product(x, weight, out)
+    exact = x.double() @ weight.double().T
+    assert float((out - exact).square().mean().sqrt()) <= 3e-7 * float(exact.square().mean().sqrt())
+    assert abs(float((exact * (exact - out)).sum() / exact.square().sum())) <= 6e-8
+
+
+def test_updates_that_follow_one_another_and_repeats(states):
+    h, h_plus, weight, _, targets = states(300, VOCABULARY, WIDTH, scale=2.0, device="cuda")
+    chain = [h, h_plus]
+    while len(chain) < 8:
+        chain.append((chain[-1].float() + 0.3 * torch.randn_like(h, dtype=torch.float32)).to(h.dtype))
+    paths = [
+        affine_path_from_states(*ends, weight, None, targets, dtype=torch.float32, check=False).per_token()
+        for ends in pairwise(chain)
+    ]
+    for one, other in zip(surveys(paths, 21, AT, 2), surveys(paths, 21, AT, 2), strict=True):
+        assert torch.equal(one.gains, other.gains)
+        assert torch.equal(one.derivatives, other.derivatives)
+    for together, path in zip(surveys(paths, 21, AT, 2), paths, strict=True):
+        alone = path.survey(21, AT, 2)
+        assert torch.equal(together.gains, alone.gains)
+        assert torch.equal(together.distributions.stacked(), alone.distributions.stacked())
+
+
+def test_scratch_is_bounded(states):
+    made = states(16_384, VOCABULARY, WIDTH, scale=2.0, device="cuda")
+    path = affine_path_from_states(*made, dtype=torch.float32).per_token()
+    path.survey(21, (0.0,))
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    path.survey(21, (0.0,))
+    torch.cuda.synchronize()
+    assert torch.cuda.max_memory_allocated() - held <= SCRATCH + (64 << 20)
+
+
+def _logits(tokens, vocabulary, size, peak):
+    g = torch.Generator("cuda").manual_seed(vocabulary)
+    z0 = 7.2 * torch.randn(tokens, vocabulary, generator=g, dtype=torch.float64, device="cuda")
+    z0[:, 3] += peak
+    v = 5.0 * size + size * torch.randn(tokens, vocabulary, generator=g, dtype=torch.float64, device="cuda")
+    return z0, v, torch.randint(vocabulary, (tokens,), generator=g, device="cuda")
+
+
+@pytest.mark.parametrize("size", [1e-6, 0.05, 2.1, 6.0, 40.0, 400.0])
+@pytest.mark.parametrize("peak", [0.0, 40.0, 90.0])
+def test_fp64_at_many_scales_is_the_reference(size, peak):
+    z0, v, y = _logits(5, 20_011, size, peak)
+    y[0] = 3
+    path = affine_path(z0, v, y).per_token()
+    found = path.derivatives(NODES, 4).stack
+    assert path.ways_taken == {"kernel"}
+    expected = affine_path(z0, v, y, impl="reference").per_token().derivatives(NODES, 4).stack
+    torch.testing.assert_close(found[2], expected[2], rtol=2e-12, atol=0.0)
+    for k, share in ((0, 5e-13), (1, 5e-13), (3, 5e-13), (4, 2e-12)):  # where they change sign, none keeps its digits
+        assert float((found[k] - expected[k]).abs().max()) <= share * float(expected[k].abs().max())
+
+
+def test_fp64_digits_against_fifty_of_them():
+    z0, v, y = _logits(1, 500, 2.1, 0.0)
+    found = affine_path(z0, v, y, impl="kernel").derivatives(NODES, 3).stack
+    with mpmath.workdps(50):
+        z, u = ([mpmath.mpf(x) for x in row[0].tolist()] for row in (z0, v))
+        label = int(y)
+        start = mpmath.log(mpmath.fsum(mpmath.exp(a) for a in z))
+        for k in (0, 31, 32, 64, 65, 200, 256):
+            alpha = mpmath.mpf(NODES[k])
+            w = [mpmath.exp(a + alpha * b) for a, b in zip(z, u, strict=True)]
+            mass = mpmath.fsum(w)
+            p = [x / mass for x in w]
+            mean = mpmath.fdot(p, u)
+            moments = [mpmath.fsum(x * (b - mean) ** m for x, b in zip(p, u, strict=True)) for m in (2, 3)]
+            exact = [alpha * u[label] - mpmath.log(mass) + start, u[label] - mean, -moments[0], -moments[1]]
+            for m, number in enumerate(exact):
+                assert abs(mpmath.mpf(float(found[m, k])) - number) <= 2e-13 * max(1e-3, abs(float(number))), (m, k)
+
+
+def test_fp64_from_states_and_again_bit_for_bit():
+    g = torch.Generator("cuda").manual_seed(5)
+    h = torch.randn(70, 96, generator=g, device="cuda").bfloat16()
+    h_plus = (h + 0.3 * torch.randn(70, 96, generator=g, device="cuda")).bfloat16()
+    weight = (0.7 * torch.randn(9001, 96, generator=g, device="cuda")).bfloat16()
+    y = torch.randint(9001, (70,), generator=g, device="cuda")
+    one, two, plain = (
+        affine_path_from_states(h, h_plus, weight, None, y, impl=impl).per_token().derivatives(NODES, 3).stack
+        for impl in ("auto", "auto", "reference")
+    )
+    assert torch.equal(one, two)
+    for k in range(4):
+        assert float((one[k] - plain[k]).abs().max()) <= 5e-13 * float(plain[k].abs().max())
