@@ -34,7 +34,6 @@ MOST_SCALES = 33
 
 _ENTRIES = 1 << 24  # of a block of FP64 logits: 128 MiB
 _REACH, _TERMS, _ROWS = 2.0, 30, 6  # 30 power sums fit in registers, and are enough for intervals of this reach
-_EVEN = 5  # scales from which on a grid is worth a kernel of its own
 
 
 class KernelBackend(Backend):
@@ -129,7 +128,7 @@ class Plan:
             all_scales = sorted({0.0, 1.0, *query.common})
             asked = tuple(all_scales.index(alpha) for alpha in query.common)
             scales = torch.tensor(all_scales, dtype=torch.float64, device=query.source.device)
-            even = len(all_scales) >= _EVEN and spacing(all_scales) is not None
+            even = spacing(all_scales) is not None
         places = tuple(sorted({asked[place] for place in query.places})) if query.order else ()
         return cls(scales.float(), asked, places, query.order, even)
 

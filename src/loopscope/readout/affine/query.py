@@ -18,6 +18,7 @@ from loopscope.readout.affine.endpoint import EndpointDistributions
 from loopscope.readout.affine.sources import LogitSource
 from loopscope.readout.path import Segments, segment_mean
 
+_FEWEST_CELLS = 4
 _ROUNDING = 2.0**-52  # of a scale, however it was computed
 
 
@@ -183,11 +184,11 @@ def places_on(count: int, scales: Sequence[float]) -> tuple[int, ...]:
 
 
 def spacing(scales: Sequence[float]) -> float | None:
-    """The distance of evenly spaced scales from 0 to 1; None of any others.
+    """The distance of evenly spaced scales from 0 to 1; None of any others, and of too few to share anything.
 
-    >>> spacing([0.0, 0.25, 0.5, 0.75, 1.0]), spacing([0.0, 0.25, 0.6, 0.75, 1.0])
-    (0.25, None)
+    >>> spacing([0.0, 0.25, 0.5, 0.75, 1.0]), spacing([0.0, 0.25, 0.6, 0.75, 1.0]), spacing([0.0, 1.0])
+    (0.25, None, None)
     """
     cells = len(scales) - 1
-    even = cells > 0 and all(abs(alpha - k / cells) <= _ROUNDING for k, alpha in enumerate(scales))
+    even = cells >= _FEWEST_CELLS and all(abs(alpha - k / cells) <= _ROUNDING for k, alpha in enumerate(scales))
     return 1.0 / cells if even else None
