@@ -63,9 +63,11 @@ def test_names_of_two_figures_do_not_meet():
 def test_matplotlib_figures_pass(monkeypatch):
     """Lines, bars, dots, dashes, text with mathematics: every shape that the studies draw, and no dot is lost."""
     figures = pytest.importorskip("matplotlib.figure")
-    from loopscope.studies.figures.style import FigureResult, paper_style
+    import matplotlib
 
-    with paper_style():
+    from loopscope.studies.figures.style import FigureResult, drawing
+
+    with matplotlib.rc_context(drawing().settings()):
         figure = figures.Figure(figsize=(3, 2))
         axes = figure.subplots()
         axes.plot([0, 1], [1, 2], "--")

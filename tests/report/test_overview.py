@@ -68,9 +68,9 @@ def test_the_safe_step_is_the_cell_of_its_table(overview, run):
     rows = compute_tables(Records([run]), FEW, ["bound-selected"])["bound-selected"].rows
     for entry, row in zip(overview["updates"], (row for row in rows if row.key == "primary"), strict=True):
         (safe,) = (step for step in entry["bounded"]["steps"] if step["key"] == "safe")
-        assert entry["bounded"]["n"] == row.n
+        assert entry["bounded"]["n"] == row["n"]
         assert (safe["value"], safe["low"], safe["high"]) == pytest.approx(
-            (row.mean_gain.value, row.mean_gain.interval.low, row.mean_gain.interval.high), rel=1e-12
+            (row["mean_gain"].value, row["mean_gain"].interval.low, row["mean_gain"].interval.high), rel=1e-12
         )
 
 

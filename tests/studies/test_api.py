@@ -37,7 +37,7 @@ def test_no_runs_is_the_users_mistake():
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path):
-    with pytest.raises(LoopscopeError, match="is no run"):
+    with pytest.raises(LoopscopeError, match="is not a run"):
         table("mechanism", tmp_path)
 
 

@@ -13,6 +13,9 @@ def reproduce(
     output: Annotated[str, flag("--output", "Folder for everything; the same command resumes.")],
     plan: Annotated[bool, flag("--plan", "Say what every run needs and would take here, and stop.")] = False,
     plan_seconds: Annotated[float, flag("--plan-seconds", "How long batches of each run are timed.")] = 5.0,
+    verify: Annotated[
+        bool, flag("--verify", "Compute every run a second time, bit for bit: replay and batch claims need it.")
+    ] = False,
     protocol: Annotated[str, flag("--protocol", "paper or loopscope, as in `loopscope measure`.")] = "paper",
     only: Annotated[str, flag("--only", "Tables and figures, comma separated; see `loopscope studies`.")] = "",
     models: Annotated[str, flag("--models", "Models of the paper: ouro-1.4b, ouro-2.6b, huginn-0125.")] = "",
@@ -65,9 +68,14 @@ def reproduce(
         for run, cost in work.estimates(plan_seconds):
             costs.append((run, cost))
             print(plan_of_run(run, cost), end="\n\n", flush=True)
-        print(plan_of_all(costs))
+        print(plan_of_all(costs, verify=verify))
+        for line in work.weights():
+            print(line)
         return
-    for path in work.write(work.measure()):
+    measured = work.measure()
+    if verify:
+        work.verify(measured)
+    for path in work.write(measured):
         print(path)
 
 

@@ -21,8 +21,12 @@ from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
 from loopscope.store.atomic import clear_write_errors, write_atomically
 from loopscope.studies.comparison import compare
+from loopscope.studies.conditions import place_of
+from loopscope.studies.paper import models as paper_models
+from loopscope.studies.paper_selection import figure_records, paper_tables
 from loopscope.studies.records import Records
-from loopscope.studies.registry import FIGURES, TABLES, open_records
+from loopscope.studies.registry import FIGURES, TABLES
+from loopscope.studies.verdicts import UNVERIFIED
 
 FORMATS = {"text": "txt", "latex": "tex", "csv": "csv"}
 """How tables are written, and the ends of the files' names."""
@@ -77,6 +81,22 @@ class Reproduction:
                 self._note(run, time.perf_counter() - began)
         return found
 
+    def verify(self, runs: Sequence[Run]) -> None:
+        """Compute every run a second time and compare bit for bit; the comparison reads what each run keeps of it."""
+        for number, run in enumerate(runs, 1):
+            self.notify(f"second computation {number} of {len(runs)}: {run.path.name}")
+            self.notify(str(run.verify(bitwise=True)))
+
+    def weights(self) -> list[str]:
+        """A line on each model whose weights come from elsewhere than the hub."""
+        lines = []
+        for name, given in self.checkpoints.items():
+            revision = next(model.revision for model in paper_models().values() if model.name == name)
+            known = revision in Path(given).parts
+            said = f"commit {revision}, as published" if known else f"{UNVERIFIED}: cells are judged with that caveat"
+            lines.append(f"{name} from {given}: {said}")
+        return lines
+
     def _note(self, run: PaperRun, seconds: float) -> None:
         path = self.folder / "times.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -89,7 +109,9 @@ class Reproduction:
             name: tuple(run for run, planned in zip(runs, self.runs, strict=True) if name in planned.studies)
             for name in (*TABLES, *FIGURES)
         }
-        records = {group: open_records(group) for group in {tuple(runs), *groups.values()} if group}
+        # Weights from a folder are judged as those of the paper's model, with the caveat that nothing shows it.
+        models = {place_of(run): planned.model for run, planned in zip(runs, self.runs, strict=True)}
+        records = {group: Records(group, models=models) for group in {tuple(runs), *groups.values()} if group}
         written: list[Path] = []
         computed = {}
         for name in (name for name in TABLES if groups[name]):
@@ -98,7 +120,12 @@ class Reproduction:
                 written.append(self.folder / "tables" / f"{name}.{ending}")
                 _write(written[-1], getattr(computed[name], f"to_{format}")())
         written += self._figures({name: records[groups[name]] for name in FIGURES if groups[name]})
-        comparison = compare(records[tuple(runs)], computed=computed)
+        rehearsal = bool(self.options.get("random_weights"))
+        comparison = compare(records[tuple(runs)], computed=computed, stand_ins=rehearsal)
+        for label, table in paper_tables(comparison).items():
+            for format, ending in FORMATS.items():
+                written.append(self.folder / "paper" / f"{label.removeprefix('tab:')}.{ending}")
+                _write(written[-1], getattr(table, f"to_{format}")())
         for ending, text in (("txt", comparison.to_text()), ("json", comparison.table().to_json())):
             written.append(self.folder / f"compare.{ending}")
             _write(written[-1], text)
@@ -112,7 +139,7 @@ class Reproduction:
         written = []
         for name, of_runs in records.items():
             try:
-                drawn = FIGURES[name].figure(of_runs)
+                drawn = FIGURES[name].figure(figure_records(of_runs, name))
             except LoopscopeError as error:
                 if "matplotlib" not in str(error):
                     raise
@@ -140,11 +167,12 @@ def plan_of_run(run: PaperRun, cost: CostEstimate) -> str:
     return "\n".join([*lines, f"  for        {', '.join(run.studies)}"])
 
 
-def plan_of_all(costs: Sequence[tuple[PaperRun, CostEstimate]]) -> str:
-    """All runs together in a line, and the longest one."""
+def plan_of_all(costs: Sequence[tuple[PaperRun, CostEstimate]], *, verify: bool = False) -> str:
+    """All runs together in a line, and the longest one; `verify` computes all of them a second time."""
     whole = together([cost for _, cost in costs])
     slowest, most = max(costs, key=lambda entry: entry[1].seconds)
     return (
         f"all runs ({len(costs)}): {whole.tokens:,} tokens, {duration(whole.seconds)}, {size(whole.memory)} of memory,"
         f" {size(whole.disk)} of disk; the longest, {slowest.name}, {duration(most.seconds)}"
+        + (f"; --verify takes about as long again, {duration(2 * whole.seconds)} in all" if verify else "")
     )

@@ -309,6 +309,12 @@ class Records:
             if rows.height:
                 yield Updates(at(condition, transition, rows.height), rows, self)
 
+    def only(self, chosen: Sequence[Updates]) -> Records:
+        """The same records with some of their updates, in this order."""
+        found = Records(self.runs, self.logs, self._models)
+        found.__dict__["updates"] = tuple(chosen)
+        return found
+
     @cached_property
     def sweeps(self) -> tuple[DepthSweep, ...]:
         """All evaluation sets with utilities at more than one depth."""

@@ -274,7 +274,7 @@ def _two(candidates: list[Updates]) -> list[Updates]:
         return model, there.evaluation_set != here.evaluation_set, there.transition != here.transition
 
     # `max` keeps the first of equals, which is the clearest among them.
-    return ranked[:1] if len(ranked) == 1 else [ranked[0], max(ranked[1:], key=other)]
+    return candidates if len(candidates) < 3 else [ranked[0], max(ranked[1:], key=other)]
 
 
 def _prediction(figure: Figure, shown: list[Shown]) -> None:

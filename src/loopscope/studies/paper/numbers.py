@@ -384,6 +384,13 @@ def setting_of(row: Mapping[str, Any]) -> Setting:
 
 
 @cache
+def figure_settings(name: str) -> tuple[Setting, ...]:
+    """The conditions that the paper's figure of that name shows, in its order; none where it does not say."""
+    entry = toml("figures.toml").get(name)
+    return tuple(setting for setting, _ in _claim_rows(entry)) if entry else ()
+
+
+@cache
 def claims() -> dict[str, Claim]:
     """Every claim of the text over one or several rows, by name."""
     plain = ("label", "says", "printed", "study", "how", "relation", "of_verification")

@@ -117,6 +117,34 @@ def transition_selection(sweep: DepthSweep, bootstrap: Bootstrap) -> Values:
     }
 
 
+@table(
+    "consecutive-changes",
+    "Mean utility change of every consecutive pair of depths",
+    paper="app:exp-protocol",
+    summary="every consecutive change, and whether its sign is resolved",
+    over=groups_of(
+        lambda records: [sweep for sweep in records.sweeps if any(b == a + 1 for a, b in pairwise(sweep.depths))],
+        no_depths,
+        "quick",
+    ),
+    columns=(
+        *(MODEL, TASK, words("Pair", "{key}"), Column("N", "{condition.n}")),
+        Column("Change (1e-3)\n[95% CI]", "{change:+.3f}", per=1e-3, ci=True),
+        Column("Sign", "{sign}"),
+    ),
+)
+def consecutive(sweep: DepthSweep, bootstrap: Bootstrap) -> Values:
+    """Mean utility after a loop minus that before it, for neighbouring depths that are stored, with pointwise 95%
+    paired intervals; the sign is unresolved where the interval holds zero.
+    """
+    rows = {}
+    for pair in consecutive_changes(sweep, bootstrap):
+        low, high = (pair.change.interval.low, pair.change.interval.high) if pair.change.interval else (0.0, 0.0)
+        sign = "rises" if low > 0 else "falls" if high < 0 else "unresolved"
+        rows[pair.name] = {"change": pair.change, "sign": sign}
+    return rows
+
+
 def _no_options(records: Records) -> str:
     only = f"this study is about {OPTION_TASKS.words}, and these runs hold none"
     return records.nothing(only) if records.sweeps else no_depths(records)
