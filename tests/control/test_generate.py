@@ -21,7 +21,7 @@ from loopscope.models.load import load_model
 
 GOLDEN = Path(__file__).parents[1] / "models" / "golden"
 PROMPTS = [[5, 9, 1, 60, 33, 2, 17], [7, 8], [20, 3, 3, 50], [11]]
-CACHED = ["ouro", "huginn", "retrofit_llama", "nanbeige", "hrm_text", "hrm_text:attention=causal", "loopus", "parcae"]
+CACHED = ["ouro", "huginn", "retrofit_llama", "nanbeige", "hrm_text", "hrm_text:attention=causal", "loopus", "parcae", "loopformer"]
 NEW = 4
 OPTIONS = {"max_new_tokens": NEW, "source_rows": [3, 4, 5, 6], "eos_ids": []}
 
@@ -201,9 +201,8 @@ def test_texts_and_stop_texts():
 
 
 def test_what_cannot_be_is_one_line(model_of):
-    ouro, former = model_of("ouro"), model_of("loopformer")
+    ouro = model_of("ouro")
     for model, options, message in (
-        (former, {"policy": FixedDepth(1)}, "keeps no keys and values"),
         (model_of("huginn"), {"policy": exit_rule("Ouro gate")}, "has no exit gate"),
         (ouro, {"policy": FixedDepth(1), "depth": 0}, "at least one loop"),
     ):

@@ -61,7 +61,9 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
-        """The tokenizer of a checkpoint folder."""
+        """The tokenizer of a checkpoint folder, or of its folder "tokenizer"."""
+        if not os.path.lexists(folder / TOKENIZER) and (folder / "tokenizer" / TOKENIZER).is_file():
+            folder = folder / "tokenizer"
         path, config = folder / TOKENIZER, _read_optional(folder / CONFIG)
         if os.path.lexists(path):
             backend, sha256 = _read(path), hashlib.sha256(path.read_bytes()).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from loopscope.models.families.ifm_looped import DiagonalInjection, Experts, Ifm
 from loopscope.models.generate import generate
 from loopscope.models.layers.cache import KeyValueCache
 from loopscope.models.load import load_model
+from loopscope.models.registry import EMBEDDED
+from loopscope.models.tokenizer import load_tokenizer
 from loopscope.models.walk import Walk
 
 IFM = ("ifm_p1_ouro_injection", "ifm_p1_huginn", "ifm_p1_moe_middle", "ifm_p1_split_hl", "ifm_p2_linear")
@@ -252,6 +255,19 @@ def test_a_fixed_point_of_attractor_is_half_the_core_of_its_sum(model_for):
     y = Walk(model, context).to(200).state
     core = model.run(model.transformer["core_block"], y + context.injection, context.extra)
     assert (core - 2 * y).abs().max() < 1e-6
+
+
+def test_the_published_layout_keeps_its_tokenizer_in_a_folder(golden_folder, tmp_path):
+    shutil.copytree(golden_folder("ifm_p1_huginn"), tmp_path / "model")
+    (tmp_path / "model" / "tokenizer").mkdir()
+    shutil.copy(EMBEDDED / "toy-ouro" / "tokenizer.json", tmp_path / "model" / "tokenizer")
+    assert load_tokenizer(tmp_path / "model").encode("a") == load_tokenizer("toy-ouro").encode("a")
+
+
+def test_random_weights_of_an_offset_norm_are_norms_of_one(golden_folder):
+    drawn = load_model(str(golden_folder("ifm_p1_moe_middle")), model_args={"random_weights": True})
+    assert not drawn.output.final_norm.weight.any()
+    assert bool(Walk.of(drawn, Batch.from_rows([[1, 2, 3]])).to(20).read().isfinite().all())
 
 
 def test_the_container_without_a_class_name_is_known(golden_folder):

@@ -142,7 +142,7 @@ def test_no_scaling(scaling):
         ({"rope_theta": 1e4, "rope_scaling": {"rope_type": "llama3", "factor": 2}}, "low_freq_factor is missing"),
         ({"rope_theta": 1e4, "rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "must exceed low_freq_factor"),
         ({"rope_theta": 1e4, "rope_scaling": "llama3"}, "rope_scaling must be a valid dictionary"),
-        ({"rope_theta": 1e4, "partial_rotary_factor": 0.5}, "partial_rotary_factor must be"),
+        ({"rope_theta": 1e4, "partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported, only 1.0"),
     ],
 )
 def test_what_is_not_supported_is_named(json, message):

@@ -18,7 +18,7 @@ from loopscope.models.checkpoint.safetensors import INDEX, PICKLES, WEIGHTS, ind
 
 TOKENIZER_FILES = (
     *(CONFIG, TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
-    *("tokenizer.model", "spiece.model", "*.tiktoken", "vocab.json", "merges.txt"),
+    *("tokenizer.model", "spiece.model", "*.tiktoken", "vocab.json", "merges.txt", "tokenizer/*"),
 )
 # File systems take names of 255 bytes, and the cache makes one of the repository and one of the revision.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
