@@ -21,7 +21,17 @@ from loopscope.models.load import load_model
 
 GOLDEN = Path(__file__).parents[1] / "models" / "golden"
 PROMPTS = [[5, 9, 1, 60, 33, 2, 17], [7, 8], [20, 3, 3, 50], [11]]
-CACHED = ["ouro", "huginn", "retrofit_llama", "nanbeige", "hrm_text", "hrm_text:attention=causal", "loopus", "parcae", "loopformer"]
+CACHED = [
+    "ouro",
+    "huginn",
+    "retrofit_llama",
+    "nanbeige",
+    "hrm_text",
+    "hrm_text:attention=causal",
+    "loopus",
+    "parcae",
+    "loopformer",
+]
 NEW = 4
 OPTIONS = {"max_new_tokens": NEW, "source_rows": [3, 4, 5, 6], "eos_ids": []}
 

@@ -26,8 +26,6 @@ from loopscope.models.families.config import (
     LayersOrNone,
     Number,
     Size,
-    grouped,
-    head_width,
     only,
 )
 from loopscope.models.families.parcae import RopeSettings
@@ -83,9 +81,7 @@ class AttractorConfig(FamilyConfig):
     @property
     def sizes(self) -> AttentionSizes:
         """Of the attention layers."""
-        heads = self.num_attention_heads
-        width = head_width(self, self.n_embd, heads, None)
-        return AttentionSizes(self.n_embd, heads, grouped(self, heads, self.num_key_value_heads), width)
+        return self.attention_sizes(self.n_embd, self.num_attention_heads, self.num_key_value_heads)
 
 
 class AttractorBlock(Block):

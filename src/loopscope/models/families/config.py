@@ -94,12 +94,28 @@ class FamilyConfig(BaseModel):
                 raise cls.fault(f"{name} {shown(given[name])} is not supported, only {only}")
         return given
 
-    def checked_ids(self, ids: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:
-        """Token ids, each inside the vocabulary."""
-        strange = next((token for token in ids if not 0 <= token < vocabulary), None)
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Widths fit together, and end-of-sequence ids are inside the vocabulary."""
+        getattr(self, "sizes", None)
+        vocabulary = max(getattr(self, "vocab_size", 0), getattr(self, "vocabulary", 0))
+        strange = next((token for token in getattr(self, "eos_token_id", ()) if not 0 <= token < vocabulary), None)
         if strange is not None:
             raise self.fault(f"token id {shown(strange)} is outside the vocabulary of {vocabulary}")
-        return ids
+        return self
+
+    def attention_sizes(
+        self, hidden: int, heads: int, shared: int | None = None, width: int | None = None
+    ) -> AttentionSizes:
+        """The widths of attention layers: `shared` heads of keys divide the others, a head's width is even."""
+        if width is None and hidden % heads:
+            raise self.fault(f"hidden size {hidden} does not divide into {heads} heads; give head_dim")
+        width, shared = width or hidden // heads, shared or heads
+        if width % 2 or not width:
+            raise self.fault(f"head_dim {width} is odd; rotary positions need an even one")
+        if heads % shared:
+            raise self.fault(f"{heads} attention heads cannot share {shared} key-value heads")
+        return AttentionSizes(hidden, heads, shared, width)
 
 
 def _number(value: Any) -> Any:
@@ -117,24 +133,6 @@ def _first(error: ValidationError) -> str:
             return f"{name} {given} is not supported, only {problem['ctx']['expected']}"
         case _:
             return f"{name} {problem['msg'].replace('Input should', 'must')}, not {given}"
-
-
-def head_width(config: FamilyConfig, hidden: int, heads: int, given: int | None) -> int:
-    """`given`, or hidden / heads; even, as rotary positions need."""
-    if given is None and hidden % heads:
-        raise config.fault(f"hidden size {hidden} does not divide into {heads} heads; give head_dim")
-    width = given or hidden // heads
-    if width % 2 or not width:
-        raise config.fault(f"head_dim {width} is odd; rotary positions need an even one")
-    return width
-
-
-def grouped(config: FamilyConfig, heads: int, shared: int | None) -> int:
-    """The number of key-value heads, which must divide the number of query heads."""
-    shared = shared or heads
-    if heads % shared:
-        raise config.fault(f"{heads} attention heads cannot share {shared} key-value heads")
-    return shared
 
 
 class RopeScaling(FamilyConfig):
@@ -214,13 +212,9 @@ class LlamaConfig(RotaryFields):
         uses = self.use_sliding_window if self.use_sliding_window is not None else kinds is None
         if uses and self.sliding_window is not None:
             raise self.fault(f"sliding_window {self.sliding_window} is not supported, only null")
-        self.checked_ids(self.eos_token_id, self.vocab_size)
-        self.sizes  # noqa: B018  checks them
         return self
 
     @property
     def sizes(self) -> AttentionSizes:
         """Of the attention layers."""
-        heads = self.num_attention_heads
-        width = head_width(self, self.hidden_size, heads, self.head_dim)
-        return AttentionSizes(self.hidden_size, heads, grouped(self, heads, self.num_key_value_heads), width)
+        return self.attention_sizes(self.hidden_size, self.num_attention_heads, self.num_key_value_heads, self.head_dim)

@@ -29,8 +29,6 @@ from loopscope.models.families.config import (
     RotaryFields,
     Size,
     TokenIds,
-    grouped,
-    head_width,
     only,
 )
 from loopscope.models.families.registry import family
@@ -83,7 +81,6 @@ class RavenConfig(RotaryFields):
             raise self.fault(f"n_layers {self.n_layers} is not {counts} (prelude, core, coda)")
         if self.vocabulary < self.vocab_size:
             raise self.fault(f"padded_vocab_size {self.vocabulary} is smaller than vocab_size {self.vocab_size}")
-        self.sizes  # noqa: B018  checks them
         return self
 
     @property
@@ -94,8 +91,7 @@ class RavenConfig(RotaryFields):
     @property
     def sizes(self) -> AttentionSizes:
         """Of the attention layers."""
-        width = head_width(self, self.n_embd, self.n_heads, self.head_dim)
-        return AttentionSizes(self.n_embd, self.n_heads, grouped(self, self.n_heads, self.num_key_value_heads), width)
+        return self.attention_sizes(self.n_embd, self.n_heads, self.num_key_value_heads, self.head_dim)
 
     @property
     def state_std(self) -> float:
@@ -119,7 +115,6 @@ class HuginnConfig(RavenConfig):
         shared, heads = self.sizes.key_value_heads, self.n_heads
         if self.qk_bias and shared != heads:
             raise self.fault(f"qk_bias needs as many key-value heads ({shared}) as heads ({heads})")
-        self.checked_ids(self.eos_token_id, self.vocabulary)
         return self
 
 

@@ -46,8 +46,6 @@ from loopscope.models.families.config import (
     Loops,
     Number,
     Size,
-    grouped,
-    head_width,
     only,
     option,
 )
@@ -130,7 +128,6 @@ class IfmLoopedConfig(FamilyConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        self.sizes  # noqa: B018  checks them
         if self.rope_head_dim not in (None, self.sizes.head_width):
             raise self.fault(f"rope_head_dim {self.rope_head_dim} is not supported, only {self.sizes.head_width}")
         if self.num_experts and not 0 < self.num_activated_experts <= self.num_experts:
@@ -159,8 +156,7 @@ class IfmLoopedConfig(FamilyConfig):
     @property
     def sizes(self) -> AttentionSizes:
         """Of the attention layers."""
-        width = head_width(self, self.model_dim, self.num_heads, self.head_dim)
-        return AttentionSizes(self.model_dim, self.num_heads, grouped(self, self.num_heads, self.num_kv_heads), width)
+        return self.attention_sizes(self.model_dim, self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
     def hierarchical(self) -> bool:

@@ -63,7 +63,6 @@ class TmltConfig(FamilyConfig):
     def _consistent(self) -> Self:
         if self.n_embd % self.n_head:
             raise self.fault(f"n_embd {self.n_embd} does not divide into n_head {self.n_head}")
-        self.checked_ids(self.eos_token_id, self.vocab_size)
         return self
 
 

@@ -37,7 +37,6 @@ from loopscope.models.families.config import (
     Loops,
     Number,
     Size,
-    head_width,
     only,
     option,
 )
@@ -137,14 +136,12 @@ class ParcaeConfig(FamilyConfig):
     def _consistent(self) -> Self:
         if self.n_embd < GATE_CHANNELS:
             raise self.fault(f"n_embd {self.n_embd} is smaller than the {GATE_CHANNELS} channels of a value gate")
-        self.sizes  # noqa: B018  checks them
         return self
 
     @property
     def sizes(self) -> AttentionSizes:
         """Of the attention layers."""
-        heads = self.num_attention_heads
-        return AttentionSizes(self.n_embd, heads, heads, head_width(self, self.n_embd, heads, None))
+        return self.attention_sizes(self.n_embd, self.num_attention_heads)
 
     @property
     def state_std(self) -> float:
