@@ -16,11 +16,11 @@ import torch
 
 import loopscope as ls
 from geometry import random_update
+from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.batching import collate, plan_batches
-from loopscope.measuring.plan import QuestionEncoder, Request
-from loopscope.measuring.requests import DataRequest, ModelRequest
-from loopscope.measuring.run import prepare, run_pending
-from loopscope.measuring.settings import BatchPolicy, Settings
+from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring.run import made_ready, run_pending, tasks_first
 from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Batch
 from loopscope.models.layers.varlen import runs_unpadded
@@ -69,13 +69,12 @@ def against_forward(
             for batch in batches:
                 Walk.of(model, batch.to(model.device), transition + 1).to(transition + 1)
 
-    request = Request(
-        ModelRequest.of(model.name, str(model.device), random_weights=True),
-        DataRequest((task,)),
-        Settings.of([transition], [], level, unit_size=UNIT, scalar_checks=checks, interpolate=True),
+    asked = MeasureConfig(
+        model=model, tasks=[task], transitions=[transition], level=level, unit_size=UNIT, scalar_checks=checks
     )
-    engine = LocalEngine(request.needing(request.data.load()), model)
-    prepared = prepare(request, request.data.load(), engine.facts(), None)
+    config, loaded = tasks_first(asked)
+    engine = LocalEngine(config, model)
+    prepared = made_ready(config, loaded, engine)
     with tempfile.TemporaryDirectory() as scratch:
         folders = (str(Path(scratch) / str(number)) for number in count())
 

@@ -54,7 +54,6 @@ def main() -> None:
                 level=level,
                 limit=1,
                 device="cpu",
-                progress_style="none",
             )
 
         measure("first")

@@ -42,7 +42,7 @@ def main():
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--output", default="runs/initial-draws", help="the folder of the runs")
     given = parser.parse_args()
-    settings = {"transitions": given.transition, "level": "quick", "limit": given.limit, "progress_style": "none"}
+    settings = {"transitions": given.transition, "level": "quick", "limit": given.limit}
     runs = [
         ls.measure(given.model, given.task, output=f"{given.output}/{seed}", initial_seed=seed, **settings)
         for seed in range(0, given.draws * APART, APART)

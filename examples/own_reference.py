@@ -61,7 +61,7 @@ def main():
     examples = list(ls.load_task(given.task, limit=given.limit).encode(ls.load_tokenizer(given.model)))
 
     settings = {"transitions": given.transition, "depths": model.trained_depth, "dtype": given.dtype}
-    settings |= {"limit": given.limit, "progress_style": "none"}
+    settings |= {"limit": given.limit}
 
     def measured(task, name):
         return ls.measure(given.model, task, output=f"{given.output}/{name}", **settings)

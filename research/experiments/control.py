@@ -96,7 +96,7 @@ def gathered_of(spec: str, task: str, split: str, count: int, loops: int, keep: 
     depth = model.trained_depth
     run = ls.measure(
         spec, f"{task}:{split}", limit=count, dtype="float32", transitions=[depth - 1, depth], depths=f"1-{loops}",
-        trace=True, output=path.with_suffix(""), progress_style="none",
+        trace=True, output=path.with_suffix(""),
     )  # fmt: skip
     found = gather(model, Questions.of(examples), Trace.of(run.trace.collect()))
     path.write_bytes(pickle.dumps(found, protocol=4))

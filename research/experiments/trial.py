@@ -235,9 +235,7 @@ class Trial:
         """What `loopscope.measure` finds on the first documents of the split; utilities at depths 1, 2, …"""
         level, updates = ("grid", UPDATES) if self.split == "test" else ("quick", ())
         task, depths = held_out(self.split, self.size, self.questions), range(1, DEEPEST + 1)
-        run = ls.measure(
-            model, task, transitions=updates, depths=depths, level=level, output=self.folder, progress_style="none"
-        )
+        run = ls.measure(model, task, transitions=updates, depths=depths, level=level, output=self.folder)
         utility = run.depths.group_by("depth").agg(pl.col("utility").mean()).sort("depth")["utility"]
         return {
             "utility": [round(value, 6) for value in utility],

@@ -21,9 +21,6 @@ from contextlib import contextmanager
 LONGEST_SHOWN = 80
 """Characters of a value that a message repeats."""
 
-_FLAGS = {"progress_style": "progress", "seconds": "plan-seconds"}
-"""Settings whose flag has another name."""
-
 _for_command_line = False
 
 
@@ -50,7 +47,7 @@ def setting(name: str, value: object = _Unset) -> str:
     """
     if not _for_command_line:
         return f"{name}=" if value is _Unset else f"{name}={shown(value)}"
-    flag = "--" + _FLAGS.get(name, name).replace("_", "-")
+    flag = "--" + name.replace("_", "-")
     if value is _Unset or value is True:
         return flag
     return f"{flag} {_cut(shlex.quote(value)) if isinstance(value, str) else shown(value)}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
 
-    from loopscope.measuring.measure_call import Tasks
+    from loopscope.api import Tasks
     from loopscope.models.in_memory import ModelSpec
     from loopscope.report.question_view import QuestionView
     from loopscope.stats import Bootstrap
@@ -86,6 +86,18 @@ class Run(StoredRun):
 
         return figure(name, self, bootstrap, width=width, style=style)
 
+    def summary(self) -> str:
+        """What every update did, as a table: mean gain, harmful updates, finite-step failures and what recovers them.
+
+        Of a run without updates it is the mean utility at every depth.
+        """
+        from loopscope.studies.summary import run_lines
+
+        return "\n".join(run_lines(self))
+
+    def __str__(self) -> str:
+        return self.summary()
+
     def compare(self, bootstrap: Bootstrap | None = None) -> Comparison:
         """Every published cell that has a counterpart in this run, with the difference and a verdict."""
         from loopscope.studies.comparison import compare
@@ -128,7 +140,7 @@ class Run(StoredRun):
         from functools import partial
 
         from loopscope.errors import optional_text
-        from loopscope.measuring.given_values import task_list
+        from loopscope.measuring.arguments import task_list
         from loopscope.measuring.rerun import Named
         from loopscope.store.verification import verify
 

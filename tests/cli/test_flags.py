@@ -95,9 +95,14 @@ def test_flags_of_every_type_reach_the_command(tmp_path: Path) -> None:
     from loopscope.store import StoredRun
 
     (tmp_path / "flags.yaml").write_text(
-        "model: toy-ouro\ntasks: [arithmetic]\ntransitions: 4\ntokens: yes\nunit-size: 2\nlimit: 3\nlevel: quick\n"
+        "model: toy-ouro\ntasks: [arithmetic]\ntransitions: 4\ntokens: yes\nnum-fewshot: 1\nlimit: 3\nlevel: quick\n"
     )
     command = ["measure", "--config", str(tmp_path / "flags.yaml"), "--output", str(tmp_path / "run"), "--limit", "2"]
     assert exit_code([*command, "--progress", "none"]) == 0
     manifest = StoredRun(tmp_path / "run").manifest
-    assert (manifest.tokens, manifest.unit_size, manifest.tasks[0].rows, manifest.level.value) == (True, 2, 2, "quick")
+    assert (manifest.tokens, manifest.settings["num_fewshot"], manifest.tasks[0].rows, manifest.level.value) == (
+        True,
+        1,
+        2,
+        "quick",
+    )

@@ -13,14 +13,12 @@ SURFACE = {
     "diff": "--fail-if --format --tasks --transitions first second",
     "figures": "--format --name --output --style --width runs",
     "lm-eval": "",
-    "measure": "--address --apply-chat-template --batch-size --certify --config --data-dir --depths "
-    "--device --dtype --engine --every-scale --exit-threshold --fewshot-seed --fewshot-split --ids --initial-seed "
-    "--initial-state --lens --level --limit --long --model --model-args --num-fewshot --output --paths "
-    "--plan --plan-seconds --progress --protocol --random-weights --readout-dtype --revision "
-    "--scales-to --seed --share-context --tasks --template --tokenizer --tokens --trace --training-step "
-    "--transitions --unit-size --workers",
+    "measure": "--apply-chat-template --batch-size --certify --config --data-dir --depths --device --dtype --engine "
+    "--ids --initial-state --lens --level --limit --long --model --model-args --num-fewshot --output --overwrite "
+    "--paths --plan --plan-seconds --progress --protocol --scales-to --share-context --tasks --template --tokenizer "
+    "--tokens --trace --transitions --workers",
     "models": "--json",
-    "reproduce": "--address --checkpoints --config --data-dir --device --engine --limit --long --models --only "
+    "reproduce": "--checkpoints --config --data-dir --device --engine --limit --long --models --only "
     "--output --plan --plan-seconds --progress --protocol --random-weights --stand-ins --tasks --tokenizer "
     "--updates-only --workers",
     "report": "--lens-questions --output runs",
@@ -32,9 +30,9 @@ SURFACE = {
 
 
 def test_commands_and_flags_are_those_agreed():
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    found = {
-        name: " ".join(sorted(option for parameter in command.params for option in parameter.opts))
-        for name, command in commands.items()
-    }
+    group = typer.main.get_command(app)
+    found = {}
+    for name in group.list_commands(None):  # type: ignore[attr-defined]
+        params = group.get_command(None, name).params  # type: ignore[attr-defined]
+        found[name] = " ".join(sorted(option for parameter in params for option in parameter.opts))
     assert found == SURFACE

@@ -29,7 +29,7 @@ def toy():
 def run(tmp_path_factory):
     return ls.measure(
         "toy-ouro", tasks=TASKS, transitions=[4], depths="1-5", dtype="float32", limit=2, trace=True,
-        output=tmp_path_factory.mktemp("run") / "run", progress_style="none",
+        output=tmp_path_factory.mktemp("run") / "run",
     )  # fmt: skip
 
 

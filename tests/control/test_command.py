@@ -22,7 +22,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "depths": "1-5",
         "trace": True,
         "limit": 6,
-        "progress_style": "none",
         "dtype": "float32",
     }
     for split in ("train", "test"):
@@ -96,9 +95,7 @@ def test_mistakes_are_said_in_one_line(runs: list[Path], tmp_path: Path) -> None
     ):
         with pytest.raises(LoopscopeError, match=message):
             ls.control(runs, **wrong)  # type: ignore[arg-type]
-    bare = ls.measure(
-        "toy-ouro", "arithmetic:test", transitions=[4], limit=2, output=tmp_path / "bare", progress_style="none"
-    )
+    bare = ls.measure("toy-ouro", "arithmetic:test", transitions=[4], limit=2, output=tmp_path / "bare")
     with pytest.raises(LoopscopeError, match="no run holds a trace"):
         ls.control(bare)
     with pytest.raises(LoopscopeError, match="heads are trained on a train split"):
@@ -116,7 +113,7 @@ def test_costs_that_cannot_be_counted_are_an_error_and_no_other_number(
     def unreadable(*_: Any) -> Any:
         raise LoopscopeError("the log is damaged")
 
-    monkeypatch.setattr("loopscope.control.runs.request_of", unreadable)
+    monkeypatch.setattr("loopscope.control.runs.config_of", unreadable)
     with pytest.raises(LoopscopeError, match=r"cannot be counted: the log is damaged; or give outside_cost"):
         ls.control(runs)
     with pytest.raises(LoopscopeError, match="cannot be counted"):

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.control.act import Questions, costs_of
 from loopscope.control.heads import (
     ExitHead,
@@ -137,8 +138,8 @@ def test_features_do_not_depend_on_the_size_of_states() -> None:
 
 
 def test_gathered_states_are_those_of_the_trace_and_the_gate_decides_as_stored(tmp_path: Path) -> None:
-    asked: Any = {"limit": 3, "dtype": "float32", "progress_style": "none"}
-    run = ls.measure(
+    asked: Any = {"limit": 3, "dtype": "float32"}
+    run = measure_with(
         "toy-ouro", "arithmetic:test", transitions=[4], depths="1-5", trace=True, output=tmp_path / "run", **asked
     )
     stored = Trace.of(run.trace.collect())
@@ -150,7 +151,7 @@ def test_gathered_states_are_those_of_the_trace_and_the_gate_decides_as_stored(t
         for name in STATE_SIGNALS:
             expected = stored.signal(name, depth)
             np.testing.assert_allclose(live(name), expected, rtol=5e-3, atol=5e-3, err_msg=name)
-    told = ls.measure(
+    told = measure_with(
         "toy-ouro", "arithmetic:test", transitions=[1], tokens=True, exit_threshold=0.6, output=tmp_path / "t", **asked
     )
     depths = told.tokens.sort("row", "option", "token").collect()["exit_depth"].to_list()

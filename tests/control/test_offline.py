@@ -11,7 +11,7 @@ import pytest
 import torch
 from control_synthetic import Made
 
-import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.control import Decision, FixedDepth, FixedScale, Policy, ScaledReadout, Seen, Taps
 from loopscope.control.comparison import (
     coefficients,
@@ -244,9 +244,8 @@ def test_the_line_between_fixed_depths_by_hand() -> None:
 
 def test_two_policies_from_a_stored_trace_by_plain_polars(tmp_path: Path) -> None:
     """Ouro's gate at 0.6 and the KL rule at 0.05 with its cost, without any code of `control`."""
-    run = ls.measure(
+    run = measure_with(
         "toy-ouro", "arithmetic:test", transitions=[4], depths="1-5", trace=True, limit=4, output=tmp_path / "run",
-        progress_style="none",
     )  # fmt: skip
     table = run.trace.collect().sort("row", "token", "depth")
     token = ["row", "token"]

@@ -30,7 +30,7 @@ class GoldenRun:
         """The run, measured now."""
         settings = {"dtype": "float64", "device": "cpu"} | self.settings
         model = self.model if isinstance(self.model, str) else self.model()
-        return ls.measure(model, list(self.tasks), output=str(output), progress_style="none", **settings)
+        return ls.measure(model, list(self.tasks), output=str(output), **settings)
 
 
 def _still_model() -> Any:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.models.load import load_model
 from loopscope.models.registry import EMBEDDED
 from loopscope.store import StoredRun

@@ -13,7 +13,7 @@ import traceback
 
 import torch
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.models.load import load_model
 
 OPERATIONS = ("open", "write", "pwrite", "ftruncate", "fsync", "replace", "unlink", "mkdir", "close")

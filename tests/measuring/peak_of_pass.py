@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.models.registry import find_published
 
 _OURO = find_published("ouro-1.4b")
@@ -33,7 +33,7 @@ if __name__ == "__main__":
         transitions=[1],
         level="quick",
         limit=questions,
-        random_weights=True,
+        model_args={"random_weights": True},
         tokenizer="toy-ouro",
         device="cpu",
         dtype="bfloat16",

@@ -8,7 +8,7 @@ import resource
 import sys
 from pathlib import Path
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 
 
 def virtual_bytes() -> int:

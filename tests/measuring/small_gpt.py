@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import loopscope as ls
+from loopscope.api import measure_with
 
 
 class Block(nn.Module):
@@ -90,7 +91,7 @@ def main(folder, task, units):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         RunWriter.commit = commit_and_die
-    ls.measure(build(), task, output=folder, level="full", tokens=True, paths=True, **OPTIONS)
+    measure_with(build(), task, output=folder, level="full", tokens=True, paths=True, **OPTIONS)
 
 
 if __name__ == "__main__":

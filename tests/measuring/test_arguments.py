@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ import torch
 from loopscope.api import measure
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError, command_line_words, setting, shown
-from loopscope.measuring.given_values import DEEPEST, limits, rows, task_list
-from loopscope.measuring.measure_call import MeasureSettings
+from loopscope.measuring.arguments import DEEPEST, limits, rows, task_list
+from loopscope.measuring.config import MeasureConfig
 from loopscope.store import StoredRun
 
 ENOUGH: dict[str, Any] = {"transitions": [1], "limit": 1, "device": "cpu"}
 
 BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
-    ({"transitions": []}, "nothing to measure: give transitions=, depths= or both"),
     ({"transitions": [-1]}, "transitions=-1 is too small: give a number from 0 to 10,000"),
     ({"transitions": "4 5"}, "transitions='4 5': '4 5' is not a number or a range"),
     ({"transitions": "1-1000000000"}, "1000000000 is too large: 10,000 is the largest"),
@@ -32,7 +30,6 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"transitions": True}, "transitions=True is not a number or a list of numbers"),
     ({"transitions": 4.0}, "transitions=4.0 is not a number or a list of numbers"),
     ({"transitions": {1: 2}}, "transitions={1: 2} is not a number or a list of numbers"),
-    ({"transitions": None}, "transitions=None is not a number or a list of numbers"),
     ({"transitions": itertools.count()}, "transitions=10001 is too large"),
     ({"depths": itertools.repeat(1)}, "depths= names more than 10,001 numbers"),
     ({"depths": [10**5000]}, "depths=a number of thousands of digits is too large"),
@@ -41,28 +38,25 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"level": "everything"}, "choose quick, grid, full"),
     ({"level": 3}, "level=3 is not known"),
     ({"paths": True}, "paths=True stores the FP64 analysis: add level='full'"),
-    ({"tokens": True, "transitions": [], "depths": [1]}, "tokens=True stores updates token by token"),
+    ({"tokens": True, "transitions": [], "depths": [1]}, "tokens=True is about updates: name some with transitions="),
     ({"tokens": "no"}, "tokens='no' is neither True nor False"),
     ({"batch_size": "many"}, "batch_size='many' is not a number of questions"),
     ({"batch_size": True}, "batch_size=True is not a whole number"),
     ({"batch_size": 0}, "batch_size=0 is too small"),
     ({"batch_size": "9" * 5000}, "is not a number of questions"),
-    ({"batch_size": "paper", "unit_size": 3}, "unit_size=3 must be even"),
+    ({"batch_size": "paper", "protocol": "loopscope:unit_size=3"}, "unit_size=3 must be even"),
     ({"unit_size": 0}, "unit_size=0 is too small: give a number from 1"),
     ({"unit_size": True}, "unit_size=True is not a whole number"),
-    ({"unit_size": "64"}, "unit_size='64' is not a whole number"),
     ({"unit_size": 10**5000}, "unit_size=a number of thousands of digits is too large"),
     ({"scalar_checks": -1}, "scalar_checks=-1 is too small"),
     ({"readout_dtype": "bfloat16"}, "readout_dtype='bfloat16' is not known"),
-    ({"exit_threshold": 1.5}, "exit_threshold=1.5 is no probability"),
-    ({"exit_threshold": True}, "exit_threshold=True is no probability"),
-    ({"exit_threshold": float("nan")}, "exit_threshold=nan is no probability"),
+    ({"model_args": {"exit_threshold": 1.5}}, "exit_threshold=1.5 is not a probability"),
+    ({"model_args": {"exit_threshold": "x"}}, "exit_threshold='x' is not a probability"),
     ({"long": "cut"}, "long='cut' is not known: choose error, skip, truncate-left"),
     ({"engine": "dask"}, "engine='dask' is not known: choose local, ray"),
     ({"workers": -1, "engine": "ray"}, "workers=-1 is too small: give a number from 1"),
+    ({"progress": "fancy"}, "progress='fancy' is not known: choose auto, bar, plain, none"),
     ({"workers": 2}, "workers=2 is for engine='ray'"),
-    ({"address": "auto"}, "address='auto' is for engine='ray'"),
-    ({"progress_style": "fancy"}, "progress_style='fancy' is not known: choose auto, bar, plain, none"),
     ({"limit": 0}, "limit=0 is too small"),
     ({"limit": "1 0"}, "limit='1 0': '1 0' is not a number of questions"),
     ({"limit": "gsm8k=1,gsm8k=2"}, "gives two numbers for gsm8k"),
@@ -77,11 +71,18 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"ids": "0-999999999"}, "names more than 1,000,000 numbers"),
     ({"ids": 2.5}, "ids=2.5 is not a number or a list of numbers"),
     ({"ids": [True]}, "ids=True is not a whole number"),
+    ({"ids": ""}, "ids='' is empty"),
     ({"ids": []}, "ids= is empty"),
+    ({"device": "gpu"}, "there is no device 'gpu': choose cpu"),
+    ({"levle": "grid"}, "there is no setting 'levle': did you mean level?"),
+    ({"command_line": 5}, "there is no setting 'command_line'"),
+    ({"protocol": "paper:unit_size"}, "'unit_size' is not NAME=VALUE"),
+    ({"protocol": "paper:size=3"}, "protocol='size' is not known: did you mean unit_size?"),
+    ({"config": {"level": "full"}}, "is not a MeasureConfig"),
     ({"device": 5}, "device= takes a name or a path as text, not 5 (a int)"),
     ({"dtype": 5}, "dtype= takes a name"),
-    ({"seed": "x"}, "seed='x' is not a whole number"),
-    ({"seed": 2**63}, "is too large"),
+    ({"model_args": {"seed": "x"}}, "seed='x' is not a whole number"),
+    ({"model_args": {"seed": 2**63}}, "is too large"),
     ({"model": 5}, "model= takes a name"),
     ({"tasks": 5}, "tasks=5 is not a task"),
     ({"tasks": {"prompt": "a", "solution": "b"}}, "is not a task: give names or files"),
@@ -108,15 +109,12 @@ BAD_FLAGS: list[tuple[str, str, str]] = [
     ("limit", "0", "--limit 0 is too small"),
     ("ids", "0-9999999999", "9999999999 is too large"),
     ("ids", "0,0", "--ids names row 0 twice"),
-    ("unit_size", "true", "--unit-size"),
-    ("unit_size", "0", "--unit-size 0 is too small: give a number from 1"),
-    ("unit_size", "9" * 5000, "--unit-size"),
     ("batch_size", "0", "--batch-size 0 is too small"),
-    ("workers", "-1", "--workers -1 is for --engine ray"),
-    ("address", "auto", "--address auto is for --engine ray"),
+    ("workers", "-1", "--workers -1 is too small"),
     ("progress", "fancy", "--progress fancy is not known: choose auto, bar, plain, none"),
     ("level", "ful", "--level ful is not known: did you mean full?"),
-    ("exit_threshold", "nan", "--exit-threshold nan is no probability"),
+    ("model_args", "exit_threshold=nan", "exit_threshold='nan' is not a probability"),
+    ("protocol", "loopscope:unit_size=0", "unit_size=0 is too small: give a number from 1"),
     ("paths", "true", "--paths stores the FP64 analysis: add --level full"),
 ]
 
@@ -192,21 +190,12 @@ def test_rows_and_limits_by_task_are_known_by_its_own_name() -> None:
 
 
 def test_deepest_loop_can_be_asked_for() -> None:
-    from loopscope.measuring.settings import Settings
-
-    assert Settings.of(DEEPEST, (), "quick").deepest == DEEPEST + 1
+    assert MeasureConfig(model="toy-ouro", tasks="arithmetic", transitions=DEEPEST).deepest == DEEPEST + 1
 
 
 def test_words_return_to_python_after_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(["measure", "--model", "x", "--tasks", "x", "--output", "x", "--level", "x"]) == 2
+    assert exit_code(["measure", "--model", "toy-ouro", "--tasks", "x", "--level", "x"]) == 2
     assert "--level x" in capsys.readouterr().err
     assert setting("level", "x") == "level='x'"
     with command_line_words():
         assert setting("data_dir", "two words") == "--data-dir 'two words'"
-        assert setting("progress_style", "fancy") == "--progress fancy"
-
-
-def test_a_type_checker_is_told_what_measure_takes() -> None:
-    taken = {name: known.annotation for name, known in signature(measure).parameters.items()}
-    told = {name: known.__forward_arg__ for name, known in MeasureSettings.__annotations__.items()}
-    assert told == {name: given for name, given in taken.items() if name not in ("model", "tasks", "output")}

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.cli.app import exit_code
 from loopscope.measuring.batching import Layout, collate
 from loopscope.measuring.fp64 import ConcavePath, SearchedPath, state_gap
@@ -36,9 +37,9 @@ def folder(checkpoint: Callable[[str], str]) -> str:
 def runs(folder: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, StoredRun]:
     """The same updates under both protocols, in one arithmetic and layout."""
     place = tmp_path_factory.mktemp("protocols")
-    same = {"dtype": "float32", "batch_size": 2, "device": "cpu", "progress_style": "none"}
+    same = {"dtype": "float32", "batch_size": 2, "device": "cpu"}
     return {
-        name: ls.measure(
+        name: measure_with(
             folder,
             ["arithmetic"],
             output=place / name,

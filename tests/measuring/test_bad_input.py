@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
 from loopscope.store import StoredRun
 
@@ -150,7 +150,7 @@ def test_output_that_is_a_file(checkpoint: Callable[[str], str], tmp_path: Path)
         ({"limit": 2}, "rows"),
         ({"level": "grid"}, "level"),
         ({"batch_size": "paper"}, "batch.policy"),
-        ({"seed": 0, "dtype": "float64"}, "dtype"),
+        ({"dtype": "float64"}, "resume refused: dtype was float32, is float64"),
     ],
 )
 def test_other_settings_in_the_same_directory_are_refused_by_name(
@@ -163,7 +163,6 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(
     before = contents(run.path)
     given = {**GOOD, "depths": [], "level": "quick", **change}
     said = refused(lambda: measured("ouro", "arithmetic", output=run.path, **given))
-    assert "holds another run" in said
     assert named in said
     assert contents(run.path) == before
 

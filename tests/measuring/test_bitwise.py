@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.cli.app import app
 from loopscope.measuring.batching import collate
 from loopscope.measuring.plan import QuestionEncoder
@@ -23,13 +24,13 @@ from loopscope.store import StoredRun, verify
 from loopscope.store.verification import stored_verification
 from loopscope.store.writer import open_or_create
 
-HOW: dict[str, Any] = {"device": "cpu", "progress_style": "none", "unit_size": 2, "level": "quick"}
+HOW: dict[str, Any] = {"device": "cpu", "unit_size": 2, "level": "quick"}
 
 
 @pytest.fixture(scope="module")
 def run(checkpoint: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
     """A small Ouro with token rows, three questions in two units."""
-    return ls.measure(
+    return measure_with(
         checkpoint("ouro"), "arithmetic", output=tmp_path_factory.mktemp("bitwise") / "run", transitions=2, limit=3,
         tokens=True, **HOW,
     )  # fmt: skip

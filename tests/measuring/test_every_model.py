@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import loopscope as ls
+from loopscope.api import measure_with
 
 WIDTH, VOCABULARY = 16, 512
 TASK = ls.Task.from_ids(prompts=[[5, 17, 42], [9, 3]], solutions=[[7, 99], [12]])
@@ -88,9 +89,9 @@ MODELS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_takes_every_option(name: str, tmp_path: Path) -> None:
-    asked: Any = {"transitions": [2], "depths": "1-3", "device": "cpu", "progress_style": "none"}
+    asked: Any = {"transitions": [2], "depths": "1-3", "device": "cpu"}
     model = MODELS[name]()
-    run = ls.measure(model, TASK, output=tmp_path / "run", tokens=True, trace=True, lens=5, **asked)
+    run = measure_with(model, TASK, output=tmp_path / "run", tokens=True, trace=True, lens=5, **asked)
     tokens, trace = run.tokens.collect(), run.trace.collect()
     assert len(tokens) == 3
     assert len(trace) == 9
@@ -98,25 +99,25 @@ def test_every_model_takes_every_option(name: str, tmp_path: Path) -> None:
     assert traced == pytest.approx(tokens.sort("row", "token")["utility_before"].to_list(), abs=1e-4)
     assert all(len(ids) == 5 for ids in trace["lens_ids"])
     if (isinstance(model, str) and model == "toy-ouro") or name == "wrap, affine head":
-        certified = ls.measure(model, TASK, output=tmp_path / "certified", certify=True, **asked)
+        certified = measure_with(model, TASK, output=tmp_path / "certified", certify=True, **asked)
         assert certified.certificates is not None
         assert certified.certificates["outcome"].null_count() == 0
     else:
         with pytest.raises(ls.LoopscopeError, match="is not certified, its readout is not affine: leave out certify"):
-            ls.measure(model, TASK, output=tmp_path / "certified", certify=True, **asked)
+            measure_with(model, TASK, output=tmp_path / "certified", certify=True, **asked)
 
 
 def test_float_in_a_readout_is_refused_only_where_float64_is_asked_for(tmp_path: Path) -> None:
     asked: Any = {"transitions": [2], "device": "cpu"}
     for number, wants in enumerate(({"level": "full"}, {"readout_dtype": "float64"})):
         with pytest.raises(ls.LoopscopeError, match=r"check 'float64'.*keep the state's dtype in the readout, without"):
-            ls.measure(_capped(), TASK, output=tmp_path / f"full{number}", **asked, **wants)
+            measure_with(_capped(), TASK, output=tmp_path / f"full{number}", **asked, **wants)
     plain = _modules()
-    grid = ls.measure(_capped(), TASK, output=tmp_path / "grid", **asked)
+    grid = measure_with(_capped(), TASK, output=tmp_path / "grid", **asked)
     without = ls.wrap(
         embed=plain["words"],
         step=lambda h: h + torch.tanh(plain["turn"](h)),
         readout=lambda h: 5 * torch.tanh(functional.layer_norm(h, (WIDTH,)) @ plain["words"].weight.T / 5),
     )
-    full = ls.measure(without, TASK, output=tmp_path / "full", level="full", **asked)
+    full = measure_with(without, TASK, output=tmp_path / "full", level="full", **asked)
     assert grid.records["slope"].to_list() == pytest.approx(full.records["fp64_slope"].to_list(), abs=1e-5)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.store import StoredRun
 
 

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.cli.verify import verify
 from loopscope.measuring.rerun import Named
 from loopscope.measuring.verify import measure_again
@@ -33,7 +34,7 @@ CHOICES = [
     {"prompt": "2 plus 2 is", "options": ["4", "5", "12"], "answer": 0},
     {"prompt": "3 plus 5 is", "options": ["7", "8"], "answer": 1},
 ]
-QUICK: dict[str, Any] = {"transitions": [1], "level": "quick", "device": "cpu", "progress_style": "none"}
+QUICK: dict[str, Any] = {"transitions": [1], "level": "quick", "device": "cpu"}
 
 
 def encode(texts: list[str]) -> list[list[int]]:
@@ -74,7 +75,7 @@ def test_rows_ids_files_and_data_sets_give_the_same_numbers(
                                       fields={"prompt": "q"}),
     }  # fmt: skip
     found = {
-        way: ls.measure(model, task, output=tmp_path / way, transitions=[2], device="cpu", tokens=True)
+        way: measure_with(model, task, output=tmp_path / way, transitions=[2], device="cpu", tokens=True)
         for way, task in ways.items()
     }
     expected = numbers(found["file"])
@@ -92,7 +93,7 @@ def test_ids_reach_the_model_as_they_are(checkpoint: Callable[[str], str], tmp_p
     model = load_model(checkpoint("ouro"), device="cpu")
     prompts, solutions = [[7, 7, 7, 300], [1, 2]], [[511, 7], [7, 300, 7, 7]]
     task = ls.Task.from_ids(prompts, solutions, name="odd", decode=lambda number: f"<{number}>")
-    run = ls.measure(checkpoint("ouro"), [task], output=tmp_path / "run", depths=[3], transitions=[1], tokens=True)
+    run = measure_with(checkpoint("ouro"), [task], output=tmp_path / "run", depths=[3], transitions=[1], tokens=True)
     for row, (prompt, solution) in enumerate(zip(prompts, solutions, strict=True)):
         state = model.states(Batch.from_rows([prompt + solution]), [3])[3]
         logits = model.readout(state, dtype=torch.float64)[0]
@@ -113,17 +114,17 @@ def test_ids_reach_the_model_as_they_are(checkpoint: Callable[[str], str], tmp_p
 
 def test_the_same_call_resumes_and_other_rows_are_refused(tmp_path: Path) -> None:
     task = id_task(decode=str)
-    first = ls.measure("toy-ouro", [task, "arithmetic"], output=tmp_path / "run", limit=2, **QUICK)
+    first = measure_with("toy-ouro", [task, "arithmetic"], output=tmp_path / "run", limit=2, **QUICK)
     said: list[str] = []
-    again = ls.measure("toy-ouro", [id_task(decode=str), "arithmetic"], output=tmp_path / "run", limit=2,
+    again = measure_with("toy-ouro", [id_task(decode=str), "arithmetic"], output=tmp_path / "run", limit=2,
                        notify=said.append, **QUICK)  # fmt: skip
     assert again.manifest == first.manifest
     assert "finished" in said[0]
     other = ls.Task.from_ids([[1, 2]] * 3, [[3]] * 3, name="mine", decode=str)
     with pytest.raises(ls.LoopscopeError, match=r"another run \(task.mine/all.*data_sha256 was"):
-        ls.measure("toy-ouro", [other, "arithmetic"], output=tmp_path / "run", limit=2, **QUICK)
+        measure_with("toy-ouro", [other, "arithmetic"], output=tmp_path / "run", limit=2, **QUICK)
     with pytest.raises(ls.LoopscopeError, match=r"template_sha256 was"):
-        ls.measure("toy-ouro", [id_task(), "arithmetic"], output=tmp_path / "run", limit=2, **QUICK)
+        measure_with("toy-ouro", [id_task(), "arithmetic"], output=tmp_path / "run", limit=2, **QUICK)
 
 
 def test_a_task_of_ids_needs_no_tokenizer_and_texts_do(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
@@ -131,15 +132,17 @@ def test_a_task_of_ids_needs_no_tokenizer_and_texts_do(tmp_path: Path, checkpoin
     bare.mkdir()
     for name in ("config.json", "model.safetensors"):
         (bare / name).write_bytes((Path(checkpoint("ouro")) / name).read_bytes())
-    run = ls.measure(bare, id_task(), output=tmp_path / "run", **QUICK)
+    run = measure_with(bare, id_task(), output=tmp_path / "run", **QUICK)
     assert run.manifest.tokenizer_sha256 is None
     assert run.examples["prompt"][0].startswith("[")
     with pytest.raises(ls.LoopscopeError, match=r"no tokenizer\.json"):
-        ls.measure(bare, ls.Task.from_rows(ROWS), output=tmp_path / "texts", **QUICK)
+        measure_with(bare, ls.Task.from_rows(ROWS), output=tmp_path / "texts", **QUICK)
     given = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
-    texts = ls.measure(bare, ls.Task.from_rows(ROWS, name="mine"), output=tmp_path / "texts", tokenizer=given, **QUICK)
+    texts = measure_with(
+        bare, ls.Task.from_rows(ROWS, name="mine"), output=tmp_path / "texts", tokenizer=given, **QUICK
+    )
     assert numbers(texts).equals(numbers(run))
-    shown = ls.measure(bare, id_task(), output=tmp_path / "shown", tokenizer=given, **QUICK)
+    shown = measure_with(bare, id_task(), output=tmp_path / "shown", tokenizer=given, **QUICK)
     assert shown.examples["prompt"].to_list() == [row["prompt"] for row in ROWS]
     findings = measure_again(texts).findings
     assert "tokenizer=" in findings[0].message
@@ -153,16 +156,16 @@ def test_where_a_model_object_takes_its_tokenizer_from(tmp_path: Path, checkpoin
     model: Any = load_model(checkpoint("ouro"), device="cpu")
     texts = ls.Task.from_rows(ROWS, name="mine")
     own = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
-    loaded = ls.measure(model, texts, output=tmp_path / "loaded", **QUICK)
+    loaded = measure_with(model, texts, output=tmp_path / "loaded", **QUICK)
     assert loaded.manifest.tokenizer_sha256 == load_tokenizer(checkpoint("ouro")).sha256
     del model.card
     with pytest.raises(ls.LoopscopeError, match=r"give tokenizer=, or tasks of token ids .*, or set model\.tokenizer"):
-        ls.measure(model, texts, output=tmp_path / "none", **QUICK)
-    from_ids = ls.measure(model, id_task(), output=tmp_path / "ids", **QUICK)
+        measure_with(model, texts, output=tmp_path / "none", **QUICK)
+    from_ids = measure_with(model, id_task(), output=tmp_path / "ids", **QUICK)
     assert from_ids.manifest.tokenizer_sha256 is None
-    given = ls.measure(model, texts, output=tmp_path / "given", tokenizer=own, **QUICK)
+    given = measure_with(model, texts, output=tmp_path / "given", tokenizer=own, **QUICK)
     model.tokenizer = own
-    itself = ls.measure(model, texts, output=tmp_path / "itself", **QUICK)
+    itself = measure_with(model, texts, output=tmp_path / "itself", **QUICK)
     assert numbers(itself).equals(numbers(given))
     assert numbers(itself).equals(numbers(from_ids))
     assert numbers(itself).equals(numbers(loaded))
@@ -170,16 +173,16 @@ def test_where_a_model_object_takes_its_tokenizer_from(tmp_path: Path, checkpoin
     assert itself.verify(model=model).ok
     assert from_ids.verify(model=model).ok
     words = Backend(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    other = ls.measure(model, texts, output=tmp_path / "other", tokenizer=words, **QUICK)
+    other = measure_with(model, texts, output=tmp_path / "other", tokenizer=words, **QUICK)
     assert other.manifest.tokenizer_sha256 == load_tokenizer(words).sha256, "tokenizer= comes before the model's own"
 
 
 def test_a_data_set_by_itself(tmp_path: Path) -> None:
-    run = ls.measure("toy-ouro", datasets.Dataset.from_list(ROWS), output=tmp_path / "run", **QUICK)
+    run = measure_with("toy-ouro", datasets.Dataset.from_list(ROWS), output=tmp_path / "run", **QUICK)
     assert run.manifest.tasks[0].name == "dataset"
     parts = datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS), train=datasets.Dataset.from_list(ROWS))
     with pytest.raises(ls.LoopscopeError, match="the splits test, train: choose one of them with split="):
-        ls.measure("toy-ouro", [parts], output=tmp_path / "parts", **QUICK)
+        measure_with("toy-ouro", [parts], output=tmp_path / "parts", **QUICK)
     loaded = ls.load_task(ls.Task.from_dataset(parts, split="test"), num_fewshot=1)
     assert loaded.rows[0].context.count("Problem:") == 2
 
@@ -188,8 +191,8 @@ def test_a_data_set_by_itself(tmp_path: Path) -> None:
 def test_ray_gets_them_too(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
     given = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
     tasks = [id_task(decode=lambda number: f"<{number}>"), ls.Task.from_rows(CHOICES)]
-    here = ls.measure(checkpoint("ouro"), tasks, output=tmp_path / "here", tokenizer=given, **QUICK)
-    there = ls.measure(checkpoint("ouro"), tasks, output=tmp_path / "there", tokenizer=given, engine="ray", workers=1,
+    here = measure_with(checkpoint("ouro"), tasks, output=tmp_path / "here", tokenizer=given, **QUICK)
+    there = measure_with(checkpoint("ouro"), tasks, output=tmp_path / "there", tokenizer=given, engine="ray", workers=1,
                        **QUICK)  # fmt: skip
     assert numbers(there).equals(numbers(here))
     assert there.manifest == here.manifest

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import sequence_groups
 from loopscope.measuring.batching import Layout, Question, collate
@@ -31,13 +32,13 @@ QUESTIONS = 2
 
 def measured(output: Path, **given: Any) -> ls.Run:
     options: dict[str, Any] = {"transitions": [ROUGH, SMOOTH], "scalar_checks": 0, "limit": QUESTIONS}
-    return ls.measure("toy-huginn", "arithmetic-mc", output=output, progress_style="none", **{**options, **given})
+    return measure_with("toy-huginn", "arithmetic-mc", output=output, **{**options, **given})
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ls.Run]:
     folder = tmp_path_factory.mktemp("grids")
-    return {"few": measured(folder / "few", tokens=True), "every": measured(folder / "every", every_scale=True)}
+    return {"few": measured(folder / "few", tokens=True), "every": measured(folder / "every", interpolate=False)}
 
 
 def both(runs: dict[str, ls.Run]) -> pl.DataFrame:
@@ -149,9 +150,7 @@ def test_the_choice_belongs_to_the_run(runs: dict[str, ls.Run], tmp_path: Path) 
         measured(every.path)
     paper = measured(tmp_path / "paper", protocol="paper", transitions=[1], limit=2)
     assert "interpolate" not in paper.manifest.settings
-    affine = ls.measure(
-        "toy-ouro", "arithmetic-mc", output=tmp_path / "affine", transitions=[1], limit=1, progress_style="none"
-    )
+    affine = measure_with("toy-ouro", "arithmetic-mc", output=tmp_path / "affine", transitions=[1], limit=1)
     assert "interpolate" not in affine.manifest.settings
     quick = measured(tmp_path / "quick", transitions=[1], limit=1, level="quick")
     assert "interpolate" not in quick.manifest.settings

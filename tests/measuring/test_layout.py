@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.batching import Question, groups_within, padded_tokens, plan_batches, shrunk
-from loopscope.measuring.settings import BatchPolicy
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, Row, Sequence
 

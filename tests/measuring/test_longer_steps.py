@@ -10,7 +10,7 @@ import torch
 
 import loopscope as ls
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.given_values import scales_end
+from loopscope.measuring.arguments import scales_end
 from loopscope.store import StoredRun, verify
 
 FAMILIES = ("ouro", "huginn")

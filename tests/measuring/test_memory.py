@@ -83,7 +83,7 @@ def test_single_question_that_does_not_fit_is_named(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_gpu_refusal_halves_the_batch(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    from loopscope.api import measure
+    from loopscope.api import measure_with as measure
 
     said: list[str] = []
     torch.cuda.empty_cache()  # what earlier tests left cached would not have to be allocated

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.model_check import ModelCheck
 from loopscope.models.protocol import BodyAndHead
@@ -286,13 +287,15 @@ def test_what_is_wrong_is_found(check: str, kind: type[Good], message: str) -> N
 @pytest.mark.parametrize(("check", "kind", "message"), QUICK, ids=lambda value: getattr(value, "__name__", None))
 def test_measure_refuses_it(check: str, kind: type[Good], message: str, tmp_path: Path) -> None:
     with pytest.raises(LoopscopeError, match="mine fails the check") as caught:
-        ls.measure(kind(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, device="cpu", level="full")
+        measure_with(
+            kind(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, device="cpu", level="full"
+        )
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_good_model_is_measured(tmp_path: Path) -> None:
-    run = ls.measure(Good(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, level="quick")
+    run = measure_with(Good(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, level="quick")
     assert run.finished
 
 

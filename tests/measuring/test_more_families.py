@@ -19,7 +19,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.rerun import Named
 from loopscope.measuring.verify import measure_again
@@ -215,7 +215,7 @@ def test_a_choice_identifies_the_run(place: Path, tmp_path: Path) -> None:
     first = run("")
     assert first.manifest.model.boundary.endswith("(3 L cycles a step, the prompt attends both ways)")
     for choices in ("attention=causal", "L_cycles=4"):
-        with pytest.raises(LoopscopeError, match=r"settings\.model_args"):
+        with pytest.raises(LoopscopeError, match=r"model_args was"):
             run(choices)
     with pytest.raises(LoopscopeError, match="does not say that it runs options side by side"):
         measure(
@@ -241,7 +241,7 @@ def test_steps_and_first_states_identify_the_run(
         )
 
     assert run(choice).manifest.model.name == case + (f":{choice}" if choice else "")
-    with pytest.raises(LoopscopeError, match=r"settings\.model_args"):
+    with pytest.raises(LoopscopeError, match=r"model_args was"):
         run(other)
 
 

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from loopscope.measuring.batch_pass import BatchPass
 from loopscope.measuring.batching import Question
+from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.settings import Settings
 from loopscope.models import load_model, load_tokenizer
 from loopscope.readout.affine.path import AffinePath
 from loopscope.tasks.load import load_task
@@ -77,7 +77,16 @@ def test_launching_waits_for_nothing(
     task: str, level: str, tokens: bool, checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_model(checkpoint("ouro"))
-    settings = Settings.of([1, 2], [0, 5, 6], level, tokens=tokens, trace=tokens, lens=3 * tokens)
+    settings = MeasureConfig(
+        model="toy-ouro",
+        tasks=(),
+        transitions=[1, 2],
+        depths=[0, 5, 6],
+        level=level,
+        tokens=tokens,
+        trace=tokens,
+        lens=3 * tokens,
+    )
     questions = questions_of(checkpoint("ouro"), task, 4, spans=tokens)
     usual = BatchPass(model, settings, questions).run()
     trip = BatchPass(model, settings, questions)
@@ -95,7 +104,16 @@ def test_launching_on_a_gpu_waits_for_nothing(
     task: str, level: str, tokens: bool, checkpoint: Callable[[str], str]
 ) -> None:
     model = load_model(checkpoint("ouro"), device="cuda", dtype="bfloat16")
-    settings = Settings.of([1, 2], [0, 5, 6], level, tokens=tokens, trace=tokens, lens=3 * tokens)
+    settings = MeasureConfig(
+        model="toy-ouro",
+        tasks=(),
+        transitions=[1, 2],
+        depths=[0, 5, 6],
+        level=level,
+        tokens=tokens,
+        trace=tokens,
+        lens=3 * tokens,
+    )
     questions = questions_of(checkpoint("ouro"), task, 16, spans=tokens)
     first = BatchPass(model, settings, questions).run()
     torch.cuda.synchronize()

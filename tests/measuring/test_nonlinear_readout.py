@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import readouts
 from loopscope.readout.hessian_vector import differentiable_attention
@@ -85,7 +86,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ls.Run:
     output = tmp_path_factory.mktemp("modded") / "run"
     task = ls.Task.from_ids(PROMPTS, SOLUTIONS)
     options: dict[str, Any] = {"transitions": [T], "level": "full", "paths": True, "readout_dtype": "float64"}
-    return ls.measure(Modded(), task, output=output, progress_style="none", **options)
+    return measure_with(Modded(), task, output=output, **options)
 
 
 def test_slope_curvature_and_third_derivative_are_those_of_three_backward_passes(run: ls.Run) -> None:
@@ -128,9 +129,9 @@ def unknown(x: Tensor) -> Tensor:
 def test_nested_forward_mode_is_taken_and_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = ls.Task.from_ids(PROMPTS, SOLUTIONS)
     options: dict[str, Any] = {"transitions": [T], "level": "grid", "unit_size": 1, "scalar_checks": 0}
-    options |= {"readout_dtype": "float64", "progress_style": "none"}
+    options |= {"readout_dtype": "float64"}
     lines: list[str] = []
-    run = ls.measure(Modded(unknown), task, output=tmp_path / "run", notify=lines.append, **options)
+    run = measure_with(Modded(unknown), task, output=tmp_path / "run", notify=lines.append, **options)
     assert [line for line in lines if "nested forward mode" in line] == [
         "derivatives of the readout by nested forward mode, which is slower: "
         "Taylor mode has no rule for the torch operation 'special_i0'"
@@ -148,12 +149,11 @@ def test_nested_forward_mode_is_taken_and_said_once(tmp_path: Path, capsys: pyte
 def test_what_neither_way_knows_is_one_line(tmp_path: Path) -> None:
     task = ls.Task.from_ids(PROMPTS, SOLUTIONS)
     with pytest.raises(LoopscopeError, match="cannot be differentiated") as caught:
-        ls.measure(
+        measure_with(
             Modded(lambda x: nn.functional.hardsigmoid(torch.special.i0(x))),
             task,
             output=tmp_path / "run",
             transitions=[T],
-            progress_style="none",
         )
     assert "\n" not in str(caught.value)
 
@@ -186,10 +186,9 @@ def test_torchs_encoder_layer_is_measured(tmp_path: Path) -> None:
         "transitions": [T],
         "level": "quick",
         "readout_dtype": "float64",
-        "progress_style": "none",
     }
     lines: list[str] = []
-    run = ls.measure(Encoder(), task, output=tmp_path / "run", notify=lines.append, **options)
+    run = measure_with(Encoder(), task, output=tmp_path / "run", notify=lines.append, **options)
     assert run.ways_taken == ("nested",)
     assert [line for line in lines if "'multi_head_attention_forward'" in line] == [
         "derivatives of the readout by nested forward mode, which is slower: "

@@ -107,7 +107,7 @@ def case(
     request: pytest.FixtureRequest, checkpoint: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[StoredRun, Alone]:
     """A float64 run of four questions in one batch, and the same questions alone."""
-    from loopscope.api import measure
+    from loopscope.api import measure_with as measure
 
     family, task = request.param
     run = measure(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import plan as facts
 from loopscope.measuring.rerun import Named

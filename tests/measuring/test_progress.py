@@ -48,7 +48,7 @@ def test_progress_moves_with_batches_and_not_with_units(
 ) -> None:
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(Progress, "advance", lambda self, questions, tokens: told.append((questions, tokens)))
-    measured("ouro", "arithmetic", limit=7, unit_size=7, batch_size=2, level="quick", progress_style="none")
+    measured("ouro", "arithmetic", limit=7, unit_size=7, batch_size=2, level="quick")
     assert [questions for questions, _ in told] == [2, 2, 2, 1]
     assert all(tokens > questions for questions, tokens in told)
 
@@ -64,5 +64,5 @@ def test_bar_counts_what_was_there_before(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_pass_reports_itself(measured: Callable[..., StoredRun], capsys: pytest.CaptureFixture[str]) -> None:
-    measured("ouro", "arithmetic", limit=2, level="quick", progress_style="plain")
+    measured("ouro", "arithmetic", limit=2, level="quick", progress="plain")
     assert "2/2 questions (100%)" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.protocols import PROTOCOLS
 from loopscope.measuring.verify import measure_again
@@ -19,8 +20,8 @@ from loopscope.store import verify
 
 
 def measured(output: Path, model: str = "toy-ouro", **more: Any) -> ls.Run:
-    settings = {"transitions": [4], "level": "quick", "limit": 3, "device": "cpu", "progress_style": "none", **more}
-    return ls.measure(model, ["arithmetic"], output=output, **settings)
+    settings = {"transitions": [4], "level": "quick", "limit": 3, "device": "cpu", **more}
+    return measure_with(model, ["arithmetic"], output=output, **settings)
 
 
 def test_what_the_papers_protocol_sets_and_what_stands_above_it(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_by_default_a_manifest_is_what_it_was_before_there_was_a_choice(tmp_path
 def test_a_run_is_not_resumed_under_another_protocol(tmp_path: Path) -> None:
     ours = measured(tmp_path / "run")
     same = {"batch_size": "auto", "dtype": ours.manifest.dtypes.states}
-    with pytest.raises(LoopscopeError, match=r"another run \(settings.protocol was 'loopscope', is now 'paper'\)"):
+    with pytest.raises(LoopscopeError, match=r"resume refused: protocol was loopscope, is paper"):
         measured(tmp_path / "run", protocol="paper", **same)
     with pytest.raises(LoopscopeError, match=r"another run \(settings.protocol was 'loopscope', is now 'paper'; batch"):
         measured(tmp_path / "run", protocol="paper")
@@ -92,7 +93,7 @@ def test_rules_differ_and_belong_to_the_identity(tmp_path: Path) -> None:
     utilities = [tuple(run.depths["utility"]) for run in (*runs.values(), ours)]
     assert len(set(utilities)) == 3
     assert [run.manifest.initial_state for run in (*runs.values(), ours)] == ["paper", "official", "question"]
-    with pytest.raises(LoopscopeError, match=r"initial_state was 'paper', is now 'official'"):
+    with pytest.raises(LoopscopeError, match=r"initial_state was paper, is official"):
         measured(tmp_path / "paper", "toy-huginn", initial_state="official")
     with pytest.raises(LoopscopeError, match="initial_state was absent, is now 'paper'"):
         measured(tmp_path / "ours", "toy-huginn", initial_state="paper")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.progress import Progress
 from loopscope.measuring.ray_engine import connect
@@ -70,7 +70,7 @@ def test_killed_worker_changes_nothing(
     told: list[int] = []
     monkeypatch.setattr(Progress, "advance", lambda self, questions, tokens: told.append(questions))
     fuse.touch()
-    there = run("ray", engine="ray", workers=2, notify=said.append, progress_style="none")
+    there = run("ray", engine="ray", workers=2, notify=said.append)
     assert not fuse.exists()
     assert sum("measured again: its worker died" in line for line in said) == 1
     assert verify(there).ok
@@ -82,7 +82,7 @@ def test_killed_worker_changes_nothing(
 SCRIPT = """
 import sys
 from loopscope.measuring.ray_engine import connect
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 
 model, output, address = sys.argv[1:]
 measure(model, ["arithmetic"], output=output, limit=2, unit_size=1, level="quick", transitions=[1], device="cpu",

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from loopscope.measuring import fp64, groups
 from loopscope.measuring.batch_pass import BatchPass
+from loopscope.measuring.batch_policy import BatchPolicy
+from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.settings import BatchPolicy, Settings
 from loopscope.models import load_tokenizer
 from loopscope.models.base import LoopedModule, select
 from loopscope.models.batch import Batch
@@ -138,10 +139,12 @@ def test_every_level_agrees_with_autograd(
     questions = encoder.questions(loaded, loaded.rows, 0)
     tables = {}
     for level in levels:
-        settings = Settings.of(
-            [T],
-            [],
-            level,
+        settings = MeasureConfig(
+            model="toy-ouro",
+            tasks=(),
+            transitions=[T],
+            depths=[],
+            level=level,
             paths=level == "full",
             batch=BatchPolicy.parse(8),
             readout_dtype="float64",

@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.cli.app import app
-from loopscope.measuring.rerun import Named, NotNamedError, request_of, why_not_named
+from loopscope.measuring.rerun import Named, NotNamedError, config_of, why_not_named
 from loopscope.store import StoredRun
 from loopscope.store.writer import open_or_create
 
@@ -30,7 +31,7 @@ f = build
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
     output = tmp_path_factory.mktemp("sound") / "run"
-    return ls.measure(
+    return measure_with(
         "toy-ouro", "arithmetic", output=output, transitions=[4], depths="1-5", level="quick", trace=True, limit=4,
         device="cpu",
     )  # fmt: skip
@@ -107,7 +108,7 @@ def test_no_command_runs_code_that_a_run_names(way: str, mailed: Callable[..., P
 def test_what_is_not_followed_is_named_with_the_remedy(mailed: Callable[..., Path]) -> None:
     run = StoredRun(mailed(spec="mailed/evil.py:build"))
     with pytest.raises(NotNamedError, match=r"with code \('mailed/evil.py:build'\), which runs only where you"):
-        request_of(run, Named())
+        config_of(run, Named())
     assert "runs only where you name it" in (why_not_named(run, Named()) or "")
     assert why_not_named(run, Named(model="toy-ouro")) is None
 
@@ -126,22 +127,22 @@ def test_files_of_tasks_and_templates_are_followed_where_they_are_named(
 ) -> None:
     run = StoredRun(mailed(**call))
     with pytest.raises(NotNamedError, match=r"followed only where you name it: (tasks|template)="):
-        request_of(run, Named())
-    data = request_of(run, named).data
+        config_of(run, Named())
+    data = config_of(run, named)
     assert data.tasks == (named.tasks or ("arithmetic",))
     assert data.template == named.template
 
 
 def test_names_of_other_tasks_are_refused(mailed: Callable[..., Path]) -> None:
     with pytest.raises(ls.LoopscopeError, match=r"tasks= names 'mine': the run has arithmetic"):
-        request_of(StoredRun(mailed()), Named(tasks=("mine=mailed/evil.jsonl",)))
+        config_of(StoredRun(mailed()), Named(tasks=("mine=mailed/evil.jsonl",)))
 
 
 def test_a_run_of_a_file_is_verified_where_the_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"{n} + 1 =", "solution": f" {n + 1}"}) + "\n" for n in range(5)))
     asked: Any = {"transitions": [4], "level": "quick", "device": "cpu"}
-    run = ls.measure("toy-ouro", str(path), output=tmp_path / "run", **asked)
+    run = measure_with("toy-ouro", str(path), output=tmp_path / "run", **asked)
     done = CliRunner().invoke(app, ["verify", str(run.path)])
     assert done.exit_code == 0
     assert "nothing measured again: its task 'mine' comes from a file, which is followed only" in done.output

@@ -10,7 +10,7 @@ import pytest
 from loopscope.studies.tables.derivative_checks import agrees
 from scipy.integrate import romb
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.store import StoredRun, verify
 from loopscope.store.schema import Column
 

@@ -11,12 +11,12 @@ import pytest
 from torch import Tensor
 from typer.testing import CliRunner
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.cli.app import app
 from loopscope.errors import LoopscopeError
+from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches
 from loopscope.measuring.rerun import Named
-from loopscope.measuring.settings import BatchPolicy
 from loopscope.measuring.verify import measure_again
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import sequence_groups, tokens_and_trace
 from loopscope.models import Batch, load_model, load_tokenizer
@@ -45,7 +45,7 @@ def test_every_column_follows_its_formula(
 
 
 def measured_in_float64(folder: str, task: str, output: Path, **more: Any) -> Any:
-    given = {"limit": 3, "transitions": [2], "depths": [DEEPEST], "lens": LENS, "progress_style": "none", **more}
+    given = {"limit": 3, "transitions": [2], "depths": [DEEPEST], "lens": LENS, **more}
     return measure(folder, task, output=output, dtype="float64", readout_dtype="float64", **given)
 
 
@@ -100,8 +100,7 @@ def test_a_trace_changes_no_other_table(measured: Callable[..., StoredRun], cont
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"lens": 0}, "lens=0 is too small"),
-        ({"lens": 101}, "lens=101 is too large: give a number from 1 to 100"),
+        ({"lens": 101}, "lens=101 is too large: give a number from 0 to 100"),
         ({"lens": 2.5}, "not a whole number"),
         ({"trace": "maybe"}, "trace"),
         ({"trace": True, "transitions": [], "depths": [0]}, "trace=True follows the loops: name a depth from 1 on"),

@@ -13,9 +13,9 @@ import pytest
 from torch import Tensor
 
 from loopscope.measuring import plan
+from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches, run_tokens
 from loopscope.measuring.rerun import Named
-from loopscope.measuring.settings import BatchPolicy
 from loopscope.measuring.verify import measure_again
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.measuring.rerun import Named
 from loopscope.measuring.verify import measure_again
 from loopscope.store import StoredRun, verify

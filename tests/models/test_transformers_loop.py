@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.identity import model_identity
@@ -212,7 +213,7 @@ def test_it_is_measured_as_an_object(level, tmp_path):
     model = make("Gemma2")
     task = ls.Task.from_ids([row[:-2] for row in ROWS], [row[-2:] for row in ROWS])
     options = {"transitions": [1, 2], "level": level, "output": tmp_path / "run", "scalar_checks": 1}
-    run = ls.measure(ls.loop_layers(model, START, END), task, **options)
+    run = measure_with(ls.loop_layers(model, START, END), task, **options)
     assert run.ways_taken == ("general",)
     frame = run.records.filter(transition=1).sort("row")
     deep = [repeated(model, looped_order(depth)) for depth in (1, 2)]
@@ -225,7 +226,7 @@ def test_it_is_measured_as_an_object(level, tmp_path):
             gains.append(float(picked.mean()))
         assert frame["gain"][index] == pytest.approx(gains[1] - gains[0], abs=2e-5)
     with pytest.raises(LoopscopeError):
-        ls.measure(ls.loop_layers(model, START, END + 1), task, **options)
+        measure_with(ls.loop_layers(model, START, END + 1), task, **options)
 
 
 def test_a_tokenizer_given_along_reads_text(tmp_path):
@@ -234,7 +235,7 @@ def test_a_tokenizer_given_along_reads_text(tmp_path):
         sizes = GROUPED | {"vocab_size": 1024, "max_position_embeddings": 512}
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     looped = ls.loop_layers(model, 1, 2, tokenizer=ls.load_tokenizer("toy-ouro"), name="small")
-    run = ls.measure(looped, "arithmetic", transitions=[1], limit=1, level="quick", output=tmp_path / "run")
+    run = measure_with(looped, "arithmetic", transitions=[1], limit=1, level="quick", output=tmp_path / "run")
     assert run.manifest.model.name == "small"
     assert run.records.height == 1
 

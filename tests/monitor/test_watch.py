@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.store import StoredRun
 from loopscope.store.monitor_log import read_monitor_log
 
@@ -73,9 +74,9 @@ def test_its_numbers_are_those_of_measure_for_the_saved_checkpoint(tmp_path, sma
     again = small(affine=affine)
     again.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
     asked = {"transitions": [1, 2, 6], "depths": [4]}
-    run = ls.measure(again, task, **asked, output=tmp_path / "run")
+    run = measure_with(again, task, **asked, output=tmp_path / "run")
     # A run interpolates φ of a nonlinear readout between the scales of its derivatives; the monitor evaluates it.
-    evaluated = ls.measure(again, task, **asked, every_scale=True, output=tmp_path / "every-scale")
+    evaluated = measure_with(again, task, **asked, interpolate=False, output=tmp_path / "every-scale")
     assert [row["transition"] for row in record.updates] == [1, 2, 6]
     for row in record.updates:
         expected, at_every_scale = (means_of(each, row["transition"]) for each in (run, evaluated))
@@ -171,7 +172,7 @@ def test_options_tell_how_often_the_right_one_is_chosen(tmp_path, small, rows):
     options = [[row[3:5], row[5:8], row[8:]] for row in ids]
     task = ls.Task.from_ids([row[:3] for row in ids], options=options, answers=[n % 3 for n in range(12)])
     record = ls.Monitor(model, task, transitions=[2]).measure(1)
-    run = ls.measure(model, task, transitions=[2], output=tmp_path / "run")
+    run = measure_with(model, task, transitions=[2], output=tmp_path / "run")
     for row in record.depths:
         chosen = run.depths.filter(depth=row["depth"]).sort("row")["chosen_option"].to_list()
         assert row["accuracy"] == np.mean([c == n % 3 for n, c in enumerate(chosen)])

@@ -13,9 +13,9 @@ import pytest
 
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.protocols import find_protocol
-from loopscope.measuring.settings import BatchPolicy
-from loopscope.models.registry import EMBEDDED, parse_spec
+from loopscope.measuring.batch_policy import BatchPolicy
+from loopscope.measuring.protocols import PROTOCOLS
+from loopscope.models.registry import EMBEDDED, parse_name
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.run import Run
 from loopscope.studies.paper import model_names, models, tables
@@ -165,7 +165,7 @@ def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path
 
 def test_models_are_the_published_checkpoints() -> None:
     for run in paper_runs():
-        assert parse_spec(run.model).published is not None, run.model
+        assert parse_name(run.model).published is not None, run.model
 
 
 def test_every_published_number_has_a_run() -> None:
@@ -195,8 +195,8 @@ def _numbers(given: str) -> list[str]:
 
 def test_runs_have_the_batches_and_the_draw_that_a_comparison_asks_for() -> None:
     for run in paper_runs():
-        protocol = find_protocol(run.settings["protocol"])
-        batch = BatchPolicy.parse(run.settings.get("batch_size", protocol.batch_size)).size
+        protocol = PROTOCOLS[run.settings["protocol"]]
+        batch = BatchPolicy.parse(run.settings.get("batch_size", protocol.settings["batch_size"])).size
         for task in run.tasks:
             name = task.replace(":", "/")
             asked = {

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from loopscope.cli.app import exit_code
-from loopscope.measuring.requests import DataRequest
 from loopscope.models.tokenizer import load_tokenizer
 from loopscope.reproduction.paper_runs import paper_runs
 from loopscope.reproduction.stand_ins import TOKENIZER, stand_in_rows, write_stand_ins
 from loopscope.tasks.known_tasks import BENCHMARKS
+from loopscope.tasks.load import load_task
 
 LENGTHS = tomllib.loads(files("loopscope.reproduction").joinpath("stand_ins.toml").read_text(encoding="utf-8"))
 
@@ -27,7 +27,7 @@ def test_there_are_stand_ins_for_every_run() -> None:
 def test_they_load_and_are_as_long_as_the_benchmark(name: str, tmp_path: Path) -> None:
     split = BENCHMARKS[name].default_split
     write_stand_ins(tmp_path, [f"{name}:{split}"])
-    (task,) = DataRequest((f"{name}:{split}",), str(tmp_path), None, 400).load()
+    (task,) = [load_task(f"{name}:{split}", data_dir=str(tmp_path), limit=400)]
     tokenizer, given = load_tokenizer(TOKENIZER), LENGTHS[name][0]
     examples = [task.encode_row(tokenizer, row) for row in task.rows]
     assert {len(example.sequences) for example in examples} == {given.get("options", 1)}
@@ -53,7 +53,7 @@ def test_a_subset_asks_for_its_whole_split_and_files_are_kept(tmp_path: Path) ->
     before = path.stat().st_mtime_ns
     write_stand_ins(tmp_path, ["commonsense_qa:train1024"])
     assert path.stat().st_mtime_ns == before
-    (task,) = DataRequest(("commonsense_qa:train1024",), str(tmp_path), None, None).load()
+    (task,) = [load_task("commonsense_qa:train1024", data_dir=str(tmp_path))]
     assert len(task.rows) == 1024
 
 

@@ -1,6 +1,6 @@
 """Runs of older versions are read as they are, on a run that the code of commit 6c86db7 wrote.
 
-`data/6c86db7` is what that code wrote for `ls.measure("toy-ouro", tasks=["arithmetic", "arithmetic-mc"],
+`data/6c86db7` is what that code wrote for `measure_with("toy-ouro", tasks=["arithmetic", "arithmetic-mc"],
 transitions=[4], depths=[0, 1, 4, 5], level="full", tokens=True, paths=True, trace=True, lens=3, certify=True,
 scales_to=2, protocol="paper", renormalise=True, limit={"arithmetic": 1, "arithmetic-mc": 3}, unit_size=2)`. Its table
 `renormalised` is gone since. What this loopscope makes of it is compared with plain SQL over the Parquet files.
@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
 from loopscope.stats import Bootstrap
 from loopscope.store import TABLES, Column, ColumnType, StoredRun, Table, schema, verify
@@ -137,5 +138,5 @@ def test_the_mechanism_table_has_the_numbers_of_the_shards() -> None:
 def test_measuring_goes_on_only_with_the_version_that_began(old: Path, contents: Callable[[Path], Any]) -> None:
     before = contents(old)
     with pytest.raises(LoopscopeError, match=r"holds another run \(.*schema_version was 1, is now .*choose another"):
-        ls.measure("toy-ouro", tasks=["arithmetic"], transitions=[4], output=old, device="cpu", dtype="float32")
+        measure_with("toy-ouro", tasks=["arithmetic"], transitions=[4], output=old, device="cpu", dtype="float32")
     assert contents(old) == before

@@ -21,6 +21,7 @@ from tokenizers import processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import loopscope as ls
+from loopscope.api import measure_with
 from loopscope.models.registry import EMBEDDED
 
 with warnings.catch_warnings():
@@ -137,7 +138,7 @@ def theirs(checkpoint: Path, task: Path, **options: Any) -> dict[str, Any]:
 
 def ours(checkpoint: Path, task: Path, output: Path, **options: Any) -> tuple[ls.Run, list[list[float]]]:
     """The same of a run with every layer looped once."""
-    run = ls.measure(
+    run = measure_with(
         checkpoint, f"lm_eval:{task}", output=output, depths=[1], device="cpu", dtype="float32",
         readout_dtype="float64", model_args="loop=0-1", **options,
     )  # fmt: skip
@@ -193,12 +194,12 @@ def test_a_run_resumes_is_verified_and_shown(checkpoints: dict[bool, Path], task
     given: dict[str, Any] = {"transitions": [1], "tokens": True, "device": "cpu", "level": "quick", "num_fewshot": 1,
                              "model_args": "loop=0-1"}  # fmt: skip
     spec, model = f"lm_eval:{tasks}/inputs.yaml", str(checkpoints[True])
-    run = ls.measure(model, spec, output=tmp_path / "run", **given)
-    assert ls.measure(model, spec, output=tmp_path / "run", **given).manifest == run.manifest
+    run = measure_with(model, spec, output=tmp_path / "run", **given)
+    assert measure_with(model, spec, output=tmp_path / "run", **given).manifest == run.manifest
     assert "comes from a file, which is followed only where you name it" in measure_again(run).findings[0].message
     assert measure_again(run, Named(tasks=(spec,))).findings == ()
-    with pytest.raises(ls.LoopscopeError, match=r"settings\.num_fewshot was 1, is now 2"):
-        ls.measure(model, spec, output=tmp_path / "run", **given | {"num_fewshot": 2})
+    with pytest.raises(ls.LoopscopeError, match=r"num_fewshot was 1, is 2"):
+        measure_with(model, spec, output=tmp_path / "run", **given | {"num_fewshot": 2})
     places = run.tokens.collect().filter(pl.col("row") == 0, pl.col("option") == 1).sort("token")
     text = run.examples.sort("row")["options"][0][1]
     shown = [text[a:b] for a, b in places.select("text_start", "text_end").iter_rows()]

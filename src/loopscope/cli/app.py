@@ -15,42 +15,44 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 
-from loopscope.cli.check import check
-from loopscope.cli.control import control
-from loopscope.cli.demo import demo
-from loopscope.cli.diff import diff
-from loopscope.cli.listing import models, tasks
-from loopscope.cli.lm_eval import lm_eval
-from loopscope.cli.measure import measure
-from loopscope.cli.reproduce import reproduce
-from loopscope.cli.studies import compare, figures, report, studies, tables
-from loopscope.cli.verify import verify
 from loopscope.errors import LoopscopeError, command_line_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (
-    demo,
-    check,
-    measure,
-    tables,
-    figures,
-    compare,
-    diff,
-    reproduce,
-    control,
-    report,
-    models,
-    tasks,
-    studies,
-    verify,
-)
-"""In the order of `loopscope --help`."""
+COMMANDS = {
+    "Begin": {
+        "demo": ("demo", "The embedded models on the embedded tasks: a finding within seconds, and its report."),
+        "measure": ("measure", "Measure tasks with a looped model, into a run directory."),
+    },
+    "Read runs": {
+        "tables": ("studies", "The paper's tables."),
+        "figures": ("studies", "The paper's figures."),
+        "compare": ("studies", "The paper's published numbers next to those of runs."),
+        "report": ("studies", "One self-contained interactive page."),
+        "diff": ("diff", "Two runs on the same questions, with intervals and an exit code for CI."),
+        "verify": ("verify", "Check a run's files, and measure a sample of it again."),
+    },
+    "What there is": {
+        "models": ("listing", "The models, with sizes and revisions."),
+        "tasks": ("listing", "The tasks."),
+        "studies": ("studies", "The tables and figures, and what each needs."),
+    },
+    "Go further": {
+        "check": ("check", "Try a model on a small batch before measuring it."),
+        "reproduce": ("reproduce", "The paper's runs, tables and figures in one command."),
+        "control": ("control", "When to stop and how far to step, at equal cost."),
+        "lm-eval": ("lm_eval", "lm-evaluation-harness with a looped model."),
+    },
+}
+"""By heading, the module that has a command, and what `loopscope --help` says of it."""
 
 # Newer typer carries its own copy of click, older typer uses the package: both agree on typer.BadParameter's ancestors.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -66,19 +68,60 @@ _OF_THE_FILE_SYSTEM = {
 _SECONDS_TO_END = 5.0
 """How long after a signal further ones are not heeded."""
 
+
+class Commands(typer.core.TyperGroup):
+    """The commands by heading; a command's module is imported when the command is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of `loopscope --help`."""
+        return [name for commands in COMMANDS.values() for name in commands]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """None where there is no such command."""
+        module = next((commands[cmd_name][0] for commands in COMMANDS.values() if cmd_name in commands), None)
+        return None if module is None else _command(module, cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Each heading with its commands."""
+        for heading, commands in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<9}", summary) for name, (_, summary) in commands.items()])
+
+
+class Command(typer.core.TyperCommand):
+    """A command that lists its flags by heading."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Each heading with its flags, the common ones last."""
+        headings: dict[str, list[Any]] = {}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                usual = "Arguments" if param.param_type_name == "argument" else "Options"
+                headings.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
+        for heading in sorted(headings, key="Options".__eq__):
+            with formatter.section(heading):
+                formatter.write_dl(headings[heading])
+
+
+@functools.cache
+def _command(module: str, name: str) -> Any:
+    """A command with its flags, read from the signature of the function of its name."""
+    function = getattr(import_module(f"loopscope.cli.{module}"), name.replace("-", "_"))
+    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    others = {"allow_extra_args": True, "ignore_unknown_options": True} if name == "lm-eval" else {}
+    single.command(name, cls=Command, context_settings=_CONTEXT | others)(function)
+    return typer.main.get_command(single)
+
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 app = typer.Typer(
     name="loopscope",
     help="See what each extra loop does inside a looped language model.",
-    add_completion=False,
+    cls=Commands,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=_CONTEXT,
 )
-
-
-for _command in COMMANDS:
-    app.command()(_command)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(lm_eval)
 
 
 def _show_version(value: bool) -> None:

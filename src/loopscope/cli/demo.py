@@ -72,9 +72,9 @@ def demo(
 
 def _measure(plan: Plan, folder: Path, questions: int, progress: Any) -> StoredRun:
     """One run per model and task, because each has its own number of questions."""
-    from loopscope.api import measure
+    from loopscope.api import measure_with
 
-    return measure(
+    return measure_with(
         plan.model,
         [plan.task],
         model_args=plan.model_args,
@@ -87,8 +87,7 @@ def _measure(plan: Plan, folder: Path, questions: int, progress: Any) -> StoredR
         scalar_checks=0,
         device="cpu",
         dtype="float32",
-        progress_style=progress,
-        command_line=("loopscope", "demo"),
+        progress=progress,
     )
 
 

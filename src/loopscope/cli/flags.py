@@ -7,7 +7,9 @@ as the text that stands there and checked as flags are: YAML's own reading would
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -16,6 +18,9 @@ from loopscope.regular_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def flag(name: str, help: str, **rest: Any) -> Any:
@@ -34,6 +39,23 @@ ModelArgs = Annotated[str, flag("--model-args", "What `mine.py:build` is called 
 Device = Annotated[str, flag("--device", "cpu, cuda, cuda:1, mps or auto.")]
 
 
+Progress = Annotated[str, flag("--progress", "How progress is shown.", metavar="auto|bar|plain|none")]
+PlanFlag = Annotated[bool, flag("--plan", "Say what it would take on this machine, and stop.")]
+PlanSeconds = Annotated[float, flag("--plan-seconds", "How long batches are timed for that.", show_default=False)]
+
+
+def with_flags(parameters: list[Parameter]) -> Callable[[Command], Command]:
+    """The command has these flags before those that it names itself; it takes their values by name."""
+
+    def decorate(command: Command) -> Command:
+        named = signature(command, eval_str=True)
+        rest = [known for known in named.parameters.values() if known.kind is not Parameter.VAR_KEYWORD]
+        command.__signature__ = Signature([*parameters, *rest])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
 def _load_config(context: typer.Context, path: str | None) -> str | None:
     """Flags from a YAML mapping become the command's defaults; the command line and the environment win."""
     if path is None:
@@ -45,7 +67,7 @@ def _load_config(context: typer.Context, path: str | None) -> str | None:
 
 ConfigFlag = Annotated[
     str | None,
-    typer.Option("--config", callback=_load_config, is_eager=True, help="YAML file with flags, e.g. `limit: 100`."),
+    flag("--config", "YAML file with flags, e.g. `limit: 100`.", callback=_load_config, is_eager=True, metavar="FILE"),
 ]
 
 MOST_BYTES = 1_000_000

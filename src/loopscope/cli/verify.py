@@ -29,7 +29,7 @@ def verify(
     Raises:
         LoopscopeError: something was found; it says what mends it.
     """
-    from loopscope.measuring.given_values import task_list
+    from loopscope.measuring.arguments import task_list
     from loopscope.measuring.rerun import Named, why_not_named
     from loopscope.measuring.verify import UTILITIES, measure_again
     from loopscope.store import StoredRun

@@ -18,8 +18,9 @@ from loopscope.control.offline import Costs, Result, known_costs, score
 from loopscope.control.policy import Policy
 from loopscope.control.scales import FixedScale, Taps
 from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, whole
-from loopscope.measuring.given_values import task_list
-from loopscope.measuring.rerun import Named, Sources, request_of
+from loopscope.measuring.arguments import task_list
+from loopscope.measuring.loading import load_configured_model
+from loopscope.measuring.rerun import Named, Sources, config_of
 from loopscope.models.in_memory import borrowed
 from loopscope.models.user_models import load_code, names_code
 from loopscope.stats import Bootstrap
@@ -30,8 +31,8 @@ from loopscope.studies.registry import Source, open_records
 from loopscope.studies.tables.control import Given, control_table
 
 if TYPE_CHECKING:
+    from loopscope.api import Tasks
     from loopscope.control.act import Questions
-    from loopscope.measuring.measure_call import Tasks
     from loopscope.models.in_memory import ModelSpec
     from loopscope.store import StoredRun
     from loopscope.studies.conditions import Condition
@@ -181,7 +182,7 @@ class _WithModel:
 
             try:
                 with borrowed(self._named.model):
-                    counted = costs_of(request_of(run, self._named).model.load())
+                    counted = costs_of(load_configured_model(config_of(run, self._named)))
             except LoopscopeError as error:
                 given = f"{setting('outside_cost', 0.1)} and {setting('check_cost', 0.1)}"
                 raise LoopscopeError(f"the costs of {run.path} cannot be counted: {error}; or give {given}") from None

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.batching import Layout, Question, collate
+from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.host_copies import Columns, HostColumn, PendingColumns, array, pinned, stacked
 from loopscope.measuring.producers import MeasuredDepth, MeasuredUpdate, Tables, columns_of_depth, tables_of_update
 from loopscope.measuring.readouts import Readings, Surveyed, readout_of
-from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens_and_trace import ExitGateTrace, StateObserver, Trace
 from loopscope.measuring.update import Update
 from loopscope.models.exit_gate import exit_gate_of
@@ -35,7 +35,7 @@ class BatchPass:
     """A batch that goes through the loops of a model."""
 
     def __init__(
-        self, model: LoopedModel, settings: Settings, questions: Sequence[Question], *, careful: bool = False
+        self, model: LoopedModel, settings: MeasureConfig, questions: Sequence[Question], *, careful: bool = False
     ) -> None:
         self._model, self._settings, self._careful = model, settings, careful
         self._packing = _on_device(collate(questions, settings.batch), model.device)

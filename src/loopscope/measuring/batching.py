@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.host_copies import Columns, upload
-from loopscope.measuring.settings import BatchPolicy
 from loopscope.models.batch import Batch
 from loopscope.models.packing import Group, Packing, pack
 from loopscope.models.protocol import Context

@@ -109,13 +109,12 @@ def check(
     Raises:
         LoopscopeError: the model cannot be loaded. What a check finds is in the result.
     """
-    from loopscope.measuring.requests import ModelRequest
-    from loopscope.models.user_models import model_arguments
+    from loopscope.measuring.config import MeasureConfig
+    from loopscope.measuring.loading import in_memory, load_configured_model
 
-    named = None if dtype is None else str(dtype).removeprefix("torch.")
-    request = ModelRequest.of(model, str(device), named, args=model_arguments(model_args))
-    with borrowed(request.given):
-        return checked(request.load(), ALL)
+    config = MeasureConfig(model=model, tasks=(), model_args=model_args, device=device, dtype=dtype)
+    with borrowed(in_memory(config)):
+        return checked(load_configured_model(config), ALL)
 
 
 @torch.no_grad()

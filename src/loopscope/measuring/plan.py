@@ -1,21 +1,17 @@
 """From a call of `measure` to a plan: what to load, which rows, how they are encoded, and the manifest of the run.
 
-A `Request` is the call as data; which rows is in `data_request`, which model in `model_request`. `ModelFacts` is what
-the driver of a run must know of a model that may live in another process. `QuestionEncoder` turns rows into questions,
-with each reference token's place in the text where it is asked for.
+`ModelFacts` is what the driver of a run must know of a model that may live in another process. `QuestionEncoder` turns
+rows into questions, with each reference token's place in the text where it is asked for.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +19,7 @@ import torch
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.batching import Question, Span
-from loopscope.measuring.requests import DataRequest, ModelRequest, absolute
-from loopscope.measuring.settings import LongPolicy, Prompting, Settings
+from loopscope.measuring.config import LongPolicy, MeasureConfig
 from loopscope.models.identity import model_identity
 from loopscope.models.initial_state import InitialState, Rule
 from loopscope.models.layers.varlen import runs_unpadded
@@ -39,40 +34,6 @@ from loopscope.tasks.lengths import fit_length, survey_lengths
 
 if TYPE_CHECKING:
     from loopscope.models.protocol import LoopedModel
-    from loopscope.models.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class Request:
-    """Everything that a pass is asked for."""
-
-    model: ModelRequest
-    data: DataRequest
-    settings: Settings
-    encodings: Encodings | None = None
-    """What other models of the same call have encoded already."""
-
-    def needing(self, loaded: Sequence[LoadedTask]) -> Request:
-        """The same request, which loads a tokenizer only if there are texts."""
-        texts = any(task.encoding != "ids" for task in loaded)
-        return dataclasses.replace(self, model=dataclasses.replace(self.model, needs_tokenizer=texts))
-
-    def settings_for(self, facts: ModelFacts) -> Settings:
-        """The settings with batches that suit the model."""
-        return self.settings.on(facts.device_type, unpadded=facts.unpadded)
-
-    def as_event(self) -> dict[str, Any]:
-        """What the log keeps of the call, from which `rerun` finds the sources again."""
-        tokenizer = self.model.tokenizer
-        return {
-            "model": self.model.spec,
-            "device": self.model.device,
-            "revision": self.model.revision,
-            "seed": self.model.seed,
-            "tokenizer": absolute(tokenizer) if isinstance(tokenizer, str | None) else {"given": tokenizer.source},
-            **self.data.as_event(),
-            "folder": str(Path.cwd()),
-        }
 
 
 def token_spans(tokenizer: Any, row: Row, example: Example, split: Split) -> tuple[tuple[Span, ...], ...] | None:
@@ -193,8 +154,6 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})"
 
 
-MOST_KEPT_TOKENS = 20_000_000
-"""Tokens that are kept for further models of the same call; a benchmark has one to four million."""
 _LIBRARIES = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors")
 
 
@@ -215,37 +174,6 @@ class PlannedTask:
     limit: int | None
 
 
-class Encodings:
-    """Encoded rows that several models with the same tokenizer share, up to `MOST_KEPT_TOKENS` of them.
-
-    Attributes:
-        tokens: how many were encoded.
-        seconds: how long that took.
-    """
-
-    def __init__(self) -> None:
-        self.tokens, self.seconds = 0, 0.0
-        self._kept: dict[tuple[object, ...], Example] = {}
-
-    def spared(self, tokens: int) -> float:
-        """Seconds that so many tokens would have taken that were found encoded."""
-        return self.seconds / self.tokens * tokens if self.tokens else 0.0
-
-    def encoded(self, tokenizer: Tokenizer, task: LoadedTask, row: Row) -> Example:
-        """A row as this tokenizer encodes it, computed once while there is room."""
-        words = (tokenizer.sha256, tokenizer.prefix_ids, tokenizer.bos_id, tokenizer.eos_ids)
-        key = (*words, task.name, task.split, task.template_hash, row.id)
-        example = self._kept.get(key)
-        if example is None:
-            began = time.perf_counter()
-            example = task.encode_row(tokenizer, row)
-            self.seconds += time.perf_counter() - began
-            if self.tokens < MOST_KEPT_TOKENS:
-                self._kept[key] = example
-            self.tokens += sum(len(sequence.token_ids) for sequence in example.sequences)
-        return example
-
-
 _TOGETHER = 64
 """Rows whose texts are encoded at a time."""
 
@@ -264,10 +192,9 @@ class QuestionEncoder:
         *,
         spans: bool = False,
         share: bool = False,
-        encodings: Encodings | None = None,
     ) -> None:
         self._tokenizer, self._allowed, self._policy = tokenizer, allowed, policy
-        self._spans, self._share, self._encodings = spans, share, encodings
+        self._spans, self._share = spans, share
 
     def questions(self, task: LoadedTask, rows: Sequence[Row], first: int) -> list[Question]:
         """Rows of a task, encoded and fitted; `first` is the place of the first of them in the run."""
@@ -290,8 +217,6 @@ class QuestionEncoder:
 
     def _encode(self, tokenizer: Encoder | None, task: LoadedTask, row: Row) -> Example:
         try:
-            if self._encodings is not None and tokenizer is not None:
-                return self._encodings.encoded(tokenizer, task, row)  # type: ignore[arg-type]
             return task.encode_row(tokenizer, row)
         except LoopscopeError as error:
             raise LoopscopeError(f"{task.spec}, question {row.id}: {error}") from error
@@ -313,7 +238,13 @@ class QuestionEncoder:
         return PlannedTask(task.without_rows(), kept, left_out, limit)
 
 
-def check_sharing(settings: Settings, facts: ModelFacts) -> None:
+def settings_for(config: MeasureConfig, facts: ModelFacts) -> MeasureConfig:
+    """The settings with the updates that are meant where none are named, and with batches that suit the model."""
+    config = config.beyond(facts.info.trained_depth, facts.info.name)
+    return config.on(facts.device_type, unpadded=facts.unpadded)
+
+
+def check_sharing(settings: MeasureConfig, facts: ModelFacts) -> None:
     """Refuse to pack options into a row for a model that would read it as one text."""
     if settings.share_context and not facts.shares_context:
         raise LoopscopeError(
@@ -331,14 +262,16 @@ def build_manifest(
     facts: ModelFacts,
     tokenizer_sha256: str | None,
     planned: Sequence[PlannedTask],
-    settings: Settings,
+    settings: MeasureConfig,
     command_line: Sequence[str],
-    prompting: Prompting,
 ) -> Manifest:
     """What identifies the run: everything that decides a number, with the hashes of what was read."""
-    batch, chosen = settings.batch, settings.chosen()
-    if facts.info.affine_readout or settings.level is Level.QUICK or not settings.transitions:
-        chosen.pop("interpolate", None)  # nothing to interpolate
+    batch = settings.batch
+    chosen = settings.for_manifest() | {"model_args": dict(facts.args), "initial_state": facts.initial_state}
+    # What a run does not name is the rule "question".
+    needless = {"initial_state": facts.initial_state in (None, "question"), "model_args": not facts.args}
+    # Where there is nothing to interpolate.
+    needless["interpolate"] = facts.info.affine_readout or settings.level is Level.QUICK or not settings.transitions
     return Manifest(
         loopscope_version=__version__,
         code_sha256=code_sha256(),
@@ -358,16 +291,7 @@ def build_manifest(
             policy=batch.name, size=batch.size, token_budget=batch.budget, padding=batch.padding or "right"
         ),
         unit_size=settings.unit_size,
-        settings={
-            "scalar_checks": settings.scalar_checks,
-            "exit_threshold": settings.exit_threshold,
-            "long": settings.long,
-            **chosen,
-            **prompting.chosen(),
-            # What older runs do not say is the rule "question".
-            **({"initial_state": facts.initial_state} if facts.initial_state not in (None, "question") else {}),
-            **({"model_args": dict(facts.args)} if facts.args else {}),
-        },
+        settings={name: value for name, value in chosen.items() if not needless.get(name)},
         command_line=tuple(command_line),
     )
 

@@ -24,10 +24,10 @@ from torch import Tensor
 from loopscope.measuring.batching import Layout, Question
 from loopscope.measuring.certificates import certificate_columns
 from loopscope.measuring.checks import endpoint_replay, exact_kl, scalar_check
+from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.fp64 import Analysis, analyse
 from loopscope.measuring.host_copies import Columns, HostColumn
 from loopscope.measuring.readouts import GeneralReadout, Reading, Readout, UpdatePaths
-from loopscope.measuring.settings import Settings
 from loopscope.measuring.tokens_and_trace import token_identity
 from loopscope.measuring.update import Update, predicted_scale, state_change
 from loopscope.path import CONTRACTION, CURVATURE_SCALES, GRID, classify, scales_up_to
@@ -42,7 +42,7 @@ class MeasuredUpdate:
 
     update: Update
     readout: Readout
-    settings: Settings
+    settings: MeasureConfig
     known_paths: UpdatePaths | None
 
     @property

@@ -24,9 +24,10 @@ from typing import Any
 import torch
 
 from loopscope.errors import LoopscopeError, answers_command_line, command_line_words, setting
-from loopscope.measuring.plan import ModelFacts, PlannedTask, Request
+from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.loading import device_of, in_memory, model_spec
+from loopscope.measuring.plan import ModelFacts, PlannedTask
 from loopscope.measuring.ray_guard import RayGuard
-from loopscope.measuring.requests import DataRequest
 from loopscope.measuring.worker import FindTask, GivenUnit, LocalEngine, MeasuredBatch, Step
 from loopscope.models.identity import model_identity, own_modules
 from loopscope.models.in_memory import is_factory
@@ -42,15 +43,15 @@ _ATTEMPTS = 4
 class ReplicaWorker:
     """Runs inside a Ray worker: loads the model once, then measures the units it is given."""
 
-    def __init__(self, request: Request, threads: int, for_command_line: bool) -> None:
-        self._request, self._threads, self._for_command_line = request, threads, for_command_line
+    def __init__(self, config: MeasureConfig, threads: int, for_command_line: bool) -> None:
+        self._config, self._threads, self._for_command_line = config, threads, for_command_line
 
     @cached_property
     def _engine(self) -> LocalEngine:
         # Not when the worker is made: what fails there reaches the driver as a dead worker, not as its error.
         # Threads as many as the driver's: the order in which a product is summed depends on them.
         torch.set_num_threads(self._threads)
-        return LocalEngine(self._request)
+        return LocalEngine(self._config)
 
     def describe(self) -> tuple[ModelFacts, Tokenizer | None]:
         """What the driver must know of the model, and the tokenizer that comes with it or that the user gave."""
@@ -75,13 +76,13 @@ class _Job:
 class RayEngine:
     """Units on a local Ray or an existing cluster."""
 
-    def __init__(self, request: Request, workers: int | None, address: str | None) -> None:
+    def __init__(self, config: MeasureConfig) -> None:
         try:
             import ray
         except ImportError as error:
             raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install 'loopscope[ray]'") from error
         self._ray: Any = ray
-        self._request = request
+        self._config = config
         self._idle: list[Any] = []
         self._travelling: list[ModuleType] = []
         self._guard: RayGuard | None = None
@@ -89,9 +90,9 @@ class RayEngine:
         try:
             self._make_portable()
             if self._started:
-                self._guard = connect(ray, address, workers)
+                self._guard = connect(ray, config.workers)
             self._servers = _servers(ray)
-            self._count, needed = _placement(ray, request.model.device, workers)
+            self._count, needed = _placement(ray, device_of(config), config.workers)
         except BaseException:
             self.close()
             raise
@@ -111,7 +112,7 @@ class RayEngine:
         worker = self._hire()
         facts, tokenizer = self._get(worker.describe.remote())
         self._idle.append(worker)
-        given = self._request.model.given
+        given = in_memory(self._config)
         if given is not None and not is_factory(given):
             # A copy that travelled has lost the source of its classes; the run is that of the object here.
             info = facts.info.model_copy(update={"weights": model_identity(given)})
@@ -176,28 +177,29 @@ class RayEngine:
 
     def _make_portable(self) -> None:
         """The modules of the user's own travel with a model in memory: a worker may not find them."""
-        model, pickling = self._request.model, self._ray.cloudpickle
-        if model.given is None:
+        given, pickling, spec = in_memory(self._config), self._ray.cloudpickle, model_spec(self._config)
+        if given is None:
             return
         remedy = f"give its maker by name, {setting('model', 'mine.py:build')}"
-        if not is_factory(model.given) and torch.device(model.device).type != "cpu":
-            raise LoopscopeError(f"{model.spec} is on {model.device}, which no worker has: {remedy}")
+        device = device_of(self._config)
+        if not is_factory(given) and torch.device(device).type != "cpu":
+            raise LoopscopeError(f"{spec} is on {device}, which no worker has: {remedy}")
         known = pickling.list_registry_pickle_by_value()
-        self._travelling = [module for module in own_modules(model.given) if module.__name__ not in known]
+        self._travelling = [module for module in own_modules(given) if module.__name__ not in known]
         for module in self._travelling:
             pickling.register_pickle_by_value(module)
         try:
-            pickling.dumps(model.given)
+            pickling.dumps(given)
         except Exception as error:  # whatever an object's own code raises
             reason = " ".join(str(error).split()) or type(error).__name__
             raise LoopscopeError(
-                f"{model.spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): {remedy}"
+                f"{spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): {remedy}"
             ) from error
 
     @cached_property
     def _sent(self) -> Any:
         """Once for all workers: a model in memory may be large. Rows go to a worker with each unit."""
-        return self._ray.put(dataclasses.replace(self._request, data=DataRequest(()), encodings=None))
+        return self._ray.put(self._config.model_copy(update={"tasks": (), "sample": None}))
 
     def _hire(self) -> Any:
         self._require_alive()
@@ -236,9 +238,9 @@ def _given(unit: WorkUnit, planned: PlannedTask) -> GivenUnit:
     return unit, planned.task, rows
 
 
-def connect(ray: Any, address: str | None, workers: int | None) -> RayGuard | None:
-    """Join the cluster at `address` or that of `RAY_ADDRESS`; without either, start a guarded Ray on this machine."""
-    address = address or os.environ.get("RAY_ADDRESS")
+def connect(ray: Any, workers: int | None) -> RayGuard | None:
+    """Join the cluster at `RAY_ADDRESS`; without it, start a guarded Ray on this machine."""
+    address = os.environ.get("RAY_ADDRESS")
     handler = signal.getsignal(signal.SIGTERM)
 
     def start() -> str:

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
 from loopscope.measuring.batching import Layout
+from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.host_copies import Columns
 from loopscope.measuring.sequence_groups import SequenceReadout
-from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import Update, interpolated, predicting
 from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.path import CURVATURE_SCALES, GRID
@@ -157,17 +157,17 @@ class Readout(SequenceReadout, ABC):
         found = [chunk.log_probabilities(0) for chunk in self.chunks([state_RSD], layout)]
         return Reading.of(torch.cat(found), layout)
 
-    def consecutive_updates(self, settings: Settings) -> int:
+    def consecutive_updates(self, settings: MeasureConfig) -> int:
         """How many consecutive updates are surveyed together."""
         return 1
 
-    def surveys(self, updates: Sequence[Update], settings: Settings) -> Sequence[Surveyed | None]:
+    def surveys(self, updates: Sequence[Update], settings: MeasureConfig) -> Sequence[Surveyed | None]:
         """What is found out about consecutive updates together, before `paths` is asked about each."""
         return [None] * len(updates)
 
     @abstractmethod
     def paths(
-        self, update: Update, settings: Settings, before: Reading | None, surveyed: Surveyed | None = None
+        self, update: Update, settings: MeasureConfig, before: Reading | None, surveyed: Surveyed | None = None
     ) -> UpdatePaths:
         """φ of every reference token and question; `before` is the reading of H where there is one."""
 
@@ -208,7 +208,7 @@ class GeneralReadout(Readout):
         return [self.read(state, update.layout) for state in states]
 
     def paths(
-        self, update: Update, settings: Settings, before: Reading | None, surveyed: Surveyed | None = None
+        self, update: Update, settings: MeasureConfig, before: Reading | None, surveyed: Surveyed | None = None
     ) -> UpdatePaths:
         """From readings of both ends, and paths of the sequences."""
         layout, quick = update.layout, settings.level is Level.QUICK
@@ -357,13 +357,13 @@ class AffineReadout(Readout):
         found = self._tokens(first_ND, second_ND, layout).survey(2, [], 0)
         return Reading.of(found.initial, layout), Reading.of(found.initial + found.gains[:, -1], layout)
 
-    def consecutive_updates(self, settings: Settings) -> int:
+    def consecutive_updates(self, settings: MeasureConfig) -> int:
         """A few where the fused kernels take them; one of level full, which does more with each."""
         if settings.level is Level.FULL or self.dtype != torch.float32:
             return 1
         return _MOST_CONSECUTIVE if takes_kernel(self._head.weight_VD.detach()) else 1
 
-    def surveys(self, updates: Sequence[Update], settings: Settings) -> Sequence[Surveyed]:
+    def surveys(self, updates: Sequence[Update], settings: MeasureConfig) -> Sequence[Surveyed]:
         """Everything but scales of the questions' own."""
         layout, (points, with_derivatives) = updates[0].layout, _survey_scales(settings)
         states = [updates[0].before_RSD, *(update.after_RSD for update in updates)]
@@ -373,7 +373,7 @@ class AffineReadout(Readout):
         return [Surveyed(path, survey) for path, survey in zip(paths, found, strict=True)]
 
     def paths(
-        self, update: Update, settings: Settings, before: Reading | None, surveyed: Surveyed | None = None
+        self, update: Update, settings: MeasureConfig, before: Reading | None, surveyed: Surveyed | None = None
     ) -> UpdatePaths:
         """From the survey of the update."""
         layout, (points, with_derivatives) = update.layout, _survey_scales(settings)
@@ -423,7 +423,7 @@ class AffineReadout(Readout):
         return path
 
 
-def _survey_scales(settings: Settings) -> tuple[int, tuple[float, ...]]:
+def _survey_scales(settings: MeasureConfig) -> tuple[int, tuple[float, ...]]:
     """φ at how many even scales, and the scales of derivatives; token rows hold the gain of a quarter step besides."""
     if settings.level is not Level.QUICK:
         return len(GRID), CURVATURE_SCALES

@@ -16,11 +16,12 @@ from typing import Any
 import polars as pl
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.measuring.given_values import canonical, limits, rows
-from loopscope.measuring.plan import ModelFacts, QuestionEncoder, Request, facts_of
-from loopscope.measuring.requests import DataRequest, ModelRequest
-from loopscope.measuring.run import Prepared, chat_of, prepare
-from loopscope.measuring.settings import BatchPolicy, Prompting, Settings
+from loopscope.measuring.arguments import canonical
+from loopscope.measuring.batch_policy import BatchPolicy
+from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.loading import load_configured_model, load_configured_tokenizer, load_tasks
+from loopscope.measuring.plan import ModelFacts, QuestionEncoder, facts_of
+from loopscope.measuring.run import Prepared, chat_of, prepare, tasks_first
 from loopscope.models.in_memory import ModelSpec, is_factory
 from loopscope.models.initial_state import SEED
 from loopscope.models.protocol import LoopedModel
@@ -67,14 +68,14 @@ class Named:
     """
 
     model: ModelSpec | None = None
-    tasks: tuple[str | Task, ...] = ()
+    tasks: tuple[str | Task | LoadedTask, ...] = ()
     template: str | None = None
     tokenizer: Any = None
     data_dir: str | os.PathLike[str] | None = None
     device: str | None = None
 
 
-def request_of(run: StoredRun, named: Named) -> Request:
+def config_of(run: StoredRun, named: Named) -> MeasureConfig:
     """The call that made the run, from its manifest and, for where its sources were, from its log.
 
     Raises:
@@ -82,8 +83,8 @@ def request_of(run: StoredRun, named: Named) -> Request:
     """
     manifest = run.manifest
     called: Mapping[str, Any] = next((e for e in reversed(run.events) if e.get("event") == "call"), {})
-    prompting, _ = Prompting.of_manifest(manifest.settings)
-    if prompting.fewshot_split is not None and is_data_file(prompting.fewshot_split):
+    fewshot_split = manifest.settings.get("fewshot_split")
+    if isinstance(fewshot_split, str) and is_data_file(fewshot_split):
         raise NotNamedError(
             "its few-shot examples come from a data file, which is not followed from a run directory: measure it again"
         )
@@ -92,36 +93,38 @@ def request_of(run: StoredRun, named: Named) -> Request:
             f"it was measured with the template {shown(called['template'])}, which is followed only where you name it:"
             f" {setting('template')}"
         )
-    return Request(
-        ModelRequest.of(
-            _model(called.get("folder"), manifest) if named.model is None else named.model,
-            named.device or ("cpu" if manifest.device.startswith("cpu") else "cuda"),
-            manifest.dtypes.states,
-            revision=called.get("revision") if named.model is None else None,
-            random_weights=manifest.model.random_weights,
-            seed=manifest.seeds.get("random_weights", 0),
-            tokenizer=_tokenizer(called.get("tokenizer"), named.tokenizer),
-            args=_args(manifest, named.model),
-            initial_state=manifest.settings.get("initial_state"),
-            initial_seed=_initial_seed(manifest),
-            allow_code=named.model is not None,
-        ),
-        DataRequest(
-            _tasks(run, called, named),
-            os.fspath(named.data_dir) if named.data_dir is not None else called.get("data_dir"),
-            named.template,
-            limits(called["limit"] if "limit" in called else {t.name: t.limit for t in manifest.tasks if t.limit}),
-            rows(called.get("ids")),
-            prompting,
-        ),
-        _settings(manifest),
-    )
+    unknown = [name for name in manifest.settings if name not in MeasureConfig.model_fields]
+    if unknown:
+        raise LoopscopeError(f"it was measured with {unknown[0]}, which this version of loopscope does not know")
+    batch = manifest.batch
+    given: dict[str, Any] = {
+        **manifest.settings,
+        "interpolate": bool(manifest.settings.get("interpolate")),
+        "model": _model(called, manifest) if named.model is None else named.model,
+        "model_args": _args(manifest, named.model),
+        "device": named.device or ("cpu" if manifest.device.startswith("cpu") else "cuda"),
+        "dtype": manifest.dtypes.states,
+        "readout_dtype": manifest.dtypes.readout,
+        "tokenizer": _tokenizer(called.get("tokenizer"), named.tokenizer),
+        "initial_seed": _initial_seed(manifest),
+        "allow_code": named.model is not None,
+        "tasks": _tasks(run, called, named),
+        "data_dir": called.get("data_dir") if named.data_dir is None else named.data_dir,
+        "template": named.template,
+        "limit": called["limit"] if "limit" in called else {t.name: t.limit for t in manifest.tasks if t.limit},
+        "ids": called.get("ids"),
+        "batch": BatchPolicy(batch.policy, batch.size, batch.token_budget, batch.padding),  # type: ignore[arg-type]
+        "unit_size": manifest.unit_size,
+        "progress": "none",
+    }
+    given |= {name: getattr(manifest, name) for name in ("transitions", "depths", "level", "tokens", "paths")}
+    return MeasureConfig(**given)
 
 
 def why_not_named(run: StoredRun, named: Named) -> str | None:
     """What a run needs to be named before it can be computed again, in one line; None where nothing is missing."""
     try:
-        request_of(run, named)
+        config_of(run, named)
     except NotNamedError as error:
         return str(error)
     except LoopscopeError:  # whatever else is wrong is reported by what computes it
@@ -129,9 +132,9 @@ def why_not_named(run: StoredRun, named: Named) -> str | None:
     return None
 
 
-def _model(folder: str | None, manifest: Manifest) -> str:
+def _model(called: Mapping[str, Any], manifest: Manifest) -> str:
     """The specification, a folder as the run's own call meant it; code must be named."""
-    spec = manifest.model.spec
+    spec, folder, revision = manifest.model.spec, called.get("folder"), called.get("revision")
     if spec.startswith(OBJECT):
         raise NotNamedError(
             f"it was measured with a model in memory ({shown(spec.removeprefix(OBJECT))}):"
@@ -143,7 +146,7 @@ def _model(folder: str | None, manifest: Manifest) -> str:
         raise NotNamedError(
             f"it was measured with code ({shown(spec)}), which runs only where you name it: {setting('model')}"
         )
-    return spec
+    return spec if revision is None or spec.endswith(f"@{revision}") else f"{spec}@{revision}"
 
 
 def _tasks(run: StoredRun, called: Mapping[str, Any], named: Named) -> tuple[Any, ...]:
@@ -235,22 +238,6 @@ def _tokenizer(called: Any, given: Any) -> Any:
     return called
 
 
-def _settings(manifest: Manifest) -> Settings:
-    batch = manifest.batch
-    _, rest = Prompting.of_manifest(manifest.settings)
-    return Settings(
-        manifest.transitions,
-        manifest.depths,
-        manifest.level,
-        tokens=manifest.tokens,
-        paths=manifest.paths,
-        batch=BatchPolicy(batch.policy, batch.size, batch.token_budget, batch.padding),  # type: ignore[arg-type]
-        unit_size=manifest.unit_size,
-        readout_dtype=manifest.dtypes.readout,
-        **{name: value for name, value in rest.items() if name not in ("model_args", "initial_state")},
-    )
-
-
 def _initial_seed(manifest: Manifest) -> int | None:
     """Another seed of H_0 than the usual one, which older manifests name for models that draw none."""
     seed = manifest.seeds.get("initial_state")
@@ -261,7 +248,9 @@ def _args(manifest: Manifest, model: ModelSpec | None) -> Mapping[str, Any]:
     """What made the run's model, unless an object is given that is made already."""
     made = model is not None and not isinstance(model, str | os.PathLike) and not is_factory(model)
     args = manifest.settings.get("model_args")
-    return {} if made or not isinstance(args, dict) else args
+    drawn = {"random_weights": True, "seed": manifest.seeds.get("random_weights", 0)}
+    found = drawn if manifest.model.random_weights else {}
+    return {} if made else found | (args if isinstance(args, dict) else {})
 
 
 @dataclass(frozen=True)
@@ -273,7 +262,7 @@ class Sources:
         refused: those of them that may not differ.
     """
 
-    request: Request
+    config: MeasureConfig
     model: LoopedModel
     facts: ModelFacts
     tokenizer: Tokenizer | None
@@ -284,17 +273,13 @@ class Sources:
     @classmethod
     def of(cls, run: StoredRun, named: Named) -> Sources:
         """Load what a run was measured with."""
-        request = request_of(run, named)
-        as_chat = request.data.prompting.apply_chat_template
-        if not as_chat:
-            loaded = request.data.load()
-            request = request.needing(loaded)
-        model = request.model.load()
+        config, loaded = tasks_first(config_of(run, named))
+        model = load_configured_model(config)
         facts = facts_of(model)
-        tokenizer = request.model.load_tokenizer(model)
-        if as_chat:
-            loaded = request.data.load(chat_of(tokenizer))
-        prepared = prepare(request, loaded, facts, tokenizer)
+        tokenizer = load_configured_tokenizer(config, model)
+        if loaded is None:
+            loaded = load_tasks(config, chat_of(tokenizer))
+        prepared = prepare(config, loaded, facts, tokenizer)
         # The batches are those of the run, whatever this device would have been given.
         tasks = tuple(
             run.manifest.task(info.name, info.split) if task.given else info
@@ -303,7 +288,7 @@ class Sources:
         rebuilt = prepared.manifest.model_copy(update={"batch": run.manifest.batch, "tasks": tasks})
         found = differences(run.manifest, rebuilt)
         refused = [entry for entry in found if not entry.field.startswith(may_differ(run.manifest))]
-        return cls(request, model, facts, tokenizer, prepared, found, refused)
+        return cls(config, model, facts, tokenizer, prepared, found, refused)
 
     def check(self) -> None:
         """Refuse other sources than those of the run."""
@@ -312,9 +297,7 @@ class Sources:
 
     def encoder(self, *, spans: bool, share: bool) -> QuestionEncoder:
         """Rows to questions."""
-        return QuestionEncoder(
-            self.tokenizer, self.facts.max_positions, self.request.settings.long, spans=spans, share=share
-        )
+        return QuestionEncoder(self.tokenizer, self.facts.max_positions, self.config.long, spans=spans, share=share)
 
 
 OTHER_SOURCES = "not the sources of the run"

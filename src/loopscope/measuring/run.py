@@ -6,6 +6,7 @@ engine.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,15 +17,24 @@ from typing import Any, Protocol, Self
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.certificates import require_affine
+from loopscope.measuring.config import MeasureConfig, refuse_other_settings
 from loopscope.measuring.launch import Launch, this_launch
-from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, build_manifest, check_sharing
+from loopscope.measuring.loading import call_event, limit_of, load_tasks
+from loopscope.measuring.plan import (
+    ModelFacts,
+    PlannedTask,
+    QuestionEncoder,
+    build_manifest,
+    check_sharing,
+    settings_for,
+)
 from loopscope.measuring.producers import Tables
 from loopscope.measuring.progress import Style, progress
 from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step, joined
 from loopscope.models.chat_template import ChatTemplate
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import Manifest, WorkUnit
-from loopscope.store.run import write_vocabulary
+from loopscope.store.run import StoredRun, is_run, write_vocabulary
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.token_ids import check_vocabulary, shown_through
@@ -55,50 +65,42 @@ class Engine(Protocol):
         ...
 
 
-def run_request(
-    request: Request,
+def run_config(
+    config: MeasureConfig,
     output: str,
-    engine: str = "local",
-    workers: int | None = None,
-    address: str | None = None,
-    progress_style: Style = "none",
     command_line: Sequence[str] = (),
     notify: Notify | None = None,
     check: Callable[[Manifest], None] | None = None,
 ) -> Path:
-    """Measure what a request asks for into a run directory, or go on where it stopped; returns the directory.
+    """Measure what a configuration asks for into a run directory, or go on where it stopped; returns the directory.
 
     `check` may refuse what would be measured, before anything is written.
     """
-    launch = this_launch() if engine == "local" else Launch()
+    launch = this_launch() if config.engine == "local" else Launch()
     notify = notify if notify is not None and launch.rank == 0 else _ignore
-    as_chat = request.data.prompting.apply_chat_template
-    if not as_chat:
-        loaded = request.data.load()
-        request = request.needing(loaded)
-    chosen = _engine(request, engine, workers, address)
+    config, loaded = tasks_first(config)
+    chosen = _engine(config)
     try:
-        if as_chat:  # the template is the tokenizer's, which may be the model's
-            loaded = request.data.load(chat_of(chosen.tokenizer))
-        facts = chosen.facts()
-        prepared = prepare(request, loaded, facts, chosen.tokenizer, command_line)
-        if request.settings.share_context and not any(task.kind == "options" for task in loaded):
+        prepared = made_ready(config, loaded, chosen, command_line)
+        if config.share_context and not any(planned.task.kind == "options" for planned in prepared.tasks):
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
         if check is not None:
             check(prepared.manifest)
         if launch.rank:
             launch.wait()  # until process 0 has opened the directory
+        else:
+            _make_way(config, Path(output), prepared.manifest)
         with open_or_create(output, prepared.manifest, launch.rank, launch.ranks) as writer:
             if launch.rank == 0:
-                writer.log("call", engine=engine, workers=workers, **request.as_event())
-                if request.settings.lens and chosen.tokenizer is not None:
+                writer.log("call", **call_event(config))
+                if config.lens and chosen.tokenizer is not None:
                     write_vocabulary(writer.path, prepared.manifest, chosen.tokenizer.texts())
                 launch.wait()
-            if leaving := facts.leaving_clock(request.settings.deepest):
+            if leaving := chosen.facts().leaving_clock(prepared.manifest.depths[-1]):
                 notify(leaving)
                 writer.log("notice", message=leaving)
             try:
-                run_pending(chosen, prepared, writer, progress_style if launch.rank == 0 else "none", notify)
+                run_pending(chosen, prepared, writer, config.progress if launch.rank == 0 else "none", notify)
             except KeyboardInterrupt:
                 notify(f"{output}: {_stored(writer)} of {_total(writer)} questions are stored")
                 raise
@@ -108,10 +110,19 @@ def run_request(
         chosen.close()
 
 
+def _make_way(config: MeasureConfig, directory: Path, manifest: Manifest) -> None:
+    """Remove the run that is to be overwritten; refuse to continue one that has other settings."""
+    if is_run(directory) and config.overwrite:
+        shutil.rmtree(directory)
+    elif is_run(directory):
+        refuse_other_settings(StoredRun(directory).manifest, manifest)
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A pass made ready: nothing was written yet."""
 
+    settings: MeasureConfig
     manifest: Manifest
     tasks: tuple[PlannedTask, ...]
 
@@ -120,15 +131,32 @@ class Prepared:
         return next(t for t in self.tasks if (t.task.name, t.task.split) == (unit.task, unit.split))
 
 
+def tasks_first(config: MeasureConfig) -> tuple[MeasureConfig, list[LoadedTask] | None]:
+    """The tasks before the model, where they do not need the chat template that comes with it."""
+    if config.apply_chat_template:
+        return config, None
+    loaded = load_tasks(config)
+    return config.model_copy(update={"needs_tokenizer": any(task.encoding != "ids" for task in loaded)}), loaded
+
+
+def made_ready(
+    config: MeasureConfig, loaded: list[LoadedTask] | None, engine: Engine, command_line: Sequence[str] = ()
+) -> Prepared:
+    """The pass of an engine made ready."""
+    if loaded is None:
+        loaded = load_tasks(config, chat_of(engine.tokenizer))
+    return prepare(config, loaded, engine.facts(), engine.tokenizer, command_line)
+
+
 def prepare(
-    request: Request,
+    config: MeasureConfig,
     loaded: Sequence[LoadedTask],
     facts: ModelFacts,
     tokenizer: Tokenizer | None,
     command_line: Sequence[str] = (),
 ) -> Prepared:
     """Choose the rows that fit and say what identifies the run."""
-    settings = request.settings_for(facts)
+    settings = settings_for(config, facts)
     check_sharing(settings, facts)
     if settings.certify:
         remedy = f"leave out {setting('certify', True)}"
@@ -142,11 +170,11 @@ def prepare(
     for task in loaded:
         check_vocabulary(task, facts.vocabulary_size, facts.info.name)
     loaded = [shown_through(task, tokenizer) for task in loaded]
-    encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long, encodings=request.encodings)
-    planned = tuple(encoder.plan(task, request.data.limit_of(task)) for task in loaded)
+    encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long)
+    planned = tuple(encoder.plan(task, limit_of(config, task.name)) for task in loaded)
     sha256 = None if tokenizer is None else tokenizer.sha256
-    manifest = build_manifest(facts, sha256, planned, settings, command_line, request.data.prompting)
-    return Prepared(manifest, planned)
+    manifest = build_manifest(facts, sha256, planned, settings, command_line)
+    return Prepared(settings, manifest, planned)
 
 
 def chat_of(tokenizer: Tokenizer | None) -> ChatTemplate:
@@ -167,12 +195,12 @@ def chat_of(tokenizer: Tokenizer | None) -> ChatTemplate:
     return template
 
 
-def _engine(request: Request, name: str, workers: int | None, address: str | None) -> Engine:
-    if name == "local":
-        return LocalEngine(request)
+def _engine(config: MeasureConfig) -> Engine:
+    if config.engine == "local":
+        return LocalEngine(config)
     from loopscope.measuring.ray_engine import RayEngine
 
-    return RayEngine(request, workers, address)
+    return RayEngine(config)
 
 
 def run_pending(

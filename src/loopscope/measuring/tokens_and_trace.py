@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from loopscope.measuring.batching import Layout
+from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.host_copies import Columns
 from loopscope.measuring.readouts import Readout, UpdatePaths
 from loopscope.measuring.sequence_groups import DeferredReadout, LogitChunk, deferred_readout
-from loopscope.measuring.settings import Settings
 from loopscope.measuring.update import predicting
 from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.protocol import LoopedModel
@@ -122,7 +122,7 @@ def token_identity(layout: Layout) -> Columns:
 class Trace(StateObserver):
     """The rows of `trace` of a batch."""
 
-    def __init__(self, readout: Readout, layout: Layout, settings: Settings) -> None:
+    def __init__(self, readout: Readout, layout: Layout, settings: MeasureConfig) -> None:
         self._layout, self._settings = layout, settings
         self._gate = exit_gate_of(readout.model)
         self._deferred: DeferredReadout = deferred_readout(readout, layout)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -30,8 +29,8 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.batching import Question, collate, plan_batches
-from loopscope.measuring.rerun import OTHER_SOURCES, Named, Sources, may_differ, request_of
-from loopscope.measuring.run import run_request
+from loopscope.measuring.rerun import OTHER_SOURCES, Named, Sources, config_of, may_differ
+from loopscope.measuring.run import run_config
 from loopscope.models.exit_gate import ExitGate, exit_gate_of, state_at_exit
 from loopscope.models.in_memory import borrowed
 from loopscope.models.packing import Packing
@@ -133,10 +132,9 @@ def _same_bits(old: Tensor, new: Tensor) -> bool:
 
 def _sample(run: StoredRun, named: Named, scratch: str) -> Replayed:
     samples = _samples(run)
-    request = request_of(run, named)
     rows = {key: frozenset(frame["source_row"]) for key, frame in samples.items()}
-    request = replace(request, data=replace(request.data, sample=rows))
-    given = {task.name for task in request.data.tasks if isinstance(task, LoadedTask)}  # from the run itself
+    config = config_of(run, named).model_copy(update={"sample": rows})
+    given = {task.name for task in config.tasks if isinstance(task, LoadedTask)}  # from the run itself
 
     def check(wanted: Manifest) -> None:
         for entry in differences(run.manifest, wanted):
@@ -146,7 +144,7 @@ def _sample(run: StoredRun, named: Named, scratch: str) -> Replayed:
                 raise LoopscopeError(f"{OTHER_SOURCES}: {entry}")
 
     chosen = pl.concat(samples.values()).select("task", "split", "row")
-    again = StoredRun(run_request(request, scratch, check=check))
+    again = StoredRun(run_config(config, scratch, check=check))
     dtypes = run.manifest.dtypes
     tolerance = max(_TOLERANCES.get(dtype, 5e-2) for dtype in (dtypes.states, dtypes.readout))
     utilities = Tally(UTILITIES)
@@ -202,7 +200,7 @@ def _everything(run: StoredRun, named: Named, scratch: str) -> Replayed:
     walks = _Walks(sources)
     for unit in run.units:
         walks.unit(unit)
-    again = StoredRun(run_request(sources.request, scratch))
+    again = StoredRun(run_config(sources.config, scratch))
     utilities = Tally(UTILITIES)
     tallies = [walks.prefix, walks.selected, utilities]
     for table in run.manifest.tables():
@@ -224,7 +222,7 @@ class _Walks:
     """States of the run's batches, computed in two ways."""
 
     def __init__(self, sources: Sources) -> None:
-        self._sources, self._settings = sources, sources.request.settings
+        self._sources, self._settings = sources, sources.config
         settings = self._settings
         self._encoder = sources.encoder(spans=False, share=settings.share_context)
         self._gate = gate = exit_gate_of(sources.model)

@@ -20,12 +20,13 @@ import torch
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.batch_pass import BatchPass, PendingBatch
 from loopscope.measuring.batching import Question, example_columns, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.host_copies import stacked
+from loopscope.measuring.loading import load_configured_model, load_configured_tokenizer
 from loopscope.measuring.model_check import checked
-from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, Request, facts_of
+from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, facts_of, settings_for
 from loopscope.measuring.probes import before_a_pass
 from loopscope.measuring.producers import Tables
-from loopscope.measuring.settings import Settings
 from loopscope.models import recorded_step
 from loopscope.models.load import card_of
 from loopscope.models.protocol import LoopedModel
@@ -100,7 +101,7 @@ class Worker:
     number.
     """
 
-    def __init__(self, model: LoopedModel, settings: Settings) -> None:
+    def __init__(self, model: LoopedModel, settings: MeasureConfig) -> None:
         self._model, self._settings = model, settings
         self._ceiling: int | None = None
         self._careful = False
@@ -201,13 +202,13 @@ Step = Measured[WorkUnit] | MeasuredBatch
 class LocalEngine:
     """One model in this process, loaded unless it is given; the units follow each other without a pause."""
 
-    def __init__(self, request: Request, model: LoopedModel | None = None) -> None:
-        self.model = request.model.load() if model is None else model
+    def __init__(self, config: MeasureConfig, model: LoopedModel | None = None) -> None:
+        self.model = load_configured_model(config) if model is None else model
         self._facts = facts_of(self.model)
-        settings = request.settings_for(self._facts)
+        settings = settings_for(config, self._facts)
         if card_of(self.model).is_own:
             checked(self.model, before_a_pass(settings.level, settings.readout_dtype)).require()
-        self.tokenizer = request.model.load_tokenizer(self.model)
+        self.tokenizer = load_configured_tokenizer(config, self.model)
         self._worker = Worker(self.model, settings)
         self.encoder = QuestionEncoder(
             self.tokenizer,
@@ -215,7 +216,6 @@ class LocalEngine:
             settings.long,
             spans=settings.spans,
             share=settings.share_context,
-            encodings=request.encodings,
         )
 
     def facts(self) -> ModelFacts:

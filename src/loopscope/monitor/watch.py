@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from loopscope._version import __version__
-from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, whole
+from loopscope.errors import LoopscopeError, choice, whole
+from loopscope.measuring.arguments import MOST_QUESTIONS, Numbers
+from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.batching import Question
-from loopscope.measuring.given_values import DEEPEST, MOST_QUESTIONS, Numbers
+from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.model_check import checked
 from loopscope.measuring.probes import before_a_pass
-from loopscope.measuring.settings import READOUT_DTYPES, BatchPolicy, Settings
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.models.load import find_dtype
 from loopscope.models.protocol import LoopedModel
@@ -105,21 +106,25 @@ class Monitor:
         self._autocast = None if autocast is None else find_dtype(autocast)
         self._files, self._functions = loggers(log)
         tokens = BATCH_TOKENS.get(self.model.device.type, GPU_BATCH_TOKENS) if batch_tokens is None else batch_tokens
-        self.settings = Settings.of(
-            default_transitions(self.model) if transitions is None else transitions,
-            depths,
-            "quick",
+        self.settings = MeasureConfig(
+            model=self.model,
+            tasks=() if data is None or is_batch(data) else data,
+            transitions=() if transitions is None else transitions,
+            depths=depths,
+            level="quick",
+            limit=self._limit,
+            tokenizer=tokenizer,
+            data_dir=data_dir,
             short_steps=True,
             batch=BatchPolicy("tokens", budget=whole("batch_tokens", tokens, 1, MOST_QUESTIONS)),
-            readout_dtype=choice("readout_dtype", str(readout_dtype).removeprefix("torch."), READOUT_DTYPES),
-        )
+            readout_dtype=str(readout_dtype).removeprefix("torch."),
+        ).beyond(self.model.trained_depth, self.model.name)
         self._tasks: list[WatchedTask] = []
         with untouched(self.model):
             if is_batch(data):
                 self._tasks = [batch_task(data, self._limit)]
             elif data is not None:
-                folder = optional_text("data_dir", data_dir)
-                self._tasks = tasks_of(self.model, data, self.settings, self._limit, tokenizer, folder)
+                self._tasks = tasks_of(self.model, self.settings)
             checked(self.model, before_a_pass(self.settings.level, self.settings.readout_dtype)).require()
         run = self.model if self._autocast is None else Autocast(self.model, self._autocast)
         self._worker = Worker(run, self.settings)
@@ -205,17 +210,6 @@ class Monitor:
             "rank": rank,
             "world": world,
         }
-
-
-def default_transitions(model: LoopedModel) -> tuple[int]:
-    """The first update beyond the trained depth."""
-    trained: Any = model.trained_depth
-    if not isinstance(trained, int) or not 1 <= trained < DEEPEST:
-        raise LoopscopeError(
-            f"{model.name} does not say how many loops it is trained for (trained_depth {shown(trained)}): name updates"
-            f" with {setting('transitions')}"
-        )
-    return (trained,)
 
 
 def _place() -> tuple[int, int]:

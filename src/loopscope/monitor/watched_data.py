@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,12 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError, shown
 from loopscope.measuring.batching import Question
-from loopscope.measuring.given_values import task_list
-from loopscope.measuring.plan import QuestionEncoder, Request
-from loopscope.measuring.requests import DataRequest, ModelRequest
-from loopscope.measuring.settings import Settings
+from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.loading import limit_of, load_configured_tokenizer
+from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring.run import tasks_first
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel
-from loopscope.models.tokenizer import from_object
 from loopscope.tasks.encoding import Example, Row
 from loopscope.tasks.encoding import Sequence as TokenSequence
 from loopscope.tasks.token_ids import check_vocabulary
@@ -42,22 +40,17 @@ class WatchedTask:
     facts: Mapping[str, Any]
 
 
-def tasks_of(
-    model: LoopedModel, given: Any, settings: Settings, limit: int, tokenizer: Any, data_dir: str | None
-) -> list[WatchedTask]:
-    """Tasks loaded and encoded: the first `limit` questions of each."""
-    data = DataRequest(task_list(given), data_dir, limit=limit)
-    loaded = data.load()
-    known = tokenizer if tokenizer is None or isinstance(tokenizer, str | os.PathLike) else from_object(tokenizer)
-    request = Request(ModelRequest.of(model, tokenizer=known), data, settings).needing(loaded)
-    encode = request.model.load_tokenizer(model)
+def tasks_of(model: LoopedModel, settings: MeasureConfig) -> list[WatchedTask]:
+    """Tasks loaded and encoded: the first questions of each, up to the limit."""
+    settings, loaded = tasks_first(settings)
+    encode = load_configured_tokenizer(settings, model)
     if encode is not None:
         encode.check_fits(model.vocabulary_size, model.name)
     encoder = QuestionEncoder(encode, getattr(model, "max_positions", None), settings.long)
     found = []
-    for task in loaded:
+    for task in loaded or ():
         check_vocabulary(task, model.vocabulary_size, model.name)
-        planned = encoder.plan(task, limit)
+        planned = encoder.plan(task, limit_of(settings, task.name))
         questions = encoder.questions(planned.task, planned.rows, 0)
         facts = {"name": task.name, "split": task.split, **_sizes(questions), "sha256": task.data_hash}
         found.append(WatchedTask(task.name, tuple(questions), facts))

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.protocols import find_protocol
+from loopscope.errors import LoopscopeError, choice, setting
+from loopscope.measuring.protocols import PROTOCOLS
 from loopscope.studies.registry import FIGURES, TABLES, Study, find
 
 
@@ -49,7 +49,7 @@ def _source() -> dict[str, Any]:
 
 def paper_runs(protocol: str = "paper") -> tuple[PaperRun, ...]:
     """All runs, under a protocol of `measure`; the batches that a run names are the paper's."""
-    find_protocol(protocol)
+    choice("protocol", protocol, list(PROTOCOLS))
     groups = _source()["studies"]
     runs = []
     for entry in _source()["run"]:

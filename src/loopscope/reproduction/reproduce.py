@@ -15,7 +15,8 @@ from typing import Any
 
 from loopscope import api
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.estimate import CostEstimate, duration, size, together
+from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.estimate import CostEstimate, duration, estimate, together
 from loopscope.report import write_report
 from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
@@ -55,9 +56,10 @@ class Reproduction:
         if strange := next((name for name in self.checkpoints if name not in models), None):
             raise LoopscopeError(f"{setting('checkpoints', strange)}: the paper has {', '.join(sorted(models))}")
 
-    def call(self, run: PaperRun) -> tuple[tuple[str, list[str]], dict[str, Any]]:
-        """The arguments of `measure` for a run, without its folder."""
-        return (self.checkpoints.get(run.model, run.model), list(run.tasks)), {**run.settings, **self.options}
+    def config(self, run: PaperRun) -> MeasureConfig:
+        """What `measure` is asked for."""
+        given = {"model": self.checkpoints.get(run.model, run.model), "tasks": run.tasks}
+        return MeasureConfig(**given, **{**run.settings, **self.options, "output": self.directory(run)})
 
     def directory(self, run: PaperRun) -> Path:
         """The folder of a run."""
@@ -66,17 +68,15 @@ class Reproduction:
     def estimates(self, seconds: float) -> Iterator[tuple[PaperRun, CostEstimate]]:
         """What each run will take on this machine, in this process, whichever engine will run."""
         for run in self.runs:
-            arguments, options = self.call(run)
-            yield run, api.plan(*arguments, seconds=seconds, **{k: v for k, v in options.items() if k not in _ENGINE})
+            yield run, estimate(self.config(run), seconds)
 
     def measure(self) -> list[Run]:
         """All runs, in order."""
         found = []
         for number, run in enumerate(self.runs, 1):
             self.notify(f"run {number} of {len(self.runs)}: {run.name}, {run.describe()}")
-            arguments, options = self.call(run)
             began, resumed = time.perf_counter(), self.directory(run).is_dir()
-            found.append(api.measure(*arguments, output=self.directory(run), **options, notify=self.notify))
+            found.append(api.measure_config(self.config(run), notify=self.notify))
             if not resumed:
                 self._note(run, time.perf_counter() - began)
         return found
@@ -120,7 +120,7 @@ class Reproduction:
                 written.append(self.folder / "tables" / f"{name}.{ending}")
                 _write(written[-1], getattr(computed[name], f"to_{format}")())
         written += self._figures({name: records[groups[name]] for name in FIGURES if groups[name]})
-        rehearsal = bool(self.options.get("random_weights"))
+        rehearsal = "random_weights" in self.options.get("model_args", {})
         comparison = compare(records[tuple(runs)], computed=computed, stand_ins=rehearsal)
         for label, table in paper_tables(comparison).items():
             for format, ending in FORMATS.items():
@@ -152,9 +152,6 @@ class Reproduction:
         return written
 
 
-_ENGINE = ("engine", "workers", "address", "progress_style")
-
-
 def _write(path: Path, text: str) -> None:
     with clear_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,16 +160,12 @@ def _write(path: Path, text: str) -> None:
 
 def plan_of_run(run: PaperRun, cost: CostEstimate) -> str:
     """What a run takes and what it is for, in some lines."""
-    lines = [f"{run.name}  ({run.describe()})", *(f"  {line}" for line in str(cost).splitlines()[1:])]
-    return "\n".join([*lines, f"  for        {', '.join(run.studies)}"])
+    return f"{run.name}  ({run.describe()})\n  {cost}\n  for {', '.join(run.studies)}"
 
 
 def plan_of_all(costs: Sequence[tuple[PaperRun, CostEstimate]], *, verify: bool = False) -> str:
     """All runs together in a line, and the longest one; `verify` computes all of them a second time."""
     whole = together([cost for _, cost in costs])
     slowest, most = max(costs, key=lambda entry: entry[1].seconds)
-    return (
-        f"all runs ({len(costs)}): {whole.tokens:,} tokens, {duration(whole.seconds)}, {size(whole.memory)} of memory,"
-        f" {size(whole.disk)} of disk; the longest, {slowest.name}, {duration(most.seconds)}"
-        + (f"; --verify takes about as long again, {duration(2 * whole.seconds)} in all" if verify else "")
-    )
+    again = f"; --verify takes about as long again, {duration(2 * whole.seconds)} in all" if verify else ""
+    return f"all runs ({len(costs)}): {whole}; the longest, {slowest.name}, {duration(most.seconds)}{again}"

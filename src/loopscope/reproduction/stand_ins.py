@@ -32,7 +32,7 @@ UNEVEN = 0.25
 
 def stand_in_options(folder: Path, tasks: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `measure` with stand-ins for the benchmarks, which are written into a folder."""
-    if not options.get("random_weights"):
+    if "random_weights" not in options.get("model_args", {}):
         raise LoopscopeError(
             f"{setting('stand_ins', True)} means words without meaning: give {setting('random_weights', True)} as well"
         )

@@ -4,10 +4,12 @@ The update that leads is chosen by the data: the earliest whose mean gain is bel
 Intervals resample questions.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import polars as pl
 
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio
 from loopscope.store import StoredRun
@@ -191,3 +193,33 @@ def _percent(estimate: Estimate) -> str:
 
 def _signed(estimate: Estimate) -> str:
     return "—" if estimate.value is None else f"{estimate.value:+.5f}"
+
+
+def run_lines(run: StoredRun, bootstrap: Bootstrap | None = None) -> list[str]:
+    """A line for every update of a run, or for every depth of a run without updates."""
+    manifest = run.manifest
+    about = f"{manifest.model.name}, level {manifest.level}, states {manifest.dtypes.states}: {run.path}"
+    if not manifest.transitions:
+        means = run.depths.group_by("task", "depth", maintain_order=True).agg(n=pl.len(), mean=pl.mean("utility"))
+        rows = [(task, depth, n, f"{mean:+.5f}") for task, depth, n, mean in means.rows()]
+        return [about, *_aligned([("task", "depth", "questions", "mean utility"), *rows])]
+    resample = bootstrap or Bootstrap()
+    updates = [_cells(each, resample) for each in Records([run]).updates]
+    heads = ("task", "update", "questions", "mean gain", "harmful", "finite-step failures", "predicted step recovers")
+    return [about, *_aligned([heads, *updates])]
+
+
+def _cells(updates: Updates, resample: Bootstrap) -> tuple[object, ...]:
+    failures, count = updates.finite_step, int(updates.finite_step.sum())
+    recovered = "—"
+    if updates.has("quadratic_gain"):
+        recovered = f"{int((updates.floats('quadratic_gain')[failures] > 0).sum())} of {count}"
+    gain = resample.estimate({"gain": Mean(updates.gain)})["gain"]
+    interval = "" if gain.interval is None else f" [{gain.interval.low:+.5f}, {gain.interval.high:+.5f}]"
+    condition, harmful = updates.condition, int(updates.harmful.sum())
+    return condition.task, condition.update, len(updates), _signed(gain) + interval, harmful, count, recovered
+
+
+def _aligned(rows: Sequence[Sequence[object]]) -> list[str]:
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell!s:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from loopscope.kernels.choice import implementation
 from loopscope.measuring.batch_pass import BatchPass, Tables
+from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.settings import Settings
 from loopscope.models import load_model, load_tokenizer
 from loopscope.models.families.ouro import Ouro
 from loopscope.tasks.load import load_task
@@ -40,7 +40,7 @@ def test_a_batch_read_by_the_kernels(
 ) -> None:
     model, loaded = load_model(checkpoint("ouro"), dtype="bfloat16"), load_task(task, limit=1)
     questions = QuestionEncoder(load_tokenizer(checkpoint("ouro")), None, "error").questions(loaded, loaded.rows, 0)
-    settings = Settings.of(transitions, [], level)
+    settings = MeasureConfig(model="toy-ouro", tasks=(), transitions=transitions, level=level)
     with implementation("reference"):
         plain = BatchPass(model, settings, questions).run()
     with implementation("triton"):

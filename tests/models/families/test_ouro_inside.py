@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from loopscope.api import measure
+from loopscope.api import measure_with as measure
 from loopscope.cli.listing import model_rows
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
@@ -71,7 +71,7 @@ def test_a_model_of_one_loop_has_no_state_inside(tmp_path):
 def test_it_is_listed_and_measured_by_its_name(tmp_path):
     (row,) = [row for row in model_rows() if row["name"] == "toy-ouro:inside=3"]
     assert (row["trained_depth"], row["kind"]) == (3, "embedded")
-    given = {"tasks": "stories", "limit": 2, "dtype": "float32", "scalar_checks": 0, "progress_style": "none"}
+    given = {"tasks": "stories", "limit": 2, "dtype": "float32", "scalar_checks": 0}
     inside = measure("toy-ouro", model_args={"inside": 3}, transitions=[3], output=tmp_path / "inside", **given)
     outside = measure("toy-ouro", transitions=[4], output=tmp_path / "outside", **given)
     assert inside.manifest.model.trained_depth == 3

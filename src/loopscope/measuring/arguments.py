@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, index, parse_number, parse_ranges, setting, shown, text, whole
-from loopscope.path import GRID_POINTS
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.known_tasks import find_benchmark
 from loopscope.tasks.lm_eval_requests import is_lm_eval, lm_eval_name
@@ -34,12 +33,14 @@ Limits = int | Mapping[str, int] | None
 Ids = tuple[int, ...] | Mapping[str, tuple[int, ...]] | None
 
 
-def depth_list(name: str, given: Numbers) -> tuple[int, ...]:
+def depth_list(name: str, given: Numbers | None) -> tuple[int, ...]:
     """Depths in increasing order, each once.
 
     >>> depth_list("depths", "1-4, 8"), depth_list("depths", 4), depth_list("depths", range(3))
     ((1, 2, 3, 4, 8), (4,), (0, 1, 2))
     """
+    if given is None:
+        return ()
     if isinstance(given, str):
         found = parse_ranges(given, name, largest=DEEPEST, most=DEEPEST + 1) if given else ()
     else:
@@ -53,7 +54,7 @@ def rows(given: Numbers | Mapping[str, Numbers] | None) -> Ids:
     >>> rows("0,5,10-12"), rows(5), rows({"gsm8k": range(2)})
     ((0, 5, 10, 11, 12), (5,), {'gsm8k': (0, 1)})
     """
-    if given is None or given == "":
+    if given is None:
         return None
     if isinstance(given, Mapping):
         return {name: _rows(numbers) for name, numbers in _by_task("ids", given).items()}
@@ -61,6 +62,8 @@ def rows(given: Numbers | Mapping[str, Numbers] | None) -> Ids:
 
 
 def _rows(given: Numbers) -> tuple[int, ...]:
+    if given == "":
+        raise LoopscopeError(f"{setting('ids', given)} is empty: name rows, or leave it out")
     return parse_ids(given) if isinstance(given, str) else _numbers("ids", given, LARGEST_ROW, MOST_ROWS)
 
 
@@ -70,7 +73,7 @@ def limits(given: int | str | Mapping[str, int] | None) -> Limits:
     >>> limits("100"), limits("gsm8k=100, piqa=50"), limits(3)
     (100, {'gsm8k': 100, 'piqa': 50}, 3)
     """
-    if given is None or given == "":
+    if given is None:
         return None
     if isinstance(given, str):
         given = _limits_in(given)
@@ -124,7 +127,7 @@ def canonical(spec: str | Task | LoadedTask) -> str:
     return name if benchmark is None else benchmark.name
 
 
-def task_list(given: Any) -> tuple[str | Task, ...]:
+def task_list(given: Any) -> tuple[str | Task | LoadedTask, ...]:
     """Tasks: one, several as text with commas, or several as a list; names, files, `Task` objects, data sets.
 
     >>> task_list("gsm8k:train256, arithmetic"), task_list(["mine=data/a,b.jsonl"])
@@ -141,8 +144,8 @@ def task_list(given: Any) -> tuple[str | Task, ...]:
     return tuple(_task(task) for task in given)
 
 
-def _task(given: Any) -> str | Task:
-    if isinstance(given, Task):
+def _task(given: Any) -> str | Task | LoadedTask:
+    if isinstance(given, Task | LoadedTask):
         return given
     if is_dataset(given):
         return Task.from_dataset(given)
@@ -175,6 +178,8 @@ def scales_end(given: float | None) -> float | None:
     """
     if given is None:
         return None
+    from loopscope.path import GRID_POINTS  # which needs numpy; `--help` needs none
+
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     steps = float(given) * (GRID_POINTS - 1) if is_number else 0.0
     if not 1.0 < steps / (GRID_POINTS - 1) <= LONGEST_STEP or abs(steps - round(steps)) > 1e-9:
