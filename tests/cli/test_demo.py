@@ -23,7 +23,7 @@ from loopscope.studies.summary import summarise
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("demo") / "runs"
-    assert exit_code(["demo", "--questions", "2", "--output", str(folder), "--progress", "none"]) == 0
+    assert exit_code(["demo", "--all", "--questions", "2", "--output", str(folder)]) == 0
     return folder
 
 
@@ -42,7 +42,8 @@ def test_the_demo_shows_the_finding_that_it_opens_with(tmp_path: Path):
     assert (leading.name, leading.questions) == ("4→5", 32)
     assert leading.harmful == pytest.approx(30, abs=1)
     assert leading.failures == pytest.approx(13, abs=1)
-    assert leading.quadratic_recovered == leading.failures
+    assert f"{leading.quadratic_recovered} / {leading.failures}" in str(run.table("quadratic-intervention"))
+    assert leading.quadratic_recovered == pytest.approx(leading.failures, abs=1)
     assert leading.quarter_recovered <= 0.7 * leading.failures
     assert leading.full_gain.value == pytest.approx(-0.01882, abs=5e-4)
     assert leading.sign_slope.value == pytest.approx(0.594, abs=0.04)
@@ -62,7 +63,7 @@ def test_the_report_is_one_file_that_loads_nothing(demo: Path):
 
 def test_a_second_call_measures_nothing_again(demo: Path, capsys: pytest.CaptureFixture[str]):
     before = {path: path.stat().st_mtime_ns for path in demo.glob("*/questions/*.parquet")}
-    assert exit_code(["demo", "--questions", "2", "--output", str(demo), "--progress", "none"]) == 0
+    assert exit_code(["demo", "--all", "--questions", "2", "--output", str(demo)]) == 0
     assert {path: path.stat().st_mtime_ns for path in demo.glob("*/questions/*.parquet")} == before
     printed = capsys.readouterr().out
     assert "best depth" in printed
@@ -109,13 +110,13 @@ def test_the_base_install_runs_the_demo_with_the_same_numbers(demo: Path, tmp_pa
         f"        return None if name.partition('.')[0] in {blocked!r} else super().find_spec(name, *rest)\n"
         "sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutTheExtras\n"
         "from loopscope.cli import main\n"
-        f"sys.argv = ['loopscope', 'demo', '--questions', '2', '--output', {str(tmp_path)!r}, '--progress', 'none']\n"
+        f"sys.argv = ['loopscope', 'demo', '--all', '--questions', '2', '--output', {str(tmp_path)!r}]\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "best depth" in done.stdout
-    assert "pip install 'loopscope[studies]'" in done.stdout
+    assert "pip install '.[studies]'" in done.stdout
     assert "toy-ouro" in (tmp_path / "report.html").read_text(encoding="utf-8")
     for shard in demo.glob("*/questions/*.parquet"):
         assert (tmp_path / shard.relative_to(demo)).read_bytes() == shard.read_bytes()

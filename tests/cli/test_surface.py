@@ -9,7 +9,7 @@ SURFACE = {
     "compare": "--format --name runs",
     "control": "--check-cost --floor --format --heads --model --output --outside-cost --policy "
     "--target-cost --tasks --template --tier runs",
-    "demo": "--output --progress --questions",
+    "demo": "--all --output --progress --questions",
     "diff": "--fail-if --format --tasks --transitions first second",
     "figures": "--format --name --output --style --width runs",
     "lm-eval": "",

@@ -1,4 +1,4 @@
-"""`loopscope demo`: the embedded models on the embedded tasks, a summary in words, the runs and their report."""
+"""`loopscope demo`: an embedded model on an embedded task, the finding in words, and the report; `--all` for more."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from loopscope.cli.flags import flag
 from loopscope.errors import LoopscopeError, setting
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from loopscope.store import StoredRun
 
 
@@ -48,26 +46,31 @@ PLANS = (
 def demo(
     output: Annotated[str, flag("--output", "Folder for the runs and the report.")] = "runs/demo",
     questions: Annotated[int, flag("--questions", "Questions of each task and model.")] = 0,
-    progress: Annotated[str, flag("--progress", "auto, bar, plain or none.")] = "auto",
+    everything: Annotated[bool, flag("--all", "Also a nonlinear readout, a second model and a second task.")] = False,
+    progress: Annotated[str, flag("--progress", "How progress is shown.", metavar="auto|bar|plain|none")] = "none",
 ) -> None:
-    """Embedded models and tasks, no network: measure, print the summary, write the report."""
-    from rich.console import Console
-
-    from loopscope.report import write_report
+    """Measure an embedded model on texts it never saw, say what was found, and write the report; no network."""
+    from loopscope.studies.summary import summarise
 
     if questions < 0:
         raise LoopscopeError(f"{setting('questions', questions)} is too small: ask at least 1, or leave it out")
-    folder, console = Path(output), Console()
-    began = time.monotonic()
-    console.print("[bold]loopscope demo[/bold]: two small looped models that ship with loopscope, texts they never saw")
-    runs = [_measure(plan, folder, questions, progress) for plan in PLANS]
-    _summarise(runs, console)
+    folder, began = Path(output), time.monotonic()
+    print("toy-ouro, a small looped model that ships with loopscope, on texts that it never saw:", flush=True)
+    runs = []
+    for plan in PLANS if everything else PLANS[:1]:
+        runs.append(_measure(plan, folder, questions, progress))
+        found = summarise(runs[-1])
+        if plan is PLANS[0]:
+            print("\n".join(found.lines()), flush=True)
+            continue
+        print(f"\n{found.model} on {found.task}, {found.questions} questions", *found.lines(), sep="\n  ", flush=True)
+    from loopscope.report import write_report
+
     page = write_report([run.path for run in runs], folder / "report.html")
-    console.print(f"\nruns    {folder}/toy-…", highlight=False)
-    console.print(f"report  {page}  (open it in a browser; nothing is loaded from the network)", highlight=False)
+    print(f"\nreport  {page}  (open it in a browser; nothing is loaded from the network)")
     if find_spec("matplotlib") is None:
-        console.print("        without the paper's figures: pip install 'loopscope[studies]' adds them", markup=False)
-    console.print(f"took    {time.monotonic() - began:.0f} s", highlight=False)
+        print("        without the paper's figures: pip install '.[studies]' in loopscope's folder adds them")
+    print(f"took    {time.monotonic() - began:.0f} s; --all shows where else this holds, and where it does not")
 
 
 def _measure(plan: Plan, folder: Path, questions: int, progress: Any) -> StoredRun:
@@ -89,20 +92,3 @@ def _measure(plan: Plan, folder: Path, questions: int, progress: Any) -> StoredR
         dtype="float32",
         progress=progress,
     )
-
-
-def _summarise(runs: list[StoredRun], console: Console) -> None:
-    """What the runs say, in sentences that need no paper: the finding, then where it holds and where it does not."""
-    from loopscope.studies.summary import summarise
-
-    found = [summarise(run) for run in runs]
-    leading = found[0].earliest_decline
-    if leading is not None:
-        console.print(f"\n[bold]{found[0].model} on {found[0].task}: {leading.finding()}.[/bold]", highlight=False)
-    console.print("\nWhere it holds, and where it does not:", highlight=False)
-    for one in found:
-        console.print(f"\n[bold]{one.model}[/bold] on {one.task}, {one.questions} questions", highlight=False)
-        # The first finding stands above already.
-        said = one is found[0] and leading is not None
-        for line in one.lines()[said:]:
-            console.print(f"  {line}", highlight=False)

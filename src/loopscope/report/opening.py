@@ -18,7 +18,8 @@ from loopscope.report import sentences
 from loopscope.report.evaluation_set import EvaluationSet, snippet
 from loopscope.stats import Estimate
 from loopscope.studies.conditions import Weights
-from loopscope.studies.records import Updates
+from loopscope.studies.records import Floats, Mask, Updates
+from loopscope.studies.summary import shorter_gain
 
 
 def leading_update(updates: Sequence[Updates], full: Sequence[Estimate]) -> int:
@@ -44,11 +45,13 @@ def finding(updates: Updates) -> sentences.Finding:
         questions=len(updates),
         harmful=int(updates.harmful.sum()),
         failures=int(failures.sum()),
-        predicted=(
-            int((updates.floats("quadratic_gain")[failures] > 0).sum()) if updates.has("quadratic_gain") else None
-        ),
-        quarter=int((updates.quarter_gain[failures] > 0).sum()) if updates.has("grid_gain") else None,
+        predicted=_count(shorter_gain(updates, "quadratic"), failures),
+        quarter=_count(shorter_gain(updates, "quarter"), failures),
     )
+
+
+def _count(gains: Floats | None, failures: Mask) -> int | None:
+    return None if gains is None else int((gains[failures] > 0).sum())
 
 
 @dataclass(frozen=True)

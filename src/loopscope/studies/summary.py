@@ -13,7 +13,7 @@ import polars as pl
 
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio
 from loopscope.store import StoredRun
-from loopscope.studies.records import Records, Updates
+from loopscope.studies.records import Floats, Records, Updates
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,9 @@ def summarise(run: StoredRun, bootstrap: Bootstrap | None = None) -> Summary:
 
 
 def _of_update(updates: Updates, resample: Bootstrap) -> UpdateSummary:
-    full, quarter, quadratic = updates.gain, updates.quarter_gain, updates.floats("quadratic_gain")
+    full, quarter, quadratic = updates.gain, shorter_gain(updates, "quarter"), shorter_gain(updates, "quadratic")
+    assert quarter is not None
+    assert quadratic is not None
     slope, predicted = updates.slope, updates.slope + updates.quadratic
     harmful = full < 0
     failures = harmful & (slope > 0)
@@ -209,11 +211,22 @@ def run_lines(run: StoredRun, bootstrap: Bootstrap | None = None) -> list[str]:
     return [about, *_aligned([heads, *updates])]
 
 
+def shorter_gain(updates: Updates, step: str) -> Floats | None:
+    """The gains of a "quarter" or the "quadratic" step as the paper's tables have them: of the state rounded to BF16.
+
+    Without rounding where a run has no such column; None where it has neither.
+    """
+    columns = [f"bf16_{step}_gain", f"{step}_gain"]
+    column = next((name for name in columns if updates.has(name)), None)
+    if column is not None:
+        return updates.floats(column)
+    return updates.quarter_gain if step == "quarter" and updates.has("grid_gain") else None
+
+
 def _cells(updates: Updates, resample: Bootstrap) -> tuple[object, ...]:
     failures, count = updates.finite_step, int(updates.finite_step.sum())
-    recovered = "—"
-    if updates.has("quadratic_gain"):
-        recovered = f"{int((updates.floats('quadratic_gain')[failures] > 0).sum())} of {count}"
+    gains = shorter_gain(updates, "quadratic")
+    recovered = "—" if gains is None else f"{int((gains[failures] > 0).sum())} of {count}"
     gain = resample.estimate({"gain": Mean(updates.gain)})["gain"]
     interval = "" if gain.interval is None else f" [{gain.interval.low:+.5f}, {gain.interval.high:+.5f}]"
     condition, harmful = updates.condition, int(updates.harmful.sum())
