@@ -44,7 +44,13 @@ def main():
     given = parser.parse_args()
     settings = {"transitions": given.transition, "level": "quick", "limit": given.limit}
     runs = [
-        ls.measure(given.model, given.task, output=f"{given.output}/{seed}", initial_seed=seed, **settings)
+        ls.measure(
+            given.model,
+            given.task,
+            output=f"{given.output}/{seed}",
+            protocol=f"loopscope:initial_seed={seed}",
+            **settings,
+        )
         for seed in range(0, given.draws * APART, APART)
     ]
     draws = [run.records.sort("row") for run in runs]

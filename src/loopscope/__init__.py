@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from loopscope.control.runs import control
     from loopscope.lm_eval_backend import lm_eval_model
     from loopscope.lm_eval_scores import lm_eval_scores
+    from loopscope.measuring.config import MeasureConfig
     from loopscope.measuring.model_check import check
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
     from loopscope.models.load import load_model
@@ -50,6 +51,7 @@ _HOMES = {
     "control.runs": ("control",),
     "lm_eval_backend": ("lm_eval_model",),
     "lm_eval_scores": ("lm_eval_scores",),
+    "measuring.config": ("MeasureConfig",),
     "measuring.model_check": ("check",),
     "models": (
         *("AffineHead", "Batch", "Context", "InitialState", "LoopedModel", "LoopedModule"),
@@ -75,6 +77,7 @@ __all__ = [
     "LoopedModule",
     "LoopscopeCallback",
     "LoopscopeError",
+    "MeasureConfig",
     "Monitor",
     "Outcome",
     "Run",
