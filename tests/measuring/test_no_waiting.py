@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from loopscope.measuring import readouts
 from loopscope.measuring.batch_pass import BatchPass
 from loopscope.measuring.batching import Question
 from loopscope.measuring.config import MeasureConfig
@@ -53,14 +54,14 @@ class NoWaiting(TorchDispatchMode):
 def survey_left_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The readout package answers for its own sweeps, which on a GPU are kernels."""
     with monkeypatch.context() as patch:
-        for name in ("survey", "at_own"):
-            real = getattr(AffinePath, name)
+        for owner, name in ((readouts, "surveys"), (AffinePath, "survey"), (AffinePath, "at_own")):
+            real = getattr(owner, name)
 
             def quiet(*arguments: Any, _real: Any = real, **options: Any) -> Any:
                 with _disable_current_modes():
                     return _real(*arguments, **options)
 
-            patch.setattr(AffinePath, name, quiet)
+            patch.setattr(owner, name, quiet)
         yield
 
 

@@ -160,7 +160,7 @@ def test_what_neither_way_knows_is_one_line(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_be_a_key_is_read_all_the_same() -> None:
     found = readouts.readout_of(SimpleNamespace(head=None), torch.float64)  # type: ignore[arg-type]
-    assert (found.ways_taken, found.notes) == (set(), set())
+    assert (found.backends_used, found.notes) == (set(), set())
 
 
 class Encoder(Modded):

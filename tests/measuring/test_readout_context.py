@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from loopscope.measuring import fp64, groups
+from loopscope.measuring import fp64, sequence_groups
 from loopscope.measuring.batch_pass import BatchPass
 from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.config import MeasureConfig
@@ -130,7 +130,7 @@ def test_every_level_agrees_with_autograd(
     kind: type[Skip], task: str, share: bool, levels: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Few logits at a time: contexts are cut to groups of rows, and to groups of questions for the FP64 analysis.
-    monkeypatch.setattr(groups, "LOGITS", VOCABULARY * 12)
+    monkeypatch.setattr(sequence_groups, "LOGITS", VOCABULARY * 12)
     monkeypatch.setattr(fp64, "LOGITS", VOCABULARY * 24)
     monkeypatch.setattr(fp64, "PATH_NODES", 33)
     model = kind()
