@@ -213,8 +213,7 @@ def load_model(
 def _load_checkpoint(
     source: Source, options: CheckpointOptions, device: torch.device, dtype: torch.dtype | None, offline: bool | None
 ) -> tuple[LoopedModule, dict[str, Any]]:
-    repository = None if source.folder else _repository(source, offline)
-    folder = source.folder or _fetch(repository, options)
+    folder, commit = _located(source, options, offline)
     with _naming(source.name if source.kind == "embedded" else folder):
         checkpoint = open_checkpoint(folder)
         if _needs_transformers(checkpoint.config, options):
@@ -227,7 +226,6 @@ def _load_checkpoint(
             stored = main_dtype(matched.values())
             load_tensors(model, matched, device, dtype or stored)
             model.prepare()
-    commit = repository.revision if repository else None
     facts = {"kind": source.kind, "revision": commit, "stored_dtype": _dtype_name(stored), "files": checkpoint.files}
     return model, facts
 
@@ -264,17 +262,23 @@ def _loop_with_transformers(
     return loop_layers(moved.to(device=device, dtype=dtype), *options.span)
 
 
-def _fetch(repository: HubRepository | None, options: CheckpointOptions) -> Path:
-    """The folder of a hub model; what cannot be run is refused before gigabytes travel."""
-    assert repository is not None
+def _located(
+    source: Source, options: CheckpointOptions, offline: bool | None, *, weights: bool = True
+) -> tuple[Path, str | None]:
+    """The folder and, of a hub model, its commit; what cannot be run is refused before gigabytes travel."""
+    if source.folder is not None:
+        return source.folder, None
+    repository = HubRepository(source.location, source.revision, offline=offline)
     folder = repository.fetch_description()
-    with _naming(repository.repo_id):
-        config = read_config(folder)
-        if options.span is None:
-            check_architecture(config)
-        elif not _needs_transformers(config, options):
-            build_model("loop", config, None, options.chosen)
-    return repository.fetch_weights()
+    if weights:
+        with _naming(repository.repo_id):
+            config = read_config(folder)
+            if options.span is None:
+                check_architecture(config)
+            elif not _needs_transformers(config, options):
+                build_model("loop", config, None, options.chosen)
+        folder = repository.fetch_weights()
+    return folder, repository.revision
 
 
 def _load_random(
@@ -287,10 +291,8 @@ def _load_random(
         if not config:
             raise LoopscopeError(f"the sizes of {source.name} are not known here: load it without random weights")
     else:
-        repository = None if source.folder else _repository(source, offline)
-        folder = source.folder or (repository.fetch_description() if repository else Path())
-        revision = repository.revision if repository else None
-        with _naming(repository.repo_id if repository else folder):
+        folder, revision = _located(source, options, offline, weights=False)
+        with _naming(source.location):
             config, names = read_config(folder), _stored_names(folder)
     with _naming(source.location):
         family = _family(source, options, config, names)
@@ -298,10 +300,6 @@ def _load_random(
     fill_randomly(model, device, dtype or _stated_dtype(config), options.seed)
     model.prepare()
     return model, {"kind": "random", "revision": revision, "random": True, "seed": options.seed}
-
-
-def _repository(source: Source, offline: bool | None) -> HubRepository:
-    return HubRepository(source.location, source.revision, offline=offline)
 
 
 @contextmanager
