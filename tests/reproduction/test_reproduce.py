@@ -137,7 +137,11 @@ def test_the_whole_plan(command: Callable[..., list[str]], tmp_path: Path, capsy
     for name in ("mechanism", "scale-bounds", "tokens"):
         lines = csv.DictReader((tmp_path / "tables" / f"{name}.csv").read_text().splitlines())
         assert {line["run"] for line in lines} == {run.name for run in paper_runs() if name in run.studies}
-    assert "not in the paper" in said.err, "random weights reproduce nothing, and it says so"
+    compared = (tmp_path / "compare.txt").read_text()
+    assert all(mark in compared for mark in ("✓ reproduces", "≈ within", "✗ differs"))
+    assert "a rehearsal: " in compared, "random weights reproduce nothing, and it says so"
+    assert "published cells have a counterpart" in said.err
+    assert "stand-in for Ouro-1.4B" in (tmp_path / "paper" / "mechanism-matrix.txt").read_text()
     assert (tmp_path / "report.html").stat().st_size > 100_000
     for name in ("direction-progress", "depth-curves", "scale-prediction"):
         assert (tmp_path / "figures" / f"{name}.pdf").is_file()

@@ -12,6 +12,8 @@ import typer
 from loopscope.cli.flags import Name, Runs, TableFormat, flag
 from loopscope.errors import LoopscopeError
 
+MAIN = ("mechanism", "depth-coverage", "scale-prediction", "interventions", "training")
+"""What is printed as text where no table is named."""
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 
 
@@ -19,13 +21,14 @@ def tables(
     runs: Runs,
     name: Name = None,
     format: TableFormat = "text",
+    all: Annotated[bool, flag("--all", "As text, every table that there is, not the main ones alone.")] = False,
 ) -> None:
     """The paper's tables, from your own runs."""
-    sys.stdout.write(render_tables(runs, name, format))
+    sys.stdout.write(render_tables(runs, name, format, every=all))
 
 
-def render_tables(runs: Sequence[str], name: str | None = None, format: str = "text") -> str:
-    """One table by name, or every table that the runs can fill, ready to print."""
+def render_tables(runs: Sequence[str], name: str | None = None, format: str = "text", *, every: bool = False) -> str:
+    """One table by name, or every table that the runs can fill, ready to print; as text the main ones by default."""
     from loopscope.studies.registry import TABLES, find, open_records
 
     _check_format(format, FORMATS)
@@ -38,13 +41,19 @@ def render_tables(runs: Sequence[str], name: str | None = None, format: str = "t
         reason = results[0].notes[-1] if results[0].notes else f"nothing in these runs (needs {studies[0].needs})"
         raise LoopscopeError(f"{studies[0].name}: {reason}")
     filled = [result for result in results if result.rows]
+    short = name is None and format == "text" and not every
+    others = [result.study for result in filled if result.study not in MAIN] if short else []
+    if short:
+        filled = [result for result in filled if result.study in MAIN]
     if format == "json" and name is None:
         import json
 
         return json.dumps([result.as_dict() for result in filled], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     written = [getattr(result, f"to_{format}")().rstrip("\n") for result in filled]
     empty = [result.study for result in results if not result.rows]
-    if empty and format == "text":
+    if others:
+        written.append(f"further tables of these runs: {', '.join(others)} (--name NAME, or --all)")
+    elif empty and format == "text":
         written.append(f"nothing in these runs for: {', '.join(empty)} (`loopscope studies` says what each needs)")
     return "\n\n".join(written) + "\n"
 

@@ -31,7 +31,7 @@ def paper_tables(comparison: Comparison) -> dict[str, TableResult]:
                 there = {name: cell.text for name, cell in row.cells.items()} | {n: c.paper for n, c in ours.items()}
                 key = TABLES[table.study].keys.get(row.key, row.key)
                 empty = dict.fromkeys(names, "")
-                title = {"set": row.setting.title, "row": key, "run": ", ".join(runs)}
+                title = {"set": somewhere.setting, "row": key, "run": ", ".join(runs)}
                 rows.append(Row(somewhere.condition, row.key, {**empty, **title, **here}))
                 rows.append(
                     Row(somewhere.condition, row.key, {**empty, "set": "", "row": "", "run": "published", **there})

@@ -374,7 +374,8 @@ def depth_axis(axes: Axes, depths: list[int]) -> None:
     axes.set_xlabel("Depth (loops)")
     if depths[-1] > 16:
         axes.set_xscale("log", base=2)
-        ticks = [depth for depth in depths if depth & (depth - 1) == 0]
+        powers = [depth for depth in depths if depth & (depth - 1) == 0]
+        ticks = powers if len(powers) > 1 else [depths[0], depths[-1]]
     else:
         ticks = depths if len(depths) <= 9 else depths[:: -(-len(depths) // 8)]
     axes.set_xticks(ticks, [str(depth) for depth in ticks])
