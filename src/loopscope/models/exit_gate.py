@@ -113,11 +113,3 @@ def state_at_exit(states: Sequence[Tensor], depth: Tensor) -> Tensor:
     stacked = torch.stack(list(states), dim=-2)
     index = (depth - 1)[..., None, None].expand(*depth.shape, 1, stacked.shape[-1])
     return stacked.gather(-2, index)[..., 0, :]
-
-
-def weighted_logits(logits: Sequence[Tensor], pdf: Tensor) -> Tensor:
-    """The exit-weighted mixture Σ_t p_t · logits_t, [..., V]."""
-    total = torch.zeros_like(logits[0])
-    for t, at_depth in enumerate(logits):
-        total = total + at_depth * pdf[..., t : t + 1].to(at_depth.dtype)
-    return total
