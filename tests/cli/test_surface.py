@@ -20,10 +20,10 @@ SURFACE = {
     "models": "--json",
     "reproduce": "--checkpoints --config --data-dir --device --engine --limit --long --models --only "
     "--output --plan --plan-seconds --progress --protocol --random-weights --stand-ins --tasks --tokenizer "
-    "--updates-only --workers",
+    "--updates-only --verify --workers",
     "report": "--lens-questions --output runs",
     "studies": "",
-    "tables": "--format --name --protocol runs",
+    "tables": "--format --name runs",
     "tasks": "--json",
     "verify": "--bitwise --data-dir --device --model --replay --tasks --template --tokenizer run",
 }

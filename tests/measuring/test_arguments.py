@@ -72,7 +72,7 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"ids": 2.5}, "ids=2.5 is not a number or a list of numbers"),
     ({"ids": [True]}, "ids=True is not a whole number"),
     ({"ids": ""}, "ids='' is empty"),
-    ({"ids": []}, "ids= is empty"),
+    ({"ids": []}, "ids= names 0 rows"),
     ({"device": "gpu"}, "there is no device 'gpu': choose cpu"),
     ({"levle": "grid"}, "there is no setting 'levle': did you mean level?"),
     ({"command_line": 5}, "there is no setting 'command_line'"),
