@@ -130,9 +130,9 @@ def test_the_mechanism_table_has_the_numbers_of_the_shards() -> None:
     rows = ls.Run(OLD).table("mechanism", FEW).rows
     assert [row.condition.task for row in rows] == ["arithmetic", "arithmetic-mc"]
     for row, (gain, linear, quadratic, harmful, finite_step) in zip(rows, expected, strict=True):
-        found = (row.mean_gain.value, row.mae_slope.value, row.mae_quadratic.value)
+        found = [row[name].value for name in ("mean_gain", "mae_slope", "mae_quadratic")]
         np.testing.assert_allclose(found, (gain, linear, quadratic), rtol=1e-12)
-        assert (row.harmful, row.finite_step) == (harmful, finite_step)
+        assert (row["harmful"], row["finite_step"]) == (harmful, finite_step)
 
 
 def test_measuring_goes_on_only_with_the_version_that_began(old: Path, contents: Callable[[Path], Any]) -> None:
