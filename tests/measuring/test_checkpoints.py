@@ -14,8 +14,7 @@ from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.checkpoints import configurations, model_names
 from loopscope.store import StoredRun
-from loopscope.store.manifest import step_in, training_step
-from loopscope.store.run import runs_at
+from loopscope.training_steps import runs_at, step_in, training_step
 
 PASS = {"limit": 4, "transitions": [2], "depths": [0, 4], "level": "quick", "device": "cpu"}
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import loopscope as ls
-from loopscope.store.monitor_log import is_monitor_log, read_monitor_log
+from loopscope.monitor_log import is_monitor_log, read_monitor_log
 
 
 def lines_of(path: Path) -> list[dict]:

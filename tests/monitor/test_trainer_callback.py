@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import loopscope as ls
-from loopscope.store.monitor_log import read_monitor_log
+from loopscope.monitor_log import read_monitor_log
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

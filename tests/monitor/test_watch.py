@@ -11,8 +11,8 @@ import torch
 
 import loopscope as ls
 from loopscope.api import measure_with
+from loopscope.monitor_log import read_monitor_log
 from loopscope.store import StoredRun
-from loopscope.store.monitor_log import read_monitor_log
 
 
 def trained(model, steps, monitor=None, *, seed=1):

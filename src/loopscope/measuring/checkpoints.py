@@ -11,8 +11,8 @@ from typing import Any
 
 from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.measuring.config import MeasureConfig
-from loopscope.store.manifest import step_order
 from loopscope.store.run import is_run
+from loopscope.training_steps import step_order
 
 LONGEST_NAME = 200
 """Characters of a run's folder."""

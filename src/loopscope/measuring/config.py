@@ -54,9 +54,10 @@ from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.protocols import PROTOCOLS, protocol_settings
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import model_arguments
-from loopscope.store.manifest import Manifest, step_in
+from loopscope.store.manifest import Manifest
 from loopscope.store.schema import Level
 from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT
+from loopscope.training_steps import step_in
 
 LongPolicy: TypeAlias = Literal["error", "skip", "truncate-left"]
 WHAT, DATA, MODEL, NUMBERS, EXECUTION = "What to measure", "Data and prompts", "Model", "Numbers", "Execution"

@@ -119,8 +119,9 @@ def _code(model: object) -> dict[str, Any]:
 
 
 def own_modules(model: object) -> list[ModuleType]:
-    """The modules of the user's own that the model's code is in."""
-    names = {code.__module__ for code in _code(model).values() if is_users_code(code)} - {"__main__", None}
+    """The modules of the user's own that the code of a model, or of a function or class that makes one, is in."""
+    held = [model] if isinstance(model, FunctionType) else model.__mro__ if isinstance(model, type) else ()
+    names = {code.__module__ for code in (*held, *_code(model).values()) if is_users_code(code)} - {"__main__", None}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from loopscope.errors import LoopscopeError, setting, shown, text
-from loopscope.store.monitor_log import MonitorLogWriter
+from loopscope.monitor_log import MonitorLogWriter
 
 STEP = "loopscope/step"
 """The axis of a W&B run on which a monitor's numbers lie."""

@@ -1,6 +1,6 @@
 """What a monitor says of one call: means over the questions of each task, with their standard errors.
 
-Rows are named as in `store.monitor_log`; columns come from the pass itself (`measuring`).
+Rows are named as in `monitor_log`; columns come from the pass itself (`measuring`).
 """
 
 from __future__ import annotations

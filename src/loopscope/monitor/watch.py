@@ -26,7 +26,7 @@ from loopscope.monitor.loggers import loggers
 from loopscope.monitor.summary import Record, depth_rows, update_rows
 from loopscope.monitor.untouched import Autocast, bare, untouched
 from loopscope.monitor.watched_data import ANY_BATCH, WatchedTask, batch_task, is_batch, tasks_of
-from loopscope.store.monitor_log import FORMAT, VERSION
+from loopscope.monitor_log import FORMAT, VERSION
 
 EVERY = 200
 """Steps between two calls."""

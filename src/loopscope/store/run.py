@@ -14,7 +14,7 @@ from loopscope.errors import LoopscopeError, setting, text
 from loopscope.regular_files import read_regular
 from loopscope.store.atomic import write_atomically
 from loopscope.store.hashing import SealedJson, Sha256
-from loopscope.store.manifest import REQUESTED_BY, Manifest, WorkUnit, step_order
+from loopscope.store.manifest import REQUESTED_BY, Manifest, WorkUnit
 from loopscope.store.records import REPAIR, DamageError, RunLayout, read_manifest, read_records, read_shard_bytes
 from loopscope.store.schema import TABLES, Table
 
@@ -231,18 +231,6 @@ def _frame(data: pa.Table) -> pl.DataFrame:
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run directory."""
     return RunLayout(folder).manifest.is_file()
-
-
-def runs_at(path: str | os.PathLike[str]) -> list[Path]:
-    """A run directory as it is; of a folder that holds run directories, these in the order of their steps."""
-    folder = Path(path)
-    try:
-        if is_run(folder) or not folder.is_dir():
-            return [folder]
-        inside = [entry for entry in folder.iterdir() if entry.is_dir() and is_run(entry)]
-    except OSError as error:
-        raise LoopscopeError(f"{folder} cannot be read: {error.strerror}") from None
-    return sorted(inside, key=lambda entry: step_order(entry.name)) or [folder]
 
 
 class Vocabulary(SealedJson):

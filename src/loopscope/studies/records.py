@@ -17,10 +17,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loopscope.errors import setting
+from loopscope.monitor_log import MonitorLog
 from loopscope.path import GRID, PATH_NODES, GridOptimum, Outcome, classify, endpoint_prediction, grid_optimum
 from loopscope.stats import Clusters
 from loopscope.store import StoredRun, sha256_bytes
-from loopscope.store.monitor_log import MonitorLog
 from loopscope.studies.conditions import Condition, at, conditions_of, place_of, printable, run_labels
 
 Floats = NDArray[np.float64]

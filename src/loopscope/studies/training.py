@@ -1,8 +1,8 @@
 """A training step by step: what a series of checkpoints, or the log of a monitor, says of every update and depth.
 
-Runs tell their step by their manifest (`loopscope.store.manifest.training_step`); runs that lie in one folder and share
+Runs tell their step by their manifest (`loopscope.training_steps`); runs that lie in one folder and share
 architecture and evaluation set are one training. Their intervals resample questions. The log of a monitor
-(`loopscope.store.monitor_log`) holds means with standard errors, from which its intervals are made.
+(`loopscope.monitor_log`) holds means with standard errors, from which its intervals are made.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loopscope.errors import setting
+from loopscope.monitor_log import MonitorLog
 from loopscope.path import Outcome, endpoint_prediction
 from loopscope.stats import Bootstrap, Estimate, Interval, Mean, OfSums, Ratio
 from loopscope.store import StoredRun
-from loopscope.store.manifest import training_step
-from loopscope.store.monitor_log import MonitorLog
 from loopscope.studies.conditions import Condition, Weights, at, place_of, printable
 from loopscope.studies.records import DepthSweep, Floats, Records, Updates
+from loopscope.training_steps import training_step
 
 MEASURES = (
     *("utility", "gain", "slope", "quadratic", "accumulated_curvature", "quadratic_scale"),

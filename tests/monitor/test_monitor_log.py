@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.store.monitor_log import MonitorLogWriter, is_monitor_log, read_monitor_log
+from loopscope.monitor_log import MonitorLogWriter, is_monitor_log, read_monitor_log
 from loopscope.studies import open_records
 
 HEADER = {"format": "loopscope-monitor", "version": 1, "rank": 0}
