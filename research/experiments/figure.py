@@ -1,4 +1,4 @@
-"""The figures of docs/training-experiment.md: `python research/experiments/figure.py` writes the pictures.
+"""The figures of research/training-experiment.md: `python research/experiments/figure.py` writes the pictures.
 
 Left: utility by depth, a line for each seed and a thick one for their mean. Right: what each way loses beyond the
 trained depth over what it costs there, a point for each seed. From results_small.json (a CPU) and
@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 FOLDER = Path(__file__).resolve().parent
-IMAGES = FOLDER.parents[1] / "docs" / "images"
+IMAGES = FOLDER.parent / "images"
 PICTURES = {"results_small": "training-experiment", "results_large": "training-experiment-h200"}
 DEPTH = 4
 COLOURS = {
@@ -61,7 +61,7 @@ def draw(results: Path, picture: Path) -> None:
     right.axvline(1.0, color="grey", linestyle=":", linewidth=1)
     right.set_yscale("symlog", linthresh=0.01)
     right.set_ylim(-0.002, 12)
-    right.set_xlabel(f"utility at depth {DEPTH}: behind the best way (%)")
+    right.set_xlabel(f"utility at depth {DEPTH}: behind the best loss (%)")
     right.set_ylabel(f"most lost at depths {DEPTH + 1} to {4 * DEPTH} (nats)")
     right.set_title("the goal: left of 1%, on the bottom", fontsize=10)
     for place in (left, right):

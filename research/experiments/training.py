@@ -1,4 +1,4 @@
-"""Which training keeps a looped model from losing beyond its trained depth: the table of docs/training-experiment.md.
+"""Which training keeps a looped model from losing beyond its trained depth (research/training-experiment.md).
 
     python -m research.experiments.training --keep training-experiment
 
@@ -135,7 +135,7 @@ def show(results: dict[str, list[dict[str, Any]]]) -> None:
     found = {name: utilities(entries) for name, entries in results.items()}
     best = max(found, key=lambda name: found[name][:, DEPTH - 1].mean())
     top = found[best][:, DEPTH - 1]
-    print(f"\n| way | setting | utility at {DEPTH} | behind the best (%) | worst beyond − at {DEPTH} "
+    print(f"\n| loss | setting | utility at {DEPTH} | behind the best (%) | worst beyond − at {DEPTH} "
           f"| at {2 * DEPTH} | at {DEEPEST} | seconds | of a core |")  # fmt: skip
     print("| :--- | :--- |" + " ---: |" * 7)
     for name, entries in results.items():
@@ -148,8 +148,8 @@ def show(results: dict[str, list[dict[str, Any]]]) -> None:
             f"{utility[:, DEEPEST - 1].mean():.3f}", *(f"{mean:.0f}" for mean in seconds),
         ]  # fmt: skip
         print(f"| {name} | {shown(entries[0]['setting'])} | " + " | ".join(cells) + " |")
-    print("\n| way | update | mean gain | quarter step | quadratic step | harmful | finite-step "
-          "| quarter wins back | quadratic wins back |")  # fmt: skip
+    print("\n| loss | update | mean gain | quarter step | quadratic step | harmful | finite-step "
+          "| quarter recovers | quadratic recovers |")  # fmt: skip
     print("| :--- | :--- |" + " ---: |" * 7)
     for name, entries in results.items():
         for index, update in enumerate(UPDATES):
@@ -183,7 +183,7 @@ def tune(kept: Results, options: argparse.Namespace) -> None:
 
 def show_tuned(kept: Results, entries: list[dict[str, Any]]) -> None:
     """What every setting gave, and which is chosen."""
-    print(f"\n| way | setting | steps × documents | utility at {DEPTH} | worst beyond − at {DEPTH} | seconds |")
+    print(f"\n| loss | setting | steps × documents | utility at {DEPTH} | worst beyond − at {DEPTH} | seconds |")
     print("| :--- | :--- |" + " ---: |" * 4)
     for entry in entries:
         utility, size = utilities([entry]), entry["size"]

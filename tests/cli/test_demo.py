@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import runpy
 import subprocess
 import sys
 import tomllib
@@ -17,6 +16,7 @@ from loopscope.cli.app import exit_code
 from loopscope.cli.demo import PLANS, _measure
 from loopscope.store import StoredRun
 from loopscope.studies.summary import summarise
+from research.toys import card as card_program
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def test_the_demo_shows_the_finding_that_it_opens_with(tmp_path: Path):
     assert leading.sign_slope.value == pytest.approx(0.594, abs=0.04)
     assert leading.sign_quadratic.value >= 0.96
     # Document by document what the card's table was made from: central differences in float64.
-    card = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "figures" / "toy_card.py"))
-    here, there = card["measured"](run), card["updates"]()["toy-ouro 4"][:32]
+    card = card_program
+    here, there = card.measured(run), card.updates()["toy-ouro 4"][:32]
     np.testing.assert_allclose(here, there, rtol=0, atol=1e-6)
     assert (np.sign(here) == np.sign(there)).all()
 

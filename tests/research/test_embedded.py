@@ -1,7 +1,6 @@
 """The two models that ship with the package, and the tables of their card."""
 
 import re
-import runpy
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,14 @@ from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
 from loopscope.path import predicted_scale
 from loopscope.tasks import load_task
+from research.toys import card as card_program
 from research.toys.recipe import RECIPES
 from research.toys.text import build_tokenizer
 from research.toys.train import greedy_accuracy, rate_factor
 
 FOLDER = Path(loopscope.models.__file__).parent / "embedded"
 DEPTHS = {"toy-ouro": 4, "toy-huginn": 3}
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESEARCH = Path(__file__).resolve().parents[2] / "research"
 SAMPLE = 20
 """The first rows of the test split."""
 LIMIT = 5_000_000
@@ -79,7 +79,7 @@ def test_worked_solutions_gain_from_depth_on_average(model, tokenizer):
 
 @pytest.fixture(scope="module")
 def card():
-    text = (DOCS / "embedded-models.md").read_text(encoding="utf-8")
+    text = (RESEARCH / "embedded-models.md").read_text(encoding="utf-8")
     found = re.findall(r"<!-- table: (.+?) -->\n(.*?)\n<!-- end -->", text, flags=re.S)
     assert len(found) == len({name for name, _ in found})
     return {name: [_cells(line) for line in table.splitlines()] for name, table in found}
@@ -95,14 +95,14 @@ def test_tables_of_the_card_have_full_rows(card):
 
 
 def test_tables_in_the_card_are_those_that_the_command_prints(card):
-    made = runpy.run_path(str(DOCS / "figures" / "toy_card.py"))["tables"]()
+    made = card_program.tables()
     assert card == {name: [_cells(line) for line in table.splitlines()] for name, table in made.items()}
 
 
 @pytest.mark.parametrize("update", ["toy-ouro 4", "toy-ouro:inside=3 3", *(f"toy-ouro seed {k} 4" for k in (1, 2, 3))])
 def test_first_update_beyond_training_shows_the_effect(update):
-    module = runpy.run_path(str(DOCS / "figures" / "toy_card.py"))
-    found = module["estimates"](module["updates"]()[update])
+    module = card_program
+    found = module.estimates(module.updates()[update])
     value = {name: estimate.value for name, estimate in found.items()}
     assert value["gain"] < -5e-3
     assert value["share"] >= 0.35
@@ -114,7 +114,7 @@ def test_first_update_beyond_training_shows_the_effect(update):
 
 
 def test_the_stored_quadratic_steps_are_those_of_the_stored_slopes_and_curvatures():
-    for name, update in runpy.run_path(str(DOCS / "figures" / "toy_card.py"))["updates"]().items():
+    for name, update in card_program.updates().items():
         slope, quadratic, gain, _, shorter = update.T
         scale = predicted_scale(slope, quadratic)
         assert np.array_equal(shorter[scale == 1.0], gain[scale == 1.0]), name
@@ -123,8 +123,8 @@ def test_the_stored_quadratic_steps_are_those_of_the_stored_slopes_and_curvature
 
 @pytest.mark.slow
 def test_measured_again_the_first_updates_are_those_of_the_card(tmp_path):
-    module = runpy.run_path(str(DOCS / "figures" / "toy_card.py"))
-    rows = [_cells(line) for line in module["measured_table"](tmp_path, 64).splitlines()[2:]]
+    module = card_program
+    rows = [_cells(line) for line in module.measured_table(tmp_path, 64).splitlines()[2:]]
     assert [row[0] for row in rows] == ["toy-ouro 4→5", "toy-ouro:inside=3 3→4", "toy-huginn 3→4"]
     for row in rows:
         assert float(row[-2]) < 1e-6
@@ -134,7 +134,7 @@ def test_measured_again_the_first_updates_are_those_of_the_card(tmp_path):
 @pytest.mark.parametrize("name", DEPTHS)
 def test_the_recipe_has_the_rates_and_the_time_of_the_log(name):
     """The stretches of the recipe give the learning rate that was logged along the training of the shipped weights."""
-    recipe, log = RECIPES[name], runpy.run_path(str(DOCS / "figures" / "toy_card.py"))["training"]()[name]
+    recipe, log = RECIPES[name], card_program.training()[name]
     assert log["seconds"] == pytest.approx(60 * recipe.minutes, abs=1)
     for point in log["curves"]:
         spent = point["seconds"] / log["seconds"]
@@ -147,6 +147,6 @@ def test_the_recipe_has_the_rates_and_the_time_of_the_log(name):
 def test_log_in_the_docs_is_of_these_weights():
     from loopscope.store import sha256_bytes
 
-    training = runpy.run_path(str(DOCS / "figures" / "toy_card.py"))["training"]()
+    training = card_program.training()
     for name in DEPTHS:
         assert training[name]["weights_sha256"] == sha256_bytes((FOLDER / name / "model.safetensors").read_bytes())

@@ -1,4 +1,4 @@
-"""The training curves of the embedded models: `python docs/figures/toy_curves.py` writes docs/images/toy-curves.png.
+"""The training curves of the embedded models: `python -m research.toys.curves` writes research/images/toy-curves.png.
 
 Loss of worked-solution and of story tokens at the last depth over the tokens seen, from toy_curves.json beside this
 file. A point is the mean over twenty seconds of training; toy-ouro's rate goes up again with each of its stretches.
