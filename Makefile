@@ -50,7 +50,7 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/build.py
 pytest: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PARALLEL) -m "not gpu and not slow" -rs
 

@@ -27,6 +27,7 @@ from loopscope.tasks import load_task
 from loopscope.tasks.template import parse_template
 
 ROOT = Path(__file__).resolve().parents[1]
+GENERATED = {"columns.md"}
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 STAND_INS = {
     "ByteDance/Ouro-1.4B": "toy-ouro",
@@ -197,22 +198,6 @@ def run_sql(text: str) -> None:
     assert duckdb.sql(text).fetchall()
 
 
-MOST_LINES = {"wrap": 12, "class": 40}
-
-
-def test_lines_that_a_newcomer_writes_are_counted() -> None:
-    """The table of your-own-model.md says how many lines each example has, and the first two stay short."""
-    text = (ROOT / "docs" / "your-own-model.md").read_text(encoding="utf-8")
-    examples = re.findall(r"<!-- counted: (\w+) -->\n```python\n(.*?)^```$", text, flags=re.M | re.S)
-    counts = {
-        name: sum(bool(re.sub(r"#.*", "", line).strip()) for line in code.splitlines()) for name, code in examples
-    }
-    table = re.findall(r"^\| [^|]+ \| \[[^]]+\]\(#[\w-]+\) \| (\d+) \|$", text, flags=re.M)
-    assert list(map(int, table)) == list(counts.values())
-    for name, most in MOST_LINES.items():
-        assert counts[name] <= most
-
-
 def test_prose_names_commands_and_flags_that_exist() -> None:
     """Flags in running text, `--like-this`, are flags of some command or script."""
     group = _group()
@@ -229,7 +214,7 @@ def test_prose_names_commands_and_flags_that_exist() -> None:
         # Without fenced blocks: they are run or read above.
         prose = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
         for quoted in re.findall(r"`([^`\n]*)`", prose):
-            if quoted.startswith(("pip ", "ray ", "CUDA", "OMP")):
+            if quoted.startswith(("pip ", "ray ", "CUDA", "OMP", "torchrun ", "lm_eval ")):
                 continue
             unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", quoted)) - known
             assert not unknown, f"{document.name}: `{quoted}` names {unknown}"
@@ -239,5 +224,5 @@ def test_every_link_leads_somewhere() -> None:
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8")):
             path = document.parent / target
-            found = path.exists() or (path.parent.name == "notebooks" and path.with_suffix(".ipynb").exists())
+            found = path.exists() or path.with_suffix(".ipynb").exists() or path.name in GENERATED
             assert "://" in target or found, f"{document.name}: {target}"

@@ -23,18 +23,12 @@ def _load(name: str) -> ModuleType:
 
 
 SYNTHETIC = _load("synthetic")
-SCHEMA_DOCUMENT = _load("schema_document")
 VOLATILE = {"events.jsonl", ".loopscope.lock"}
 
 
 @pytest.fixture
 def make_manifest() -> Callable[..., Manifest]:
     return SYNTHETIC.make_manifest
-
-
-@pytest.fixture
-def schema_document() -> ModuleType:
-    return SCHEMA_DOCUMENT
 
 
 @pytest.fixture

@@ -1,40 +1,9 @@
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.path.grids import DIFFERENCE_SPACINGS, PATH_NODES
 from loopscope.store import TABLES, Column, ColumnType, Level, Table
 from loopscope.store.schema import GAIN_SCALES, MIN_P
-
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "run-directory.md"
-
-
-def test_the_documentation_holds_the_schema(schema_document: ModuleType) -> None:
-    document = DOCS.read_text(encoding="utf-8")
-    remedy = "run: python tests/store/schema_document.py docs/run-directory.md"
-    assert schema_document.with_schema(document) == document, remedy
-
-
-def test_every_column_is_documented_once(schema_document: ModuleType) -> None:
-    text = schema_document.schema_markdown()
-    for table in TABLES.values():
-        section = text.split(f"### `{table.name}`")[1].split("###")[0]
-        for column in table.columns:
-            assert section.count(f"| `{column.name}` |") == 1
-            assert column.meaning
-            assert "\n" not in column.meaning
-
-
-def test_documentation_tables_have_seven_cells_a_row(schema_document: ModuleType) -> None:
-    rows = [line for line in schema_document.schema_markdown().splitlines() if line.startswith("|")]
-    assert {line.replace("\\|", "").count("|") for line in rows} == {8}
-
-
-def test_a_document_without_markers_is_refused(schema_document: ModuleType) -> None:
-    with pytest.raises(ValueError, match="lacks the markers"):
-        schema_document.with_schema("# nothing")
 
 
 def test_the_grids_are_the_papers() -> None:
