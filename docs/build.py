@@ -77,7 +77,8 @@ def main() -> None:
     shutil.rmtree(BUILT, ignore_errors=True)
     shutil.copytree(DOCS, BUILT, ignore=shutil.ignore_patterns("*.py", "*.ipynb", "figures", "__pycache__"))
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
-        shutil.copy(ROOT / name, BUILT / name.lower())
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        (BUILT / name.lower()).write_text(text, encoding="utf-8")
     (BUILT / "columns.md").write_text(columns_page(), encoding="utf-8")
     for notebook in sorted((DOCS / "notebooks").glob("*.ipynb")):
         (BUILT / "notebooks" / f"{notebook.stem}.md").write_text(notebook_page(notebook), encoding="utf-8")
