@@ -5,7 +5,6 @@ Shapes: N questions of a condition, G = 21 grid scales, P reference positions, T
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +20,7 @@ from loopscope.monitor_log import MonitorLog
 from loopscope.path import GRID, PATH_NODES, GridOptimum, Outcome, classify, endpoint_prediction, grid_optimum
 from loopscope.stats import Clusters
 from loopscope.store import StoredRun, sha256_bytes
+from loopscope.store.verification import stored_verification
 from loopscope.studies.conditions import Condition, at, conditions_of, place_of, printable, run_labels
 
 Floats = NDArray[np.float64]
@@ -379,12 +379,8 @@ class Records:
 
     def verification(self, condition: Condition) -> list[dict[str, Any]] | None:
         """What `verify --bitwise` compared when it computed a condition's run a second time; None where it did not."""
-        path = self.run_of(condition).path / "verification.json"
-        if not path.is_file():
-            return None
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        found: list[dict[str, Any]] = stored["comparisons"]
-        return found if stored["replayed"] == "everything" else None
+        stored = stored_verification(self.run_of(condition))
+        return None if stored is None else [each.model_dump() for each in stored.comparisons]
 
     def inputs(self) -> list[dict[str, object]]:
         """What the numbers come from: each run's manifest digest and the hash of every shard; the hash of a log."""
