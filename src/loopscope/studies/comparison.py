@@ -439,9 +439,10 @@ def _verified(rows: Sequence[Row], how: str, records: Records) -> float | None:
     if len(known) < len(found):
         return None
     if how == "equal":
-        same = [each["compared"] - each["differing"] for one in known for each in one if each["of"] == "batches"]
-        return float(sum(same)) if same else None
-    gaps = [each["largest"] for one in known for each in one if each["of"] == "values"]
+        batches = [next((each for each in one if each["of"] == "batches"), None) for one in known]
+        same = [each["compared"] - each["differing"] for each in batches if each is not None]
+        return float(sum(same)) if same and len(same) == len(known) else None
+    gaps = [each["largest"] for one in known for each in one if each["what"].startswith("utilities")]
     return None if not gaps or None in gaps else max(gaps)
 
 
