@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,37 @@ class TimeLimitError(Exception):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises `TimeLimitError` in this thread after some seconds; a call into compiled code is not interrupted."""
+    """Raises `TimeLimitError` in this thread after some seconds.
+
+    In the main thread a signal does it, which interrupts a regular expression, too; elsewhere a call into compiled code
+    is not interrupted.
+    """
+    if _alarm_is_free():
+        yield from _by_signal(seconds)
+    else:
+        yield from _by_thread(seconds)
+
+
+def _alarm_is_free() -> bool:
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        return False
+    return signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def _by_signal(seconds: float) -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise TimeLimitError
+
+    signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _by_thread(seconds: float) -> Iterator[None]:
     thread, lock, running = threading.get_ident(), threading.Lock(), True
 
     def interrupt() -> None:

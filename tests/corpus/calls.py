@@ -136,7 +136,7 @@ def _load_model() -> Iterator[Case]:
             )
     for name, value in {"text": "x", "1.5": 1.5, "None": None, "nan": math.nan}.items():
         yield call(
-            f"load_model(model_args={'random_weights': True}, seed={name})",
+            f"load_model(model_args={{'random_weights': True, 'seed': {name}}})",
             "no seed",
             lambda p, value=value: load(p, model_args={"random_weights": True, "seed": value}),
         )

@@ -244,10 +244,11 @@ def test_published_name_cannot_be_taken_over(install):
     assert parse_name("ouro-1.4b").kind == "hub"
 
 
-def test_bug_in_the_users_factory_keeps_its_traceback(install):
+def test_bug_in_the_users_factory_is_named(install):
     install("bad", "def build(): return 1 / 0", {"loopscope.models": {"bad": "bad:build"}})
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(LoopscopeError, match=r"bad\(\) failed: ZeroDivisionError: .*bad.py, line 1") as failed:
         load_model("bad")
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
 
 
 def test_required_parts_are_the_protocols():

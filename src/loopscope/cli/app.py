@@ -23,6 +23,7 @@ import typer.core
 import typer.main
 
 from loopscope.errors import LoopscopeError, command_line_words
+from loopscope.user_code import UserCodeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -222,6 +223,10 @@ def _code(arguments: list[str]) -> int:
         _refuse_undecodable(arguments)
         result: Any = _group()(args=arguments, prog_name="loopscope", standalone_mode=False)
         sys.stdout.flush()  # a full disk shows here, not when the interpreter ends
+    except UserCodeError as error:
+        code = _complain(str(error))
+        _write_error(error.detail())
+        return code
     except LoopscopeError as error:
         return _complain(str(error))
     except (typer.Abort, KeyboardInterrupt):
@@ -266,6 +271,11 @@ def _complain(message: str) -> int:
 
 
 def _say(line: str) -> None:
+    _write_error(f"loopscope: {line}\n")
+
+
+def _write_error(text: str) -> None:
     """On stderr, if anybody is still there: a terminal that was closed takes no more text."""
     with suppress(OSError):
-        print(f"loopscope: {line}", file=sys.stderr, flush=True)
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -35,10 +35,12 @@ def reproduce(
     **given: Any,
 ) -> None:
     """The paper in one command: every run, then tables, figures, the comparison and the page."""
+    from loopscope.errors import text
     from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
     from loopscope.reproduction.reproduce import Reproduction, plan_of_all, plan_of_run
     from loopscope.reproduction.stand_ins import stand_in_options
 
+    output = text("output", output)
     runs = chosen_runs(paper_runs(protocol), _words(only), _words(models), _words(tasks), updates_only=updates_only)
     options = {name: value for name, value in given.items() if value is not None}
     if random_weights:

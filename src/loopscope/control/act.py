@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from loopscope.control.offline import Costs, Exits
-from loopscope.control.policy import Direction, Policy, decision_of
+from loopscope.control.policy import Direction, Policy, decision_of, memory_of
 from loopscope.control.signals import LiveSignals
 from loopscope.control.trace import Line, LineValues, Positions
 from loopscope.errors import LoopscopeError
@@ -153,7 +153,7 @@ class Acted:
         self.loops_BS = torch.zeros(mask_BS.shape, dtype=torch.int64, device=mask_BS.device)
         self.checks_BS, self.omega_BS = self.loops_BS.clone(), self.loops_BS.float()
         self._logits: dict[int, Tensor] = {}
-        memory = policy.start(len(self._where_R2))
+        memory = memory_of(policy, len(self._where_R2))
         for depth in range(1, loops + 1):
             self._decide(depth, self._step(depth), memory)
             if policy.reference == depth:
@@ -207,7 +207,8 @@ class Acted:
         chance = None if gate is None else torch.sigmoid(gate.logits(made, None)[row_R, place_R]).float()
         known = [state for state in (made, before, self._before_BSD) if state is not None]
         states = [state[row_R, place_R].float() for state in known]
-        decision = decision_of(self._policy, LiveSignals(depth, states, logits, chance).seen(), memory)
+        seen = LiveSignals(depth, states, logits, chance).seen()
+        decision = decision_of(self._policy, seen, memory, len(self._where_R2))
         scale_BS = torch.where(going_BS, spread(decision.scale, made.dtype, 1.0), torch.ones_like(made[..., 0]))
         scaled_BS, was_read = scale_BS != 1, depth in self._logits
         if bool(scaled_BS.any()):

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, Policy, Seen, decision_of
+from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, Policy, Seen, decision_of, memory_of
 from loopscope.control.rules import ThresholdRule
 from loopscope.control.trace import Floats, Ints, Line, Positions, Trace, interpolation_weights
 from loopscope.errors import LoopscopeError
@@ -139,10 +139,10 @@ def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None
     rows, last = len(trace), trace.loops if last is None else min(last, trace.loops)
     depth_R, checks_R = np.full(rows, last, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     scale_R, omega_R, going_R = np.ones(rows), np.zeros(rows), np.ones(rows, dtype=bool)
-    memory, read = policy.start(rows), set[int]()
+    memory, read = memory_of(policy, rows), set[int]()
     for depth in range(1, last + 1):
         signal = Recorded(trace, depth, read)
-        decision = decision_of(policy, Seen(depth, (), signal), memory)
+        decision = decision_of(policy, Seen(depth, (), signal), memory, rows)
         checks_R[going_R] += signal.new
         stop_R = going_R & np.asarray(decision.stop, dtype=bool) & (depth >= max(policy.earliest, floor))
         if depth == last:

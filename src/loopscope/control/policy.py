@@ -18,12 +18,14 @@ the logits after the first loop); a comparison with NaN is false, so no rule sto
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import numpy as np
+
 from loopscope.errors import LoopscopeError, shown
+from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,24 +101,37 @@ class Policy:
         raise NotImplementedError
 
 
-def decision_of(policy: Policy, seen: Seen, memory: Any) -> Decision:
-    """A policy's decision.
+def memory_of(policy: Policy, rows: int) -> Any:
+    """A policy's memory for a batch."""
+    with user_code(f"start of the policy {policy.name!r}", always=not _is_ours(policy)):
+        return policy.start(rows)
+
+
+def decision_of(policy: Policy, seen: Seen, memory: Any, rows: int) -> Decision:
+    """A policy's decision about some positions.
 
     Raises:
-        LoopscopeError: the user's policy failed, or returned something else; the message ends with its own line.
+        LoopscopeError: the user's policy failed, or returned something else.
     """
-    if type(policy).__module__.startswith("loopscope."):
+    if _is_ours(policy):
         return policy.decide(seen, memory)
-    try:
+    call = f"decide of the policy {policy.name!r} after loop {seen.depth}"
+    with user_code(call, always=True):
         decision = policy.decide(seen, memory)
-    except LoopscopeError:
-        raise
-    except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise LoopscopeError(
-            f"the policy {policy.name!r} failed after loop {seen.depth}: {type(error).__name__}: {error} "
-            f"({place.filename}, line {place.lineno}, in {place.name}: {place.line})"
-        ) from error
     if not isinstance(decision, Decision):
-        raise LoopscopeError(f"decide of the policy {policy.name!r} returned {shown(decision)}: return a Decision")
+        raise LoopscopeError(f"{call} returned {shown(decision)}: return a Decision")
+    for name, kinds in (("stop", ("bool",)), ("scale", _NUMBERS), ("omega", _NUMBERS)):
+        given = getattr(decision, name)
+        found = given if hasattr(given, "shape") and hasattr(given, "dtype") else np.asarray(given)
+        if not str(found.dtype).removeprefix("torch.").startswith(kinds) or tuple(found.shape) not in ((), (rows,)):
+            kind = "True or False" if name == "stop" else "a number"
+            raise LoopscopeError(f"{call} returned {name}={shown(given)}: give {kind} for all or for each of {rows}")
     return decision
+
+
+_NUMBERS = ("bool", "int", "uint", "float", "bfloat")
+"""How the dtypes of numbers begin."""
+
+
+def _is_ours(policy: Policy) -> bool:
+    return type(policy).__module__.startswith("loopscope.")

@@ -17,7 +17,7 @@ from loopscope.control.comparison import Comparison, Tested, update_of
 from loopscope.control.offline import Costs, Result, known_costs, score
 from loopscope.control.policy import Policy
 from loopscope.control.scales import FixedScale, Taps
-from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, whole
+from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, text, whole
 from loopscope.measuring.arguments import task_list
 from loopscope.measuring.loading import load_configured_model
 from loopscope.measuring.rerun import Named, Sources, config_of
@@ -29,6 +29,7 @@ from loopscope.studies.figures.control import draw
 from loopscope.studies.records import Records
 from loopscope.studies.registry import Source, open_records
 from loopscope.studies.tables.control import Given, control_table
+from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
     from loopscope.api import Tasks
@@ -117,6 +118,8 @@ def control(
     if isinstance(policies, str) or not isinstance(policies, Sequence):
         raise LoopscopeError(f"{setting('policies', policies)}: give a list of policies")
     own = tuple(_policy(given) for given in policies)
+    if heads is not None and os.path.lexists(text("heads", heads)) and not os.path.isdir(heads):
+        raise LoopscopeError(f"{setting('heads', os.fspath(heads))} is no folder: give one for the learned heads")
     records = open_records(runs)
     with_model = _WithModel(Named(model, task_list(tasks) if tasks else (), optional_text("template", template)))
 
@@ -148,10 +151,8 @@ def _policy(given: Any) -> Policy:
             raise LoopscopeError(f"there is no policy {spec!r}: give mine.py:NAME or a head's .safetensors")
         given = load_code(spec)
     if isinstance(given, type):
-        try:
+        with user_code(f"making the policy {given.__name__}, which is made without arguments,", always=True):
             given = given()
-        except TypeError as error:
-            raise LoopscopeError(f"the policy {given.__name__} is made without arguments: {error}") from None
     if not isinstance(given, Policy):
         raise LoopscopeError(f"{shown(given)} is not a policy: derive its class from loopscope.control.Policy")
     return given

@@ -64,6 +64,11 @@ def takes_kernel(x: Tensor, impl: Implementation | None = None, dtypes: tuple[to
     how = chosen(impl)
     if how == "reference" or x.numel() == 0:
         return False
+    if how == "triton" and x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise LoopscopeError(
+            f"the Triton kernels need a GPU, and this is on the CPU: leave {VARIABLE}=triton out, or set "
+            "TRITON_INTERPRET=1, under which they run slowly"
+        )
     return how == "triton" or (x.is_cuda and _works(x.device))
 
 

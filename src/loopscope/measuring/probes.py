@@ -25,6 +25,7 @@ from loopscope.models.walk import Walk, halves, read
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.store.schema import Level
+from loopscope.user_code import described
 
 LENGTHS = (6, 4, 5)
 """Tokens of the rows."""
@@ -357,6 +358,5 @@ def verdict_of(probe: Probe, trial: Trial) -> Verdict:
     except CheckError as fault:
         return Verdict(name, False, *fault.args)
     except Exception as error:  # whatever the model's own code raises
-        said = " ".join(str(error).split())
-        told = said if isinstance(error, LoopscopeError) else f"{type(error).__name__}: {said}"
+        told = " ".join(str(error).split()) if isinstance(error, LoopscopeError) else described(error)
         return Verdict(name, False, told, _REMEDIES.get(name, "see the error"))

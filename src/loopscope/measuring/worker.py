@@ -33,6 +33,7 @@ from loopscope.models.protocol import LoopedModel
 from loopscope.readout.checks import is_out_of_memory
 from loopscope.store.manifest import WorkUnit
 from loopscope.tasks.encoding import LoadedTask, Row
+from loopscope.user_code import user_code
 
 
 def release() -> None:
@@ -123,7 +124,8 @@ class Worker:
             while waiting:
                 waiting = deque(shrunk(waiting, self._ceiling))
                 batch = waiting.popleft()
-                launched = _InFlight(unit, batch, self._launch(batch), last=not waiting)
+                with user_code(f"{self._model.name} on a batch of {len(batch)}"):
+                    launched = _InFlight(unit, batch, self._launch(batch), last=not waiting)
                 if before is not None:
                     yield from self._complete(before)
                 before = launched
@@ -136,7 +138,8 @@ class Worker:
     def _complete(self, flight: _InFlight) -> Iterator[Measured[Name] | MeasuredBatch]:
         """Finish a batch, and its unit if it is the last one of it."""
         unit = flight.unit
-        unit.batches.extend(self._finish(unit, flight.batch, flight.pending))
+        with user_code(f"{self._model.name} on a batch of {len(flight.batch)}"):
+            unit.batches.extend(self._finish(unit, flight.batch, flight.pending))
         positions = sum(question.positions for question in flight.batch)
         yield MeasuredBatch(len(flight.batch), positions, None if flight.last else unit)
         if flight.last:

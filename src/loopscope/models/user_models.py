@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, setting, shown
+from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
     import torch
@@ -97,23 +98,26 @@ def _file_module(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     _search_in(path.parent)
-    try:
-        spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        raise LoopscopeError(f"{path} cannot be imported: {error}; install it, or put it beside the file") from error
-    except SyntaxError as error:
-        raise LoopscopeError(f"{path}, line {error.lineno}: {error.msg}") from error
+    with user_code(f"running {path}", always=True):
+        try:
+            spec.loader.exec_module(module)
+        except ModuleNotFoundError as error:
+            message = f"{path} cannot be imported: {error}; install it, or put it beside the file"
+            raise LoopscopeError(message) from error
+        except SyntaxError as error:
+            raise LoopscopeError(f"{path}, line {error.lineno}: {error.msg}") from error
     return module
 
 
 def _named_module(name: str, spec: str) -> Any:
     _search_in(Path.cwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise LoopscopeError(
-            f"{spec} cannot be imported: {error}; start where the module is found, or give a file as ./mine.py:build"
-        ) from error
+    with user_code(f"importing {name}", always=True):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise LoopscopeError(
+                f"{spec} cannot be imported: {error}; start where it is found, or give a file as ./mine.py:build"
+            ) from error
 
 
 def _search_in(folder: Path) -> None:
@@ -196,7 +200,8 @@ def built(
     missing = next((key for key in required if key not in args and key not in taken), None)
     if missing is not None:
         raise LoopscopeError(f"{name} needs {missing}: give it with {setting('model_args', f'{missing}=…')}")
-    model = factory(**args, **taken)
+    with user_code(f"{name}({', '.join([*args, *taken])})", always=True):
+        model = factory(**args, **taken)
     if isinstance(model, nn.Module):
         if len(taken) < len(wanted):
             model.to(device=device, dtype=dtype)

@@ -33,6 +33,7 @@ from loopscope.models.in_memory import evaluating
 from loopscope.models.load import find_device
 from loopscope.models.protocol import AffineHead, Context
 from loopscope.models.walk import Walk, asks
+from loopscope.user_code import user_code
 
 TRIAL = ((0, 1, 2), (1, 0))
 """Token ids of the batch that a wrapped model is tried with; every vocabulary has them."""
@@ -94,8 +95,12 @@ def wrap(
             )
     if trained_depth is not None:
         whole("trained_depth", trained_depth, 1, MOST_LOOPS)
+    if max_positions is not None:
+        whole("max_positions", max_positions, 1, MOST_LOOPS)
+    if head is not None and not isinstance(head, nn.Linear | AffineHead) and getattr(head, "ndim", 0) != 2:
+        raise LoopscopeError("wrap: head= takes an nn.Linear, an AffineHead or a weight [vocabulary, width]")
     model = WrappedModel(embed, step, readout, head)
-    model.name, model.boundary, model.max_positions = text("name", name), boundary, max_positions
+    model.name, model.boundary, model.max_positions = text("name", name), text("boundary", boundary), max_positions
     model.trained_depth, model.tokenizer = trained_depth, tokenizer  # type: ignore[assignment]
     model.try_out(None if device is None else find_device(device))
     return model
@@ -145,7 +150,8 @@ class WrappedModel(LoopedModule):
         batch = Batch.from_rows(TRIAL, source_rows=[0, 1])
         # The functions may be parts of a model in training, which must not notice.
         with evaluating(self), torch.autocast(found.type, enabled=False), torch.no_grad():
-            state = self.embed(batch).state
+            with user_code("wrap: embed= for two rows of token ids", always=True):
+                state = self.embed(batch).state
             if state.dim() != 3 or state.shape[:2] != batch.input_ids.shape:
                 raise LoopscopeError(
                     f"wrap: embed= gave {list(state.shape)} for ids {list(batch.input_ids.shape)}; "
@@ -155,15 +161,19 @@ class WrappedModel(LoopedModule):
             if not state.is_floating_point():
                 raise LoopscopeError(f"wrap: embed= gave {state.dtype}; a state is of floating-point numbers")
             walk = Walk.of(self, batch)
-            after = walk.advance()
+            with user_code(f"wrap: step= for a state {list(state.shape)}", always=True):
+                after = walk.advance()
             if after.dtype != state.dtype:
                 raise LoopscopeError(
                     f"wrap: step= gave {after.dtype} for a state of {state.dtype}; it must keep the dtype"
                 )
-            logits: object = walk.read()
+            with user_code(f"wrap: the readout of a state {list(state.shape)}", always=True):
+                logits: object = walk.read()
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
             made = logits.dtype if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
             raise LoopscopeError(f"wrap: readout= must return logits, floating-point numbers, not {made}")
+        if logits.device != state.device:
+            raise LoopscopeError(f"wrap: readout= gave logits on {logits.device} for a state on {state.device}")
         if logits.dim() != 3 or logits.shape[:2] != state.shape[:2]:
             raise LoopscopeError(
                 f"wrap: readout= gave {list(logits.shape)} for a state {list(state.shape)}; "

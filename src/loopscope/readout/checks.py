@@ -27,6 +27,8 @@ def require_floating(name: str, tensor: Tensor) -> None:
         raise LoopscopeError(f"{name} is a {type(tensor).__name__}, not a torch tensor; wrap it with torch.as_tensor.")
     if not tensor.dtype.is_floating_point:
         raise LoopscopeError(f"{name} has dtype {tensor.dtype}; give a floating-point tensor.")
+    if tensor.is_meta:
+        raise LoopscopeError(f"{name} is on the device meta, which holds no values; give a tensor with values.")
     if tensor.layout != torch.strided:
         raise LoopscopeError(f"{name} has layout {tensor.layout}; give a dense tensor, e.g. {name}.to_dense().")
 

@@ -32,15 +32,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.regular_files import read_text
 from loopscope.tasks.encoding import Kind, Row, canonical
 from loopscope.tasks.items import Item
 from loopscope.tasks.source_rows import SourceRow
+from loopscope.time_limit import TimeLimitError, time_limit
 
 MOST_CHARACTERS = 1_000_000
 """Characters of a question as worded, its context counted once an option. A character may be a token, and a token takes
 some hundred bytes while it is encoded."""
+MOST_SECONDS = 5.0
+"""Of one pattern on one text."""
 MOST_TEMPLATE_BYTES = 2**16
 """Bytes of a template file."""
 _CONVERSIONS: dict[str | None, Callable[[str], str]] = {None: str, "t": str.strip, "c": str.capitalize}
@@ -107,7 +110,14 @@ def clean(text: str, steps: Sequence[Mapping[str, Any]]) -> str:
         elif "replace" in step:
             text = text.replace(step["replace"], step["with"])
         else:
-            text = re.sub(step["pattern"], step["with"], text)
+            try:
+                with time_limit(MOST_SECONDS):
+                    text = re.sub(step["pattern"], step["with"], text)
+            except TimeLimitError:
+                raise LoopscopeError(
+                    f"the pattern {step['pattern']!r} takes more than {MOST_SECONDS:g} seconds on {shown(text)}: write "
+                    "it without repeats of repeats"
+                ) from None
     return text
 
 
@@ -117,7 +127,7 @@ def _check_steps(listed: Sequence[Any], where: str) -> None:
         if kinds and all(isinstance(part, str) for part in step.values()) and step[kinds[0]]:
             try:
                 re.sub(step["pattern"], step["with"], "") if kinds == ["pattern"] else None
-            except (re.error, IndexError) as error:
+            except (re.error, IndexError, RecursionError) as error:
                 raise LoopscopeError(f"{where}: {step['pattern']!r} is not a regular expression ({error})") from error
         elif step != {"trim": True}:
             raise LoopscopeError(f"{where}: clean step {str(step)[:200]} is not known; there are {_STEPS}")

@@ -13,6 +13,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -185,7 +186,10 @@ class Drawing:
         """Loopscope's settings, then those that were changed in this process, then those of a style file."""
         now, default = _matplotlib().rcParams, _matplotlib().rcParamsDefault
         changed = {name: now[name] for name in RC if name not in KEPT and now[name] != default[name]}
-        return {**RC, **changed, **self.styled}
+        found = {**RC, **changed, **self.styled}
+        if found.get("text.usetex") and shutil.which("latex") is None:
+            raise LoopscopeError("text.usetex needs LaTeX, and there is no latex here: install it, or leave that out")
+        return found
 
 
 _drawing = Drawing()
