@@ -15,6 +15,7 @@ import torch
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.arguments import Numbers
+from loopscope.measuring.checkpoints import configurations
 from loopscope.measuring.config import LongPolicy, MeasureConfig
 from loopscope.measuring.estimate import SECONDS, CostEstimate, estimate
 from loopscope.measuring.launch import this_launch
@@ -32,9 +33,7 @@ Result = TypeVar("Result")
 
 def configured(args: tuple[Any, ...], given: dict[str, Any]) -> MeasureConfig:
     """The configuration that a call means: `config`, if there is one, with what else was given above it."""
-    if len(args) > len(_POSITIONAL):
-        raise TypeError(f"give settings other than {' and '.join(_POSITIONAL)} by name")
-    given = {**dict(zip(_POSITIONAL, args, strict=False)), **given}
+    given = _named(args, given)
     config = given.pop("config", None)
     if config is None:
         return MeasureConfig(**given)
@@ -46,12 +45,22 @@ def configured(args: tuple[Any, ...], given: dict[str, Any]) -> MeasureConfig:
 _POSITIONAL = ("model", "tasks")
 
 
+def _named(args: tuple[Any, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    if len(args) > len(_POSITIONAL):
+        raise TypeError(f"give settings other than {' and '.join(_POSITIONAL)} by name")
+    return {**dict(zip(_POSITIONAL, args, strict=False)), **given}
+
+
 def takes_settings(function: Callable[P, Result]) -> Callable[P, Result]:
-    """The function is called with `config` alone, which holds everything that was given."""
+    """The function is called with `config` alone, which holds everything that was given: once for each model of a list."""
 
     @functools.wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> Result:
-        return function(config=configured(args, kwargs))  # type: ignore[call-arg,arg-type]
+    def called(*args: P.args, **kwargs: P.kwargs) -> Any:
+        given = _named(args, kwargs)
+        if isinstance(given.get("model"), list | tuple):
+            each = configurations(given, lambda settings: configured((), settings))
+            return [function(config=config) for config in each]  # type: ignore[call-arg,arg-type]
+        return function(config=configured((), given))  # type: ignore[call-arg,arg-type]
 
     settings = [f"        {name}: {field.description}\n" for name, field in MeasureConfig.arguments().items()]
     called.__doc__ = f"{function.__doc__}".replace("    Raises:", "".join(["    Args:\n", *settings, "\n    Raises:"]))
@@ -95,7 +104,8 @@ def measure(
 ) -> Run:
     """Measure tasks with a looped model and return the finished run; the same call resumes an interrupted one.
 
-    `config` holds settings made before; what else is given stands above them.
+    `config` holds settings made before; what else is given stands above them. A list of models, or of patterns of
+    folders such as "runs/ckpt/step-*", gives a list of runs, each in a folder of its own in `output`.
 
     Raises:
         LoopscopeError: one line for whatever is wrong; what was measured before stays.

@@ -54,6 +54,15 @@ def test_each_run_is_that_of_a_call_of_its_own(series, trained, tmp_path):
     assert runs[0].records["gain"].to_list() != runs[1].records["gain"].to_list()
 
 
+def test_a_list_of_models_gives_a_list_of_runs(series, trained, tmp_path):
+    runs = ls.measure([trained / "step-9", f"{trained}/step-1*"], "arithmetic", output=tmp_path / "listed", **PASS)
+    assert [run.path.name for run in runs] == ["step-9", "step-10", "step-100"]
+    for run, path in zip(runs, runs_at(series), strict=True):
+        assert run.records.equals(ls.Run(path).records)
+    with pytest.raises(LoopscopeError, match="models need a folder"):
+        ls.measure([trained / "step-9", trained / "step-10"], "arithmetic", **PASS)
+
+
 def test_a_stopped_series_goes_on_with_the_same_command(series, trained, tmp_path, capsys):
     broken, output = tmp_path / "ckpt", tmp_path / "over-time"
     shutil.copytree(trained, broken)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -19,11 +19,15 @@ LONGEST_NAME = 200
 _PATTERN = re.compile(r"[*?\[]")
 
 
-def configurations(given: Mapping[str, Any]) -> list[MeasureConfig]:
-    """The configuration of each model that a command names; each of several has a folder of its own in the output."""
-    names = model_names(text("model", given.get("model")))
+def configurations(
+    given: Mapping[str, Any], make: Callable[[dict[str, Any]], MeasureConfig] = lambda given: MeasureConfig(**given)
+) -> list[MeasureConfig]:
+    """The configuration of each model of a text or a list; each of several has a folder of its own in the output."""
+    model = given.get("model")
+    listed = list(model) if isinstance(model, list | tuple) else [model]
+    names = [name for each in listed for name in model_names(text("model", each))]
     if len(names) == 1:
-        return [MeasureConfig(**{**given, "model": names[0]})]
+        return [make({**given, "model": names[0]})]
     if given.get("output") is None:
         raise LoopscopeError(f"{len(names)} models need a folder for their runs: give {setting('output')}")
     output = Path(text("output", given["output"]))
@@ -33,7 +37,7 @@ def configurations(given: Mapping[str, Any]) -> list[MeasureConfig]:
             f" {setting('output')}"
         )
     folders = _folders(names)
-    return [MeasureConfig(**{**given, "model": name, "output": output / folder}) for name, folder in folders.items()]
+    return [make({**given, "model": name, "output": output / folder}) for name, folder in folders.items()]
 
 
 def model_names(given: str) -> list[str]:
