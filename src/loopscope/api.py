@@ -52,7 +52,7 @@ def _named(args: tuple[Any, ...], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes_settings(function: Callable[P, Result]) -> Callable[P, Result]:
-    """The function is called with `config` alone, which holds everything that was given: once for each model of a list."""
+    """The function is called with `config` alone, which holds all that was given: once for each model of a list."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> Any:
