@@ -38,7 +38,7 @@ def _table(table: Table) -> str:
 
 
 def _column(column: Column) -> str:
-    kind = column.type.value if column.length is None else f"{column.type.value}[{column.length}]"
+    kind = column.type if column.length is None else f"{column.type}[{column.length}]"
     meaning = column.meaning.replace("|", "\\|")
     null = "yes" if column.nullable else ""
     return f"| `{column.name}` | `{kind}` | {column.unit} | {column.level} | {null} | {column.since} | {meaning} |"

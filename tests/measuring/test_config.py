@@ -19,6 +19,7 @@ from loopscope.cli.measure import settings_flags
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.config import WHAT, MeasureConfig, declare, facts_of, refuse_other_settings
 from loopscope.measuring.protocols import PROTOCOLS
+from loopscope.store.atomic import RunLock
 
 
 def signature_gaps(model: type[MeasureConfig]) -> set[str]:
@@ -109,6 +110,8 @@ def test_a_run_is_overwritten_only_where_that_is_asked_for(tmp_path: Path) -> No
     ls.measure("toy-ouro", "arithmetic", dtype="float32", **given)
     with pytest.raises(LoopscopeError, match="resume refused: dtype was float32, is float64: choose another output="):
         ls.measure("toy-ouro", "arithmetic", dtype="float64", **given)
+    with RunLock(tmp_path / "run" / ".loopscope.lock"), pytest.raises(LoopscopeError, match="is being written by"):
+        ls.measure("toy-ouro", "arithmetic", dtype="float64", overwrite=True, **given)
     run = ls.measure("toy-ouro", "arithmetic", dtype="float64", overwrite=True, **given)
     assert run.manifest.dtypes.states == "float64"
     other = run.manifest.model_copy(update={"level": "grid", "settings": {"long": "skip"}})

@@ -14,7 +14,7 @@ from loopscope.measuring import producers
 from loopscope.measuring.host_copies import Columns
 from loopscope.measuring.producers import DEPTH_PRODUCERS, UPDATE_PRODUCERS, MeasuredUpdate, of_update
 from loopscope.store import StoredRun
-from loopscope.store.schema import TABLES, Column, ColumnType
+from loopscope.store.schema import TABLES, Column
 
 OF_THE_UNIT = {"task", "split", "row", "transition"}
 """Written by the pass and the store."""
@@ -48,7 +48,7 @@ def test_producers_return_what_they_declare(monkeypatch: pytest.MonkeyPatch, mea
 
 def test_a_new_column_is_declared_and_produced(monkeypatch: pytest.MonkeyPatch, measured: Callable[..., Any]) -> None:
     questions = TABLES["questions"]
-    trial = Column("half_gain", ColumnType.FLOAT64, "nats", "φ(1/2)")
+    trial = Column("half_gain", "float64", "nats", "φ(1/2)")
     monkeypatch.setitem(TABLES, "questions", dataclasses.replace(questions, columns=(*questions.columns, trial)))
     monkeypatch.setattr(producers, "UPDATE_PRODUCERS", list(UPDATE_PRODUCERS))
 

@@ -49,8 +49,8 @@ def require_whole(run: StoredRun, kind: str, *, affine: bool) -> None:
             if column.name not in SOMETIMES_NULL and run.manifest.level.includes(column.level):
                 expected = frame.height if always_null(column, kind, affine=affine) else 0
                 assert nulls == expected, f"{table.name}.{column.name}"
-            if column.type.is_float:
-                flat = frame[column.name].explode() if column.type.is_list else frame[column.name]
+            if column.element.startswith("float"):
+                flat = frame[column.name].explode() if column.is_list else frame[column.name]
                 assert np.isfinite(flat.drop_nulls().to_numpy()).all()
 
 

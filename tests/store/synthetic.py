@@ -131,12 +131,12 @@ def fill(manifest: Manifest, name: str, rng: np.random.Generator, skip: set[str]
             continue
         if column.nullable and rng.random() < 0.3:
             continue
-        match column.type.value:
+        match column.type:
             case "float64":
                 values[column.name] = float(rng.normal())
             case "list<float64>" | "list<float32>":
                 assert column.length in (len(GRID), len(CURVATURE_SCALES), PATH_NODES, 2, 3, 4)
-                values[column.name] = rng.normal(size=column.length).astype(column.type.element.value)
+                values[column.name] = rng.normal(size=column.length).astype(column.element)
             case "string":
                 values[column.name] = "interior"
             case "bool":

@@ -67,17 +67,6 @@ def test_a_writer_refuses_what_is_no_plain_file(kind: str, name: str, copy: Path
     assert StoredRun(copy).finished
 
 
-@pytest.mark.parametrize("kind", ["link", "dangling", "device"])
-@pytest.mark.parametrize("name", ["units", "questions"])
-def test_a_writer_refuses_a_folder_that_leads_elsewhere(
-    name: str, kind: str, tmp_path: Path, make_manifest: Make
-) -> None:
-    open_or_create(tmp_path / "run", make_manifest()).close()
-    put(kind, tmp_path / "run" / name)
-    with pytest.raises(LoopscopeError, match=f"{name} is not a folder of its own: move it away"):
-        open_or_create(tmp_path / "run", make_manifest())
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shard_is_not_written_in_place_of_something_else(
     kind: str, tmp_path: Path, make_manifest: Make, make_tables: Tables

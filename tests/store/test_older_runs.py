@@ -21,7 +21,7 @@ import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
 from loopscope.stats import Bootstrap
-from loopscope.store import TABLES, Column, ColumnType, StoredRun, Table, schema, verify
+from loopscope.store import TABLES, Column, StoredRun, Table, schema, verify
 from loopscope.studies import TABLES as STUDIES
 
 duckdb = pytest.importorskip("duckdb")
@@ -42,8 +42,8 @@ def grown(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("schema", "manifest", "records", "shards"):
         monkeypatch.setattr(f"loopscope.store.{module}.SCHEMA_VERSION", version)
     added = (
-        Column("novelty", ColumnType.FLOAT64, "nats", "a number", since=version),
-        Column("list", ColumnType.FLOAT32_LIST, "nats", "numbers", length=3, since=version),
+        Column("novelty", "float64", "nats", "a number", since=version),
+        Column("list", "list<float32>", "nats", "numbers", length=3, since=version),
     )
     questions = TABLES["questions"]
     later = Table("later", "question", ("row",), TABLES["examples"].columns, since=version)
@@ -137,6 +137,6 @@ def test_the_mechanism_table_has_the_numbers_of_the_shards() -> None:
 
 def test_measuring_goes_on_only_with_the_version_that_began(old: Path, contents: Callable[[Path], Any]) -> None:
     before = contents(old)
-    with pytest.raises(LoopscopeError, match=r"holds another run \(.*schema_version was 1, is now .*choose another"):
+    with pytest.raises(LoopscopeError, match=r"resume refused: .*choose another output="):
         measure_with("toy-ouro", tasks=["arithmetic"], transitions=[4], output=old, device="cpu", dtype="float32")
     assert contents(old) == before

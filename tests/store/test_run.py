@@ -1,4 +1,3 @@
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,13 +83,6 @@ def test_a_truncated_shard_is_one_line(copy: Path) -> None:
     shard = copy / "depths" / "000001.parquet"
     shard.write_bytes(shard.read_bytes()[:-1])
     one_line(copy, r"depths/000001\.parquet has \d+ bytes instead of \d+")
-
-
-def test_a_shard_that_became_a_fifo_is_one_line(copy: Path) -> None:
-    shard = copy / "depths" / "000001.parquet"
-    shard.unlink()
-    os.mkfifo(shard)
-    one_line(copy, r"depths/000001\.parquet is not a regular file")
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopscope.store import SCHEMA_VERSION, TABLES, Column, ColumnType, Manifest, Table, WorkUnit
+from loopscope.store import SCHEMA_VERSION, TABLES, Column, Manifest, Table, WorkUnit
 from loopscope.store.shards import (
     Problem,
     arrow_schema,
@@ -38,8 +38,8 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def cells(column: Column) -> st.SearchStrategy[Any]:
-    values = SCALARS[column.type.element.value]
-    if column.type.is_list:
+    values = SCALARS[column.element]
+    if column.is_list:
         size = {} if column.length is None else {"min_size": 3, "max_size": 3}
         values = st.lists(values, **({"max_size": 3} | size))
     return st.none() | values if column.optional else values
@@ -48,7 +48,7 @@ def cells(column: Column) -> st.SearchStrategy[Any]:
 def _key(table: Table, name: str, index: int) -> int | bool:
     """Keys that grow with the index; a switch among them stays off."""
     kind = next(column.type for column in table.columns if column.name == name)
-    return False if kind is ColumnType.BOOL else index
+    return False if kind == "bool" else index
 
 
 @st.composite

@@ -33,7 +33,9 @@ from loopscope.measuring.progress import Style, progress
 from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step, joined
 from loopscope.models.chat_template import ChatTemplate
 from loopscope.models.tokenizer import Tokenizer
+from loopscope.store.atomic import RunLock
 from loopscope.store.manifest import Manifest, WorkUnit
+from loopscope.store.records import RunLayout
 from loopscope.store.run import StoredRun, is_run, write_vocabulary
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
@@ -113,7 +115,8 @@ def run_config(
 def _make_way(config: MeasureConfig, directory: Path, manifest: Manifest) -> None:
     """Remove the run that is to be overwritten; refuse to continue one that has other settings."""
     if is_run(directory) and config.overwrite:
-        shutil.rmtree(directory)
+        with RunLock(RunLayout(directory).lock):  # nobody may be writing it
+            shutil.rmtree(directory)
     elif is_run(directory):
         refuse_other_settings(StoredRun(directory).manifest, manifest)
 

@@ -27,11 +27,11 @@ from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.protocol import LoopedModel
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.softmax import Softmax, SoftmaxChange, likeliest
-from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, ColumnType, Level
+from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, Level
 
 _WINDOW = 1 << 30
 """Bytes that are kept of states before their logits are read."""
-_STORED = {ColumnType.FLOAT32: torch.float32, ColumnType.INT32: torch.int32}
+_STORED = {"float32": torch.float32, "int32": torch.int32}
 
 
 class StateObserver:
@@ -200,8 +200,8 @@ class Trace(StateObserver):
         columns: Columns = {"depth": np.full(count, depth)}
         for column in TRACE_COLUMNS:
             if column.name in found:
-                columns[column.name] = found[column.name].to(_STORED[column.type.element])
-            elif not column.type.is_list and column.name != "rank":
+                columns[column.name] = found[column.name].to(_STORED[column.element])
+            elif not column.is_list and column.name != "rank":
                 columns[column.name] = np.ma.array(np.zeros(count, np.float32), mask=True)
         return columns
 

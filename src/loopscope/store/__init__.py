@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from loopscope.store.hashing import ids_sha256, sha256_bytes
     from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo, WorkUnit
     from loopscope.store.run import StoredRun
-    from loopscope.store.schema import SCHEMA_VERSION, TABLES, Column, ColumnType, Level, Table
+    from loopscope.store.schema import SCHEMA_VERSION, TABLES, Column, Level, Table
     from loopscope.store.verification import Finding, Verification, verify
     from loopscope.store.writer import RunWriter, open_or_create
 
@@ -20,7 +20,6 @@ __all__ = [
     "TABLES",
     "BatchInfo",
     "Column",
-    "ColumnType",
     "Dtypes",
     "Finding",
     "Level",

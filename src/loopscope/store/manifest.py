@@ -1,14 +1,14 @@
 """`manifest.json`: what was measured, with what, and how: the identity of a run, from which its work units follow.
 
 Nothing here changes between an undisturbed run and one that was killed and resumed: times and the like go to
-`events.jsonl`. Every field but those in `PROVENANCE` must be equal for a later command to continue the run. Types and
+`events.jsonl`. Every field but the typed command must be equal for a later command to continue the run. Types and
 ranges are declared here once; a manifest that does not keep to them is refused in one line.
 """
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -41,9 +41,6 @@ Rows = Annotated[int, Field(ge=1, le=10**9)]
 
 REQUESTED_BY = {"certificates": "certify", "trace": "trace", "longer_steps": "scales_to"}
 """Tables that a run has where `settings` holds this."""
-
-PROVENANCE = frozenset({"command_line"})
-"""Fields that may differ between the command that began a run and one that continues it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,12 +289,7 @@ class Difference(NamedTuple):
         return f"{self.field} was {_short(self.old)}, is now {_short(self.new)}"
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return "absent"
-
-
-ABSENT = _Absent()
+_ABSENT = "absent"
 
 
 def differences(old: Manifest, new: Manifest) -> list[Difference]:
@@ -307,35 +299,29 @@ def differences(old: Manifest, new: Manifest) -> list[Difference]:
     if not ("initial_state" in one["seeds"] and "initial_state" in other["seeds"]):
         for payload in (one, other):
             payload["seeds"].pop("initial_state", None)
-    if [*one["task"]] != [*other["task"]] and sorted(one["task"]) == sorted(other["task"]):
-        return [Difference("order of tasks", [*one["task"]], [*other["task"]])]
     # Other differences may follow from that of the protocols.
     return sorted(_walk("", one, other), key=lambda entry: entry.field != "settings.protocol")
 
 
 def _compared(manifest: Manifest) -> dict[str, Any]:
-    payload = manifest.model_dump(mode="json", exclude=set(PROVENANCE))
+    payload = manifest.model_dump(mode="json", exclude={"command_line"})
     # By name rather than by place: a task that was added is then named as such.
-    payload["task"] = {f"{task['name']}/{task['split']}": task for task in payload.pop("tasks")}
+    payload["task"] = {f"{task['name']}/{task['split']}": task for task in payload["tasks"]}
+    payload["tasks"] = [*payload["task"]]
     payload["settings"]["protocol"] = manifest.protocol
     return payload
 
 
-def _walk(field: str, old: Any, new: Any) -> list[Difference]:
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return [] if old == new else [Difference(field, old, new)]
-    names = dict.fromkeys([*old, *new])
-    return [
-        entry
-        for name in names
-        for entry in _walk(f"{field}.{name}".lstrip("."), old.get(name, ABSENT), new.get(name, ABSENT))
-    ]
+def _walk(field: str, old: Any, new: Any) -> Iterator[Difference]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in dict.fromkeys([*old, *new]):
+            yield from _walk(f"{field}.{name}".lstrip("."), old.get(name, _ABSENT), new.get(name, _ABSENT))
+    elif old != new:
+        yield Difference(field, old, new)
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, dict) and "name" in value:
-        return "present"
-    if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
-        return f"{value[:12]}…"
+    if value == _ABSENT or isinstance(value, dict):
+        return _ABSENT if value == _ABSENT else "present"
     text = repr(value)
     return text if len(text) <= 60 else text[:28] + "…" + text[-28:]

@@ -6,7 +6,6 @@ The record is written after the unit's shards. Nothing is parsed before its hash
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import Annotated
 
@@ -35,8 +34,6 @@ class RunLayout:
         self.verification = path / "verification.json"
         """What `loopscope verify --bitwise` compared last."""
         self.lock = path / ".loopscope.lock"
-        self.units = path / "units"
-        """The folder of commit records."""
         self.parts = path / "partial"
         """Parts of units that are being measured: what was saved so that a kill loses little of a long unit."""
 
@@ -59,7 +56,7 @@ class RunLayout:
 
     def recorded(self) -> set[str]:
         """The names of the units that have a record, sound or not."""
-        return {path.stem for path in self.units.glob("*.json")}
+        return {path.stem for path in (self.path / "units").glob("*.json")}
 
 
 Count = Annotated[int, Field(ge=0, le=2**50)]
@@ -90,6 +87,16 @@ class UnitRecord(SealedJson):
         """The shard in one table."""
         return next(shard for shard in self.shards if shard.table == table)
 
+    def check(self, unit: WorkUnit, manifest: Manifest) -> None:
+        """Raises `DamageError` unless this is the record of that unit of that run."""
+        if self.manifest_sha256 != manifest.digest:
+            raise OtherManifestError("the record belongs to another manifest")
+        if WorkUnit(self.unit, self.task, self.split, self.start, self.stop) != unit:
+            raise DamageError("the record is of another unit")
+        # An older run may hold tables that are gone since.
+        if not {table.name for table in manifest.tables()} <= {shard.table for shard in self.shards}:
+            raise DamageError("the record names other tables than the run has")
+
 
 class DamageError(Exception):
     """Why a unit does not count; never shown as a traceback, for it is reported and mended."""
@@ -99,40 +106,27 @@ class OtherManifestError(DamageError):
     """A sound record that was measured under another manifest."""
 
 
-def read_record(layout: RunLayout, unit: WorkUnit, manifest: Manifest) -> UnitRecord:
-    """The sound record of a unit under this manifest, whose files have the right sizes.
+def read_record(layout: RunLayout, unit: WorkUnit, manifest: Manifest, part: int | None = None) -> UnitRecord:
+    """The sound record of a unit, or of a part of one, under this manifest, whose files have the right sizes.
 
     Raises:
         DamageError: why the unit does not count.
     """
     try:
-        record = UnitRecord.decode(read_regular(layout.record(unit)))
-    except FileNotFoundError:
-        raise DamageError("no record") from None
+        record = UnitRecord.decode(read_regular(layout.record(unit, part)))
     except OSError as error:
         raise DamageError(f"the record cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise DamageError("the record does not match its own digest") from error
-    if record.manifest_sha256 != manifest.digest:
-        raise OtherManifestError("the record belongs to another manifest")
-    if WorkUnit(record.unit, record.task, record.split, record.start, record.stop) != unit:
-        raise DamageError("the record is of another unit")
-    # In an older run, tables that are gone since stay where they are.
-    names = [
-        shard.table for shard in record.shards if manifest.schema_version == SCHEMA_VERSION or shard.table in TABLES
-    ]
-    if names != [table.name for table in manifest.tables()]:
-        raise DamageError("the record names other tables than the run has")
-    for name in names:
-        path = layout.shard(name, unit)
+    record.check(unit, manifest)
+    for table in manifest.tables():
+        path, bytes_ = layout.shard(table.name, unit, part), record.shard(table.name).bytes
         try:
-            status = path.stat()
+            found = path.stat().st_size
         except OSError:
-            raise DamageError(f"{name}/{path.name} is gone") from None
-        if not stat.S_ISREG(status.st_mode):
-            raise DamageError(f"{name}/{path.name} is not a regular file")
-        if status.st_size != record.shard(name).bytes:
-            raise DamageError(f"{name}/{path.name} has {status.st_size} bytes instead of {record.shard(name).bytes}")
+            raise DamageError(f"{table.name}/{path.name} is gone") from None
+        if found != bytes_:
+            raise DamageError(f"{table.name}/{path.name} has {found} bytes instead of {bytes_}")
     return record
 
 
@@ -179,18 +173,16 @@ def read_records(layout: RunLayout, manifest: Manifest) -> tuple[dict[int, UnitR
     """
     recorded = layout.recorded()
     records: dict[int, UnitRecord] = {}
-    damage: dict[int, str] = {}
-    others = 0
+    damage: dict[int, DamageError] = {}
     for unit in manifest.units():
         if unit.name in recorded:
             try:
                 records[unit.index] = read_record(layout, unit, manifest)
             except DamageError as error:
-                damage[unit.index] = str(error)
-                others += isinstance(error, OtherManifestError)
-    if others and not records:
+                damage[unit.index] = error
+    if not records and any(isinstance(error, OtherManifestError) for error in damage.values()):
         raise LoopscopeError(
             f"{layout.manifest} was altered (its records were measured under another one): put back a copy of it,"
             f" or choose another {setting('output')}"
         )
-    return records, damage
+    return records, {index: str(error) for index, error in damage.items()}

@@ -67,17 +67,15 @@ class StoredRun:
         """What happened and when, oldest first; lines that are not JSON objects are left out."""
         try:
             lines = read_regular(self.layout.events).splitlines()
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return []
         except OSError as error:
             raise LoopscopeError(f"cannot read {self.layout.events} ({error.strerror}): move it away") from error
         events = []
         for line in lines:
             with suppress(ValueError, RecursionError):
-                entry = json.loads(line)
-                if isinstance(entry, dict):
-                    events.append(entry)
-        return events
+                events.append(json.loads(line))
+        return [event for event in events if isinstance(event, dict)]
 
     @cached_property
     def records(self) -> pl.DataFrame:
@@ -122,15 +120,15 @@ class StoredRun:
             LoopscopeError: the file is damaged.
         """
         path = self.layout.vocabulary
+        if self.manifest.schema_version == 1:
+            return None
         try:
-            stored = Vocabulary.decode(read_regular(path)) if self.manifest.schema_version > 1 else None
+            stored = Vocabulary.decode(read_regular(path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             raise LoopscopeError(f"{path} is damaged: remove it and give the same `measure` command again") from error
-        if stored is None or stored.tokenizer_sha256 != self.manifest.tokenizer_sha256:
-            return None
-        return list(stored.texts)
+        return list(stored.texts) if stored.tokenizer_sha256 == self.manifest.tokenizer_sha256 else None
 
     def read_shard(self, table: str, unit: WorkUnit, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one unit in one table, or some columns of them."""
@@ -139,7 +137,6 @@ class StoredRun:
         from loopscope.store.shards import decode
 
         declared = self._require(table)
-        self._require_sound()
         try:
             data = read_shard_bytes(self.layout, unit, self.unit_records[unit.index], table)
             return decode(declared, data, self.manifest.schema_version, columns)
@@ -152,38 +149,35 @@ class StoredRun:
         """A table as a lazy frame over its shards, which are read and checked when the frame is collected."""
         from polars.io.plugins import register_io_source
 
-        empty = _empty(self._require(table))
-        self._require_sound()
-
         def rows(
             columns: list[str] | None, predicate: pl.Expr | None, count: int | None, _: int | None
         ) -> Iterator[pl.DataFrame]:
-            needed = None
-            if columns is not None:
-                needed = [*columns, *([] if predicate is None else predicate.meta.root_names())]
+            needed = columns if predicate is None else [*(columns or ()), *predicate.meta.root_names()]
             for unit in self.present_units:
-                frame = _frame(self.read_shard(table, unit, needed))
+                frame = _frame(self.read_shard(table, unit, None if columns is None else needed))
                 if predicate is not None:
                     frame = frame.filter(predicate)
-                if columns is not None:
-                    frame = frame.select(columns)
-                if count is not None:
-                    frame = frame.head(count)
-                    count -= frame.height
+                frame = frame.select(columns or pl.all()).head(frame.height if count is None else count)
                 yield frame
-                if count == 0:
+                if count is not None and (count := count - frame.height) == 0:
                     return
 
-        return register_io_source(rows, schema=empty.schema)
+        import polars as pl
+
+        return register_io_source(rows, schema=self._empty(table).schema)
 
     def read(self, table: str) -> pl.DataFrame:
         """A whole table as a frame."""
         import pyarrow as pa
 
-        empty = _empty(self._require(table))
-        self._require_sound()
+        empty = self._empty(table)
         shards = [self.read_shard(table, unit) for unit in self.present_units]
         return _frame(pa.concat_tables(shards)) if shards else empty
+
+    def _empty(self, table: str) -> pl.DataFrame:
+        from loopscope.store.shards import arrow_schema
+
+        return _frame(arrow_schema(self._require(table)).empty_table())
 
     def _require_sound(self) -> None:
         if self.damage:
@@ -195,29 +189,22 @@ class StoredRun:
         return LoopscopeError(f"{self.path} is damaged: {what}; {REPAIR}")
 
     def _require(self, table: str) -> Table:
+        """The declaration of a table that this run has, and that can be read."""
         if not isinstance(table, str) or table not in TABLES:
             raise LoopscopeError(f"there is no table {table!r}: choose from {', '.join(TABLES)}")
-        if TABLES[table] not in self.manifest.tables():
-            raise LoopscopeError(f"{self.path} was measured without {table}: measure again with {_requesting(table)}")
-        return TABLES[table]
+        declared = TABLES[table]
+        if declared not in self.manifest.tables():
+            asked = setting(REQUESTED_BY.get(table, table), 2 if table == "longer_steps" else True)
+            how = "this loopscope" if declared.since > self.manifest.schema_version else asked
+            raise LoopscopeError(f"{self.path} was measured without {table}: measure again with {how}")
+        self._require_sound()
+        return declared
 
     def __repr__(self) -> str:
         tasks = ", ".join(f"{task.name} ({task.split})" for task in self.manifest.tasks)
         done = f"{len(self.unit_records)} of {len(self.units)} units"
         damaged = f", {len(self.damage)} damaged" if self.damage else ""
         return f"<Run {self.path}: {self.manifest.model.name} on {tasks}, level {self.manifest.level}, {done}{damaged}>"
-
-
-def _requesting(table: str) -> str:
-    if TABLES[table].since > 1 and table not in REQUESTED_BY:
-        return "this loopscope"
-    return setting(REQUESTED_BY.get(table, table), 2 if table == "longer_steps" else True)
-
-
-def _empty(table: Table) -> pl.DataFrame:
-    from loopscope.store.shards import arrow_schema
-
-    return _frame(arrow_schema(table).empty_table())
 
 
 def _frame(data: pa.Table) -> pl.DataFrame:

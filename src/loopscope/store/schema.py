@@ -46,47 +46,13 @@ class Level(StrEnum):
         return order.index(other) <= order.index(self)
 
 
-class ColumnType(StrEnum):
-    """The types a shard may hold: plain Parquet, nothing that a reader would have to know about."""
-
-    STRING = "string"
-    BOOL = "bool"
-    INT8 = "int8"
-    INT32 = "int32"
-    INT64 = "int64"
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    INT32_LIST = "list<int32>"
-    FLOAT32_LIST = "list<float32>"
-    FLOAT64_LIST = "list<float64>"
-    STRING_LIST = "list<string>"
-
-    @property
-    def element(self) -> ColumnType:
-        """The element type of a list, the type itself otherwise.
-
-        >>> ColumnType.FLOAT64_LIST.element.value
-        'float64'
-        """
-        return ColumnType(self.value.removeprefix("list<").removesuffix(">"))
-
-    @property
-    def is_list(self) -> bool:
-        """Whether a cell holds a list."""
-        return self.value.startswith("list<")
-
-    @property
-    def is_float(self) -> bool:
-        """Whether a cell holds floating-point numbers, alone or in a list."""
-        return self.element in (ColumnType.FLOAT32, ColumnType.FLOAT64)
-
-
 @dataclass(frozen=True)
 class Column:
     """One column, declared once: the writer, the reader, `verify` and the documentation all read this."""
 
     name: str
-    type: ColumnType
+    type: str
+    """As Arrow names it: `string`, `bool`, `int32`, `float64`, …, or a list of these, `list<float64>`."""
     unit: str
     """Unit of a cell; an empty string where there is none."""
     meaning: str
@@ -99,6 +65,16 @@ class Column:
     """The number of elements of every list, where it is fixed."""
     since: int = 1
     """The schema version that added the column; runs of earlier ones have nulls."""
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a cell holds a list."""
+        return self.type.startswith("list<")
+
+    @property
+    def element(self) -> str:
+        """The type of a cell, or of what is in its list."""
+        return self.type.removeprefix("list<").removesuffix(">")
 
     @property
     def optional(self) -> bool:
@@ -122,13 +98,6 @@ class Table:
     columns: tuple[Column, ...]
     since: int = 1
     """The schema version that added the table; runs of earlier ones do not have it."""
-
-    def __post_init__(self) -> None:
-        names = self.names
-        if len(set(names)) != len(names):
-            raise ValueError(f"table {self.name}: a column is declared twice")
-        if self.key[0] != "row" or not set(self.key) <= set(names):
-            raise ValueError(f"table {self.name}: key {self.key} does not fit its columns")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -336,16 +305,16 @@ def _read(schema: str) -> Iterator[Table]:
 
 def _column(name: str, kind: str, unit: str, given: str, meaning: str) -> Column:
     element, _, length = kind.removesuffix("]").partition("[")
-    flags = given.split()
+    flags = {flag: value for flag, _, value in (each.partition("=") for each in given.split())}
     return Column(
         name,
-        ColumnType(element),
+        element,
         unit,
         meaning,
         level=next((level for level in Level if level in flags), Level.QUICK),
         nullable="null" in flags,
         length=int(length) if length else None,
-        since=next((int(flag.removeprefix("since=")) for flag in flags if flag.startswith("since=")), 1),
+        since=int(flags.get("since", 1)),
     )
 
 
@@ -360,6 +329,5 @@ at depth 1, but H_0 counts as the state before it.
 """
 GAIN_SCALES = (0.25, 0.5, 0.75)
 """Where the column `gains` of `trace` has φ of a token."""
-LENS_COLUMNS = tuple(map(_TRACE.column, ("lens_ids", "lens_probs", "rank")))
 MIN_P = 0.1
 """Probabilities below this share of the largest are set to 1/V in `kl_min_p`."""

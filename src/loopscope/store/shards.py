@@ -16,7 +16,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from loopscope.store.manifest import Manifest, WorkUnit
-from loopscope.store.schema import SCHEMA_VERSION, Column, ColumnType, Table
+from loopscope.store.schema import SCHEMA_VERSION, Column, Table
 
 LARGEST = 1e100
 """No stored number is larger than this: it was never measured, or the model overflowed."""
@@ -26,17 +26,15 @@ TableData: TypeAlias = Mapping[str, Any] | Any
 fixed length), a polars frame or an Arrow table."""
 
 
-def arrow_type(kind: ColumnType) -> pa.DataType:
-    """The Arrow type of a column type."""
-    element = pa.type_for_alias(kind.element.value)
-    return pa.list_(pa.field("element", element)) if kind.is_list else element
+def arrow_type(column: Column) -> pa.DataType:
+    """The Arrow type of a column."""
+    element = pa.type_for_alias(column.element)
+    return pa.list_(pa.field("element", element)) if column.is_list else element
 
 
 def arrow_schema(table: Table) -> pa.Schema:
     """The Arrow schema of a table, which is also what its shards say when they are opened."""
-    return pa.schema(
-        [pa.field(column.name, arrow_type(column.type), nullable=column.optional) for column in table.columns]
-    )
+    return pa.schema([pa.field(column.name, arrow_type(column), nullable=column.optional) for column in table.columns])
 
 
 def constants(manifest: Manifest, unit: WorkUnit) -> dict[str, Any]:
@@ -70,7 +68,7 @@ def to_arrow(table: Table, data: TableData, fixed: Mapping[str, Any]) -> pa.Tabl
         if column.name in given:
             arrays.append(_to_array(table, column, given[column.name]))
         else:
-            arrays.append(pa.repeat(pa.scalar(fixed.get(column.name), arrow_type(column.type)), rows))
+            arrays.append(pa.repeat(pa.scalar(fixed.get(column.name), arrow_type(column)), rows))
     whole = pa.Table.from_arrays(arrays, schema=arrow_schema(table))
     if any(whole.column(name).null_count for name in table.key):
         raise ValueError(f"table {table.name}: the key {table.key} holds a null")
@@ -82,7 +80,7 @@ def _keys(table: Table, data: pa.Table) -> np.ndarray[Any, Any]:
 
 
 def _to_array(table: Table, column: Column, values: Any) -> pa.Array:
-    kind = arrow_type(column.type)
+    kind = arrow_type(column)
     try:
         if isinstance(values, pa.ChunkedArray):
             return values.cast(kind).combine_chunks()
@@ -99,7 +97,7 @@ def _to_array(table: Table, column: Column, values: Any) -> pa.Array:
 def encode(table: Table, data: pa.Table) -> bytes:
     """The bytes of the shard that holds `data`: plain Parquet, zstd, no Arrow schema inside."""
     sink = pa.BufferOutputStream()
-    texts = [column.name for column in table.columns if column.type is ColumnType.STRING]
+    texts = [column.name for column in table.columns if column.type == "string"]
     options = {"version": "2.6", "compression": "zstd", "compression_level": 3, "store_schema": False}
     with pq.ParquetWriter(sink, data.schema, use_dictionary=texts, **options) as writer:
         writer.write_table(data, row_group_size=max(1, len(data)))
@@ -108,7 +106,9 @@ def encode(table: Table, data: pa.Table) -> bytes:
     return contents
 
 
-def decode(table: Table, contents: bytes, version: int, columns: Iterable[str] | None = None) -> pa.Table:
+def decode(
+    table: Table, contents: bytes, version: int = SCHEMA_VERSION, columns: Iterable[str] | None = None
+) -> pa.Table:
     """The rows of a shard that was written under a schema version, in the columns of this one.
 
     Columns that are newer than the shard are null; columns that are gone since are left out.
@@ -124,21 +124,22 @@ def decode(table: Table, contents: bytes, version: int, columns: Iterable[str] |
         pyarrow.ArrowException: the file is not a Parquet file.
     """
     file = pq.ParquetFile(pa.BufferReader(contents))
-    stored = file.schema_arrow
-    wanted = [column for column in table.columns if columns is None or column.name in set(columns)]
-    held = [column for column in wanted if column.since <= version]
-    for column in held:
-        if column.name not in stored.names or stored.field(column.name).type != arrow_type(column.type):
+    names = set(table.names if columns is None else columns)
+    wanted = [column for column in table.columns if column.name in names]
+    held = [column.name for column in wanted if column.since <= version]
+    data = file.read([name for name in held if name in file.schema_arrow.names], use_threads=False)
+    arrays = []
+    for column in wanted:
+        kind = arrow_type(column)
+        if column.name not in held:
+            arrays.append(pa.nulls(file.metadata.num_rows, kind))
+            continue
+        if column.name not in data.column_names or data.column(column.name).type != kind:
             raise ValueError(f"{table.name}.{column.name} is missing or has another type than declared")
-    data = file.read([column.name for column in held], use_threads=False)
-    for column in held:
-        if problem := _range_problem(table, column, data.column(column.name)):
+        arrays.append(data.column(column.name))
+        if problem := _range_problem(table, column, arrays[-1]):
             raise ValueError(problem.message)
-    rows = file.metadata.num_rows
-    arrays = [
-        data.column(column.name) if column in held else pa.nulls(rows, arrow_type(column.type)) for column in wanted
-    ]
-    return pa.Table.from_arrays(arrays, names=[column.name for column in wanted])
+    return pa.Table.from_arrays(arrays, schema=pa.schema([arrow_schema(table).field(column.name) for column in wanted]))
 
 
 class Problem(NamedTuple):
@@ -152,13 +153,13 @@ class Problem(NamedTuple):
 def _range_problem(table: Table, column: Column, values: pa.ChunkedArray) -> Problem | None:
     """A number that is not finite or absurd, or a list of another length than declared."""
     elements = values
-    if column.type.is_list:
+    if column.is_list:
         lengths, elements = pc.list_value_length(values), pc.list_flatten(values)
         if elements.null_count or (
             column.length is not None and pc.any(pc.not_equal(lengths, column.length), min_count=0).as_py()
         ):
             return Problem("rows", f"{table.name}.{column.name}: a list does not have {column.length} numbers")
-    if column.type.is_float and not pc.all(pc.less_equal(pc.abs(elements), LARGEST), min_count=0).as_py():
+    if column.element.startswith("float") and not pc.all(pc.less_equal(pc.abs(elements), LARGEST), min_count=0).as_py():
         return Problem("value", f"{table.name}.{column.name} is not finite")
     return None
 
@@ -192,7 +193,7 @@ def table_problems(manifest: Manifest, unit: WorkUnit, table: Table, data: pa.Ta
 
 def _with_example(problem: Problem, column: Column, data: pa.Table) -> Problem:
     for index, value in enumerate(data.column(column.name).to_pylist()):
-        numbers = value if column.type.is_list else [value]
+        numbers = value if column.is_list else [value]
         if value is not None and not np.all(np.abs(numbers) <= LARGEST):
             named = "example_id" if "example_id" in data.column_names else "row"
             where = f"{named.removesuffix('_id')} {data.column(named)[index].as_py()!r}"

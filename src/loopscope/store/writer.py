@@ -22,9 +22,8 @@ from typing import Any, Literal
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.regular_files import read_regular
 from loopscope.store.atomic import PARTIAL, RunLock, clear_write_errors, require_plain, sync_folder, write_atomically
-from loopscope.store.hashing import sha256_bytes, sha256_file
+from loopscope.store.hashing import sha256_bytes
 from loopscope.store.manifest import Manifest, WorkUnit, differences
 from loopscope.store.records import (
     DamageError,
@@ -33,11 +32,12 @@ from loopscope.store.records import (
     Shard,
     UnitRecord,
     read_manifest,
+    read_record,
     read_records,
     read_shard_bytes,
 )
 from loopscope.store.run import StoredRun
-from loopscope.store.shards import TableData, arrow_schema, constants, decode, encode, table_problems, to_arrow
+from loopscope.store.shards import TableData, constants, decode, encode, table_problems, to_arrow
 
 Status = Literal["new", "resumed", "finished"]
 
@@ -82,16 +82,13 @@ class RunWriter:
         self._layout, self._lock, self._rank, self._ranks = layout, lock, rank, ranks
         self.manifest = _agreed_manifest(layout, manifest)
         self.units = self.manifest.units()
-        self.discarded: tuple[str, ...] = ()
-        """What was damaged and will be measured again, one line each."""
         require_plain(layout.events)
         begun = layout.manifest.exists()
         if rank == 0:
-            for other in layout.path.glob(f"{layout.lock.name}.*"):  # left by another launch, or still held by it
-                with RunLock(other):
-                    other.unlink()
             self._settle()
-        self._records = self._sound_records()
+        self._records, damage = self._sound_records()
+        self.discarded = tuple(f"unit {index}: {reason}" for index, reason in sorted(damage.items()))
+        """What was damaged and will be measured again, one line each."""
         if rank == 0:
             self._clean()
         self._parts = self._saved_parts()
@@ -117,19 +114,20 @@ class RunWriter:
     def commit(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> UnitRecord:
         """Write the rows of a unit; when this returns they are on disk and count.
 
-        Rows may come in any order. The columns `model`, `task`, `split` and `kind` are filled in when left out. A unit
-        that is already committed stays as it is, so that a retried worker cannot duplicate a record.
+        Rows may come in any order. The columns `task`, `split` and `kind` are filled in when left out. A unit that is
+        already committed stays as it is, so that a retried worker cannot duplicate a record.
 
         Raises:
             LoopscopeError: a number is not finite, or the disk refuses.
             ValueError: the rows are not those of the unit, or not of the schema.
         """
-        if unit.index >= len(self.units) or self.units[unit.index] != unit:
+        if unit not in self.units[unit.index : unit.index + 1]:
             raise ValueError(f"{unit} is not a unit of this run")
         if unit.index in self._records:
             return self._records[unit.index]
-        record = self._write(unit, self._checked(unit, self._with_parts(unit, self._arrow(unit, tables))))
-        self._records[unit.index] = record
+        arrow = self._with_parts(unit, self._arrow(unit, tables))
+        self._check(unit, arrow)
+        record = self._records[unit.index] = self._write(unit, arrow)
         for path in self._layout.parts.rglob(f"{unit.name}-*"):
             path.unlink(missing_ok=True)
         self.log("unit", unit=unit.index, bytes=sum(shard.bytes for shard in record.shards))
@@ -145,14 +143,120 @@ class RunWriter:
         """The rows of pending units that are saved and need not be measured again."""
         return {self.units[index]: rows for index, parts in self._parts.items() if (rows := _rows(*parts))}
 
+    def finish(self) -> StoredRun:
+        """Open the run, every unit of which must be committed."""
+        if self.pending():
+            raise ValueError(f"{len(self.pending())} units are not committed")
+        shutil.rmtree(self._layout.parts, ignore_errors=True)
+        return StoredRun(self.path)
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Append a line with the current time (UTC) to `events.jsonl`, which no number depends on.
+
+        A line that cannot be written (disk full) is dropped: the shard that is written next reports the same failure.
+        """
+        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+        # An empty line first, in case a kill cut off the last one.
+        line = b"\n" * (event == self.status) + json.dumps(entry).encode() + b"\n"
+        with suppress(OSError), self._layout.events.open("ab", buffering=0) as file:
+            file.write(line)
+
+    def close(self) -> None:
+        """Give the directory free for the next writer."""
+        if self._rank:
+            _lock_of(self._layout, self._rank).unlink(missing_ok=True)
+        self._lock.release()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _settle(self) -> None:
+        """Put the manifest and the folders in place; the manifest first, for it makes the directory a run."""
+        for other in self.path.glob(f"{self._layout.lock.name}.*"):  # left by another launch, or still held by it
+            with RunLock(other):
+                other.unlink()
+        if not self._layout.manifest.exists():
+            write_atomically(self._layout.manifest, self.manifest.encode())
+        with clear_write_errors(self.path):
+            for name in ("units", *(table.name for table in self.manifest.tables())):
+                (self.path / name).mkdir(exist_ok=True)
+            sync_folder(self.path)
+
+    def _sound_records(self) -> tuple[dict[int, UnitRecord], dict[int, str]]:
+        """The records of units whose files match their hashes, and why the others do not count."""
+        records, damage = read_records(self._layout, self.manifest)
+        for index, record in records.items():
+            try:
+                for table in self.manifest.tables():
+                    read_shard_bytes(self._layout, self.units[index], record, table.name)
+            except DamageError as error:
+                damage[index] = str(error)
+        return {index: record for index, record in records.items() if index not in damage}, damage
+
+    def _clean(self) -> None:
+        """Remove the files of units that do not count: records first, so that none is without its shards."""
+        names = {unit.name for unit in self.units if unit.index not in self._records}
+        files = [*self._layout.unit_files(), *self.path.glob(f"*{PARTIAL}")]
+        with clear_write_errors(self.path):
+            for path in files:
+                if path.name.split(".")[0] in names or path.name.endswith(PARTIAL):
+                    path.unlink(missing_ok=True)
+            sync_folder(self.path / "units")
+
+    def _saved_parts(self) -> dict[int, list[dict[str, pa.Table]]]:
+        """The sound parts of pending units; one that is torn or of another run is measured again."""
+        parts: dict[int, list[dict[str, pa.Table]]] = {}
+        by_name = {unit.name: unit for unit in self.pending()}
+        for path in sorted((self._layout.parts / "units").glob("*-*.json")):
+            name, _, number = path.stem.partition("-")
+            with suppress(KeyError, ValueError, DamageError, pa.ArrowException):
+                unit, part = by_name[name], int(number)
+                record = read_record(self._layout, unit, self.manifest, part)
+                parts.setdefault(unit.index, []).append(
+                    {
+                        table.name: decode(table, read_shard_bytes(self._layout, unit, record, table.name, part))
+                        for table in self.manifest.tables()
+                    }
+                )
+        return parts
+
+    def _arrow(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> dict[str, pa.Table]:
+        declared = {table.name: table for table in self.manifest.tables()}
+        if set(tables) != set(declared):
+            raise ValueError(f"this run has the tables {sorted(declared)}, got {sorted(tables)}")
+        fixed = constants(self.manifest, unit)
+        return {name: to_arrow(table, tables[name], fixed) for name, table in declared.items()}
+
+    def _with_parts(self, unit: WorkUnit, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """The rows with those that were saved before and are not among them."""
+        measured = _rows(tables)
+        parts = [part for part in self._parts.pop(unit.index, []) if not _rows(part) & measured]
+        return {
+            table.name: to_arrow(table, pa.concat_tables([part[table.name] for part in (*parts, tables)]), {})
+            for table in self.manifest.tables()
+        }
+
+    def _check(self, unit: WorkUnit, arrow: Mapping[str, pa.Table]) -> None:
+        """Refuse what `verify` would report."""
+        for table in self.manifest.tables():
+            for problem in table_problems(self.manifest, unit, table, arrow[table.name]):
+                if problem.kind == "value":
+                    raise LoopscopeError(
+                        f"{unit.task} ({unit.split}): {problem.message}: the model overflows there,"
+                        f" try {setting('dtype', 'float32')} or leave the example out"
+                    )
+                raise ValueError(f"unit {unit.index}: {problem.message}")
+
     def _write(self, unit: WorkUnit, tables: Mapping[str, pa.Table], part: int | None = None) -> UnitRecord:
         """Write shards, then their record."""
         shards = []
         for table in self.manifest.tables():
-            path, content = self._layout.shard(table.name, unit, part), encode(table, tables[table.name])
-            rows, digest = len(tables[table.name]), sha256_bytes(content)
-            shards.append(Shard(table=table.name, rows=rows, bytes=len(content), sha256=digest))
-            self._write_file(path, content)
+            content, rows = encode(table, tables[table.name]), len(tables[table.name])
+            self._write_file(self._layout.shard(table.name, unit, part), content)
+            shards.append(Shard(table=table.name, rows=rows, bytes=len(content), sha256=sha256_bytes(content)))
         record = UnitRecord(
             unit=unit.index,
             task=unit.task,
@@ -170,132 +274,6 @@ class RunWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
 
-    def _saved_parts(self) -> dict[int, list[dict[str, pa.Table]]]:
-        """The sound parts of pending units; one that is torn or of another run is measured again."""
-        parts: dict[int, list[dict[str, pa.Table]]] = {}
-        by_name = {unit.name: unit for unit in self.pending()}
-        for path in sorted((self._layout.parts / "units").glob("*-*.json")):
-            name, _, number = path.stem.partition("-")
-            with suppress(OSError, ValueError, KeyError, StopIteration, DamageError, pa.ArrowException):
-                unit, record = by_name[name], UnitRecord.decode(read_regular(path))
-                if (record.unit, record.manifest_sha256) == (unit.index, self.manifest.digest):
-                    parts.setdefault(unit.index, []).append(self._read_part(unit, record, int(number)))
-        return parts
-
-    def _read_part(self, unit: WorkUnit, record: UnitRecord, part: int) -> dict[str, pa.Table]:
-        tables = {}
-        for table in self.manifest.tables():
-            content = read_shard_bytes(self._layout, unit, record, table.name, part)
-            tables[table.name] = decode(table, content, self.manifest.schema_version).cast(arrow_schema(table))
-        return tables
-
-    def _with_parts(self, unit: WorkUnit, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        """The rows with those that were saved before and are not among them."""
-        measured = _rows(tables)
-        parts = [part for part in self._parts.pop(unit.index, []) if not _rows(part) & measured]
-        return {
-            table.name: to_arrow(table, pa.concat_tables([part[table.name] for part in (*parts, tables)]), {})
-            for table in self.manifest.tables()
-        }
-
-    def finish(self) -> StoredRun:
-        """Open the run, every unit of which must be committed."""
-        if self.pending():
-            raise ValueError(f"{len(self.pending())} units are not committed")
-        shutil.rmtree(self._layout.parts, ignore_errors=True)
-        return StoredRun(self.path)
-
-    def log(self, event: str, **fields: Any) -> None:
-        """Append a line with the current time (UTC) to `events.jsonl`, which no number depends on.
-
-        A line that cannot be written (disk full) is dropped: the shard that is written next reports the same failure.
-        """
-        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
-        # An empty line first, in case a kill cut off the last one.
-        line = b"\n" * (event == self.status) + json.dumps(entry).encode() + b"\n"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with suppress(OSError):
-            descriptor = os.open(self._layout.events, flags, 0o666)
-            try:
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
-
-    def close(self) -> None:
-        """Give the directory free for the next writer."""
-        if self._rank:
-            _lock_of(self._layout, self._rank).unlink(missing_ok=True)
-        self._lock.release()
-
-    def __enter__(self) -> RunWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _settle(self) -> None:
-        """Put the manifest and the folders in place; the manifest first, for it makes the directory a run."""
-        if not self._layout.manifest.exists():
-            write_atomically(self._layout.manifest, self.manifest.encode())
-        with clear_write_errors(self.path):
-            for name in ("units", *(table.name for table in self.manifest.tables())):
-                folder = self.path / name
-                if not folder.is_symlink():
-                    folder.mkdir(exist_ok=True)
-                if folder.is_symlink() or not folder.is_dir():
-                    where = f"move it away or choose another {setting('output')}"
-                    raise LoopscopeError(f"{folder} is not a folder of its own: {where}")
-            sync_folder(self.path)
-
-    def _sound_records(self) -> dict[int, UnitRecord]:
-        records, damage = read_records(self._layout, self.manifest)
-        for index, record in list(records.items()):
-            for shard in record.shards:
-                path = self._layout.shard(shard.table, self.units[index])
-                if sha256_file(path) != shard.sha256:
-                    damage[index] = f"{shard.table}/{path.name} does not match its hash"
-                    records.pop(index, None)
-        self.discarded = tuple(f"unit {index}: {reason}" for index, reason in sorted(damage.items()))
-        return records
-
-    def _clean(self) -> None:
-        """Remove the files of units that do not count: records first, so that none is without its shards."""
-        names = {unit.name for unit in self.units if unit.index not in self._records}
-        leftovers = [
-            path
-            for path in self._layout.unit_files()
-            if path.name.split(".")[0] in names or path.name.endswith(PARTIAL)
-        ]
-        partial = [path.with_name(path.name + PARTIAL) for path in (self._layout.manifest, self._layout.vocabulary)]
-        with clear_write_errors(self.path):
-            for path in (*leftovers, *partial):
-                path.unlink(missing_ok=True)
-            if leftovers:
-                sync_folder(self._layout.units)
-
-    def _arrow(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> dict[str, pa.Table]:
-        declared = {table.name: table for table in self.manifest.tables()}
-        if set(tables) != set(declared):
-            raise ValueError(f"this run has the tables {sorted(declared)}, got {sorted(tables)}")
-        fixed = constants(self.manifest, unit)
-        return {name: to_arrow(table, tables[name], fixed) for name, table in declared.items()}
-
-    def _checked(self, unit: WorkUnit, arrow: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        problems = [
-            problem
-            for table in self.manifest.tables()
-            for problem in table_problems(self.manifest, unit, table, arrow[table.name])
-        ]
-        for problem in problems:
-            if problem.kind == "value":
-                raise LoopscopeError(
-                    f"{unit.task} ({unit.split}): {problem.message}: the model overflows there,"
-                    f" try {setting('dtype', 'float32')} or leave the example out"
-                )
-        if problems:
-            raise ValueError(f"unit {unit.index}: " + "; ".join(problem.message for problem in problems[:5]))
-        return arrow
-
 
 def _rows(*parts: Mapping[str, pa.Table]) -> frozenset[int]:
     return frozenset(row for part in parts for row in part["examples"].column("row").to_pylist())
@@ -306,7 +284,7 @@ _NAMED = 3
 
 
 def _agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
-    """The stored manifest, which may differ from `wanted` in provenance, or `wanted` where nothing is measured yet.
+    """The stored manifest, which may differ from `wanted` in the typed command, or `wanted` where there is no run yet.
 
     Raises:
         LoopscopeError: the directory holds another run, one whose manifest is lost, damaged or altered, or something

@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from loopscope.errors import LoopscopeError
 from loopscope.path import Outcome
 from loopscope.stats import Bootstrap, Estimate, Interval
-from loopscope.store.hashing import sha256_file
+from loopscope.store import sha256_bytes
 from loopscope.studies.figures.depths import Curve, first_shown
 from loopscope.studies.figures.examples import lower_median_failure
 from loopscope.studies.figures.style import (
@@ -52,11 +52,13 @@ def test_every_figure_saves_with_ids_and_input_hashes(drawn, lively, tmp_path, n
     assert target.stat().st_size > 2000
     beside = json.loads((tmp_path / f"{name}.json").read_text())
     assert beside["figure"] == name
-    assert beside["file"] == {"name": f"{name}.{kind}", "sha256": sha256_file(target)}
+    assert beside["file"] == {"name": f"{name}.{kind}", "sha256": sha256_bytes(target.read_bytes())}
     assert beside["shown"]
     (source,) = beside["inputs"]
     assert source["manifest_sha256"] == lively.manifest.digest
-    assert source["shards"]["questions/000000.parquet"] == sha256_file(lively.path / "questions" / "000000.parquet")
+    assert source["shards"]["questions/000000.parquet"] == sha256_bytes(
+        (lively.path / "questions" / "000000.parquet").read_bytes()
+    )
 
 
 def test_pdf_fonts_are_embedded_as_truetype(drawn, tmp_path):
