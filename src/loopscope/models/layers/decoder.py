@@ -158,9 +158,11 @@ class LoopedDecoder(LoopedModule):
         around: AttentionContext | None = None,
     ) -> BodyAndHead:
         """The readout; `around` is what its layers share where they continue a cache."""
-        layers = self.readout_layers
-        layers = cast(Readout, self.in_dtype(layers, dtype, mixes=not layers.is_affine))
-        arithmetic = dtype or self.dtype
+        live, arithmetic = self.readout_layers, dtype or self.dtype
+
+        def layers() -> Readout:
+            # At every use: whether matrices may stay in BF16 depends on whether gradients are recorded there.
+            return cast(Readout, self.in_dtype(live, dtype, mixes=not live.is_affine))
 
         def body(state: Tensor, positions: Tensor | None) -> Tensor:
             def alone() -> AttentionContext:
@@ -168,13 +170,15 @@ class LoopedDecoder(LoopedModule):
                 found = readout_context(state.shape[1], self.device, self.rotary, arithmetic, plain=plain)
                 return found if token_values is None else dataclasses.replace(found, token_values=token_values)
 
-            hidden: Tensor = layers(
+            hidden: Tensor = layers()(
                 state if dtype is None else state.to(dtype), alone if around is None else lambda: around, positions
             )
             return hidden
 
-        weight = layers.head.weight
-        return BodyAndHead(body, lambda hidden: linear(hidden, weight), self.vocabulary_size, lambda: weight)
+        def weight() -> Tensor:
+            return layers().head.weight
+
+        return BodyAndHead(body, lambda hidden: linear(hidden, weight()), self.vocabulary_size, weight)
 
     def readout_cached(self, state: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
         """The readout of new positions, whose layers read and write the cache."""
