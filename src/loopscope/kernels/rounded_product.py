@@ -24,22 +24,32 @@ class Tile(NamedTuple):
 
     rows: int = 64
     outputs: int = 128
-    inputs: int = 32
+    inputs: int = 64
     warps: int = 4
-    stages: int = 4
+    stages: int = 3
     group: int = 16
 
 
 TILE = Tile()
 CANDIDATES = (
     Tile(),
-    Tile(64, 128, 64, 4, 3, 16),
+    Tile(64, 128, 32, 4, 4, 16),
     Tile(64, 128, 32, 4, 6, 16),
     Tile(128, 128, 32, 8, 3, 8),
     Tile(64, 256, 32, 8, 4, 16),
 )
 """Tiles that `benchmarks/geometry.py --tiles` compares."""
 _SMALL = Tile(16, 16, 16, 1, 1, 2)
+
+
+_CUT_OFF = {torch.bfloat16: 4.96e-8, torch.float16: 8.9e-8}
+"""The share of every entry that a Hopper GPU's tensor cores cut off, at `TILE`."""
+
+
+def cut_off(x_MK: Tensor, weight_NK: Tensor) -> float:
+    """The share of itself by which every entry of the product is too small."""
+    hopper = x_MK.is_cuda and torch.cuda.get_device_capability(x_MK.device)[0] == 9
+    return _CUT_OFF[weight_NK.dtype] if hopper else 0.0
 
 
 def fits(x_MK: Tensor, weight_NK: Tensor) -> bool:

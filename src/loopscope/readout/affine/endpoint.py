@@ -33,7 +33,8 @@ from loopscope.readout.affine.sources import blocks
 
 _SMALL = 0.1
 _TERMS = 10  # of the series of (e^δ − 1 − δ)/δ² for |δ| ≤ 0.1: the first neglected is below 1e-17 of the first
-_ELEMENTS = 1 << 15  # a quarter of a megabyte of float64: a few such arrays stay in a core's cache
+_ELEMENTS = {"cpu": 1 << 15}  # a quarter of a megabyte of float64: a few such arrays stay in a core's cache
+_MOST_ELEMENTS = 1 << 22  # elsewhere
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,8 @@ class EndpointSweep:
     def add(self, z0_tb: Tensor, v_tb: Tensor) -> None:
         """Takes in one block."""
         found = []
-        for rows in blocks(z0_tb.shape[0], max(1, _ELEMENTS // z0_tb.shape[1])):
+        elements = _ELEMENTS.get(z0_tb.device.type, _MOST_ELEMENTS)
+        for rows in blocks(z0_tb.shape[0], max(1, elements // z0_tb.shape[1])):
             block = compare(z0_tb[rows], v_tb[rows])
             found.append(torch.cat([torch.stack(block[:4]), block.change(), torch.stack(block[6:11])]))
         self._blocks.append(torch.cat(found, 1))

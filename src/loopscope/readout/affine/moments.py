@@ -32,6 +32,7 @@ Shapes: t tokens, c of them at a time, b vocabulary entries, K scales, n of them
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,8 +42,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.endpoint import EndpointSweep
-from loopscope.readout.affine.query import Backend, Query, Survey, joined, spacing
+from loopscope.readout.affine.endpoint import EndpointDistributions, EndpointSweep
+from loopscope.readout.affine.query import Backend, Query, Survey, joined, spacing, taken
 from loopscope.readout.affine.sources import blocks
 from loopscope.readout.parallel import in_parallel, workers
 
@@ -182,16 +183,26 @@ def series_terms(reach: float) -> int:
     return terms
 
 
-def series(powers: Tensor, interval: Interval, step: float, order: int) -> list[Tensor]:
-    """S_0, S_1, … up to `order` at an interval's scales, [t, n] each, from P_0, P_1, … [t, ·]."""
-    if len(interval.places) == 1:
-        return [powers[:, m : m + 1] for m in range(order + 1)]
-    away_n = torch.tensor([k * step - interval.centre for k in interval.places], dtype=torch.float64)
-    lines = [torch.ones_like(away_n)]
-    for n in range(1, interval.terms):
-        lines.append(lines[-1] * away_n / n)
-    coefficients = torch.stack(lines).to(powers.device)
-    return [powers[:, m : m + interval.terms] @ coefficients for m in range(order + 1)]
+def series(powers_Gtn: Tensor, layout: list[Interval], step: float, order: int) -> list[Tensor]:
+    """S_0, S_1, … up to `order` at all scales, [t, K] each, from P_0, P_1, … of G intervals."""
+    if len(layout[0].places) == 1:
+        return [powers_Gtn[..., m].T for m in range(order + 1)]
+    coefficients_Gns = _coefficients(tuple(layout), step, powers_Gtn.device)
+    terms = layout[0].terms
+    sums = (powers_Gtn[..., m : m + terms] @ coefficients_Gns for m in range(order + 1))
+    return [each.transpose(0, 1).flatten(1)[:, : layout[-1].places.stop] for each in sums]
+
+
+@functools.lru_cache(maxsize=64)
+def _coefficients(layout: tuple[Interval, ...], step: float, device: torch.device) -> Tensor:
+    """δⁿ/n! of the scales of each interval, those beyond the end of the last one included, [G, n, s]."""
+    size = len(layout[0].places)
+    away = [[(each.places.start + s) * step - each.centre for s in range(size)] for each in layout]
+    away_Gs = torch.tensor(away, dtype=torch.float64)
+    lines = [torch.ones_like(away_Gs)]
+    for n in range(1, layout[0].terms):
+        lines.append(lines[-1] * away_Gs / n)
+    return torch.stack(lines, 1).to(device)
 
 
 def block_moments(
@@ -219,12 +230,14 @@ def block_moments(
             torch.exp(x_cb, out=low[:, 0]).scatter_(1, d_c1, 0.0)
             _geometric(high, _geometric(low, u_cb))
             torch.bmm(high, low.transpose(1, 2), out=powers[g, some])
-    found: list[list[Tensor]] = [[] for _ in range(order + 1)]
-    for interval, powers_tn in zip(layout, powers.flatten(2), strict=True):
-        for sums, more in zip(found, series(powers_tn, interval, step or 0.0, order), strict=True):
-            sums.append(more)
-    of_scale = [g for g, interval in enumerate(layout) for _ in interval.places]
-    return from_sums(z0_d[of_scale, :, 0].T, v_d[of_scale, :, 0].T, [torch.cat(sums, 1) for sums in found], v_y_t1)
+    sums = series(powers.flatten(2), layout, step or 0.0, order)
+    return from_sums(at_scales(z0_d[..., 0].T, layout), at_scales(v_d[..., 0].T, layout), sums, v_y_t1)
+
+
+def at_scales(values_tG: Tensor, layout: list[Interval]) -> Tensor:
+    """What intervals have, at each of their scales, [t, K]."""
+    spread_tGs = values_tG.unsqueeze(2).expand(-1, -1, len(layout[0].places))
+    return spread_tGs.flatten(1)[:, : layout[-1].places.stop]
 
 
 def _geometric(lines_cnb: Tensor, factor_cb: Tensor) -> Tensor:
@@ -286,7 +299,8 @@ class MomentsBackend(Backend):
             if ends is not None:
                 ends.add(z0_tb, v_tb)
         assert moments is not None
-        return answered(query, moments, target.z0, target.v, high_t - low_t, scales_K, shift, ends)
+        found = None if ends is None else ends.result()
+        return answered(query, moments, target.z0, target.v, high_t - low_t, scales_K, shift, found)
 
 
 def answered(
@@ -297,12 +311,12 @@ def answered(
     spread_t: Tensor,
     scales_K: Tensor,
     shift: int,
-    ends: EndpointSweep | None,
+    ends: EndpointDistributions | None,
 ) -> Survey:
     """What follows from moments of the whole vocabulary; the first `shift` scales were not asked for."""
     gains_tK = gains(moments, v_y_t1, spread_t, scales_K)[:, shift:]
     places = [place + shift for place in query.places]
-    wanted = [d[:, places] for d in derivatives(moments)[: query.order]] if query.order and places else []
+    wanted = [taken(d, places) for d in derivatives(moments)[: query.order]] if query.order and places else []
     empty = gains_tK.new_empty(query.order, gains_tK.shape[0], len(places))
     return Survey.of(
         query,
@@ -310,7 +324,7 @@ def answered(
         torch.stack(wanted) if wanted else empty,
         (z0_y_t1 - moments.z0_d[:, :1])[:, 0] - torch.log1p(moments.others[:, 0]),
         spread_t,
-        None if ends is None else ends.result(),
+        ends,
     )
 
 

@@ -61,6 +61,19 @@ def scales_on(scales: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(scales, dtype=torch.float64).to(device)
 
 
+@functools.lru_cache(maxsize=64)
+def _places_on(places: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(places).to(device)
+
+
+def taken(values: Tensor, places: Sequence[int]) -> Tensor:
+    """values[..., places], without sending the places to the device at every call, which would wait for it."""
+    count = len(places)
+    if tuple(places) == tuple(range(count)):
+        return values[..., :count]
+    return values.index_select(-1, _places_on(tuple(places), values.device))
+
+
 @dataclass(frozen=True)
 class Survey:
     """An update seen at some scales; float64 throughout, of N examples or of T tokens.
@@ -100,10 +113,9 @@ class Survey:
         ends: EndpointDistributions | None,
     ) -> Survey:
         """The answer to a query: `derivatives` are φ', φ'', … [order, T, M] of the scales with derivatives."""
-        scales, places = query.scales_K, list(query.places)
-        at = gains if places == list(range(gains.shape[1])) else gains[:, places]
-        derivatives = torch.cat([at.unsqueeze(0), derivatives])
-        return cls(scales, gains, scales[..., places], derivatives, initial, spread, ends)
+        scales = query.scales_K
+        derivatives = torch.cat([taken(gains, query.places).unsqueeze(0), derivatives])
+        return cls(scales, gains, taken(scales, query.places), derivatives, initial, spread, ends)
 
     def averaged(self, segments: Segments) -> Survey:
         """Means over each example's tokens, without the example axis where there is a single one."""

@@ -33,6 +33,8 @@ _LOG2_E = constant(1.4426950408889634)
 _UNIT = constant(1.0 / 1.44269502162933349609375)
 """What undoes a multiplication by log₂ e as float32 has it."""
 _LOWEST = constant(-1.0e9)
+_NOWHERE = constant(-2.0e9)
+"""What stands beyond the end of a row: it weighs nothing even where every logit is masked."""
 _LEAST = constant(1.0e-12)
 """The smallest mass, in units of the chord, that weights which underflow at some scale cannot add to."""
 _FARTHEST = constant(16.0)
@@ -213,7 +215,7 @@ def reduce_any(
     displacements = ()
     for k in tl.static_range(COUNT):
         alphas = alphas + (tl.load(scales + token * scale_stride + k),)
-        tops = tops + (nothing + _LOWEST,)
+        tops = tops + (nothing + _NOWHERE,)
         if (PLACES >> k) & 1:
             displacements = displacements + (highest,)
     for start in range(0, vocabulary, LANES):
@@ -307,8 +309,8 @@ def _logits(
 ) -> Value:
     """Logits of both states."""
     if RAGGED:
-        z0 = tl.load(row0 + at, mask=inside, other=-float("inf"))
-        z1 = tl.load(row1 + at, mask=inside, other=-float("inf"))
+        z0 = tl.load(row0 + at, mask=inside, other=0.0)
+        z1 = tl.load(row1 + at, mask=inside, other=0.0)
     else:
         z0 = tl.load(row0 + at)
         z1 = tl.load(row1 + at)
@@ -316,10 +318,12 @@ def _logits(
         shift = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
         z0 += shift
         z1 += shift
-    return (
-        tl.maximum(z0, _LOWEST, propagate_nan=tl.PropagateNan.ALL),
-        tl.maximum(z1, _LOWEST, propagate_nan=tl.PropagateNan.ALL),
-    )
+    z0 = tl.maximum(z0, _LOWEST, propagate_nan=tl.PropagateNan.ALL)
+    z1 = tl.maximum(z1, _LOWEST, propagate_nan=tl.PropagateNan.ALL)
+    if RAGGED:
+        z0 = tl.where(inside, z0, _NOWHERE)
+        z1 = tl.where(inside, z1, _NOWHERE)
+    return z0, z1
 
 
 @jit
@@ -416,10 +420,14 @@ def reduce_powers(
     GROUPS: constexpr,
     TERMS: constexpr,
     ROWS: constexpr,
+    SKIP_ZERO: constexpr,
     LANES: constexpr,
 ) -> None:
     """One token at GROUPS of its COUNT scales. P_{i+ROWS·j} = Σ (w uⁱ)(u^ROWS)ʲ shares its products."""
     token = tl.program_id(1)
+    if SKIP_ZERO:
+        if tl.load(scales + token * scale_stride) == 0.0:
+            return
     row0 = z0 + token.to(tl.int64) * row_stride
     row1 = v + token.to(tl.int64) * row_stride
     lanes = tl.arange(0, LANES)[None, :]

@@ -75,6 +75,11 @@ class StoredLogits(LogitSource):
         self.tokens, self.vocabulary = z0_TV.shape
         self.device = z0_TV.device
 
+    @property
+    def is_float64(self) -> bool:
+        """Whether blocks are the matrices themselves."""
+        return self._z0_TV.dtype == self._v_TV.dtype == torch.float64
+
     def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
         """Read off the matrices."""
         y_t1 = targets_t.unsqueeze(1)

@@ -21,6 +21,13 @@ def test_hard_rows(name):
     rows.check(z0, z1, torch.tensor([5]), name)
 
 
+@pytest.mark.parametrize("vocabulary", [1, 2, 3, 7])
+def test_hard_rows_of_the_smallest_vocabularies(vocabulary):
+    hard = rows.hard_rows(131, "cpu").values()
+    z0, z1 = (torch.stack(each)[:, :vocabulary].contiguous() for each in zip(*hard, strict=True))
+    rows.check(z0, z1, torch.full((len(hard),), min(5, vocabulary - 1)))
+
+
 @pytest.mark.parametrize(("tokens", "vocabulary"), [(1, 64), (3, 65), (2, 9), (1, 1)])
 def test_vocabularies_that_are_not_multiples_of_a_tile(tokens, vocabulary):
     g = torch.Generator().manual_seed(vocabulary)
@@ -82,8 +89,9 @@ def test_fp64_is_the_reference(size, scales):
     torch.testing.assert_close(found[2], true[2], rtol=1e-11, atol=0.0)
     for order in (0, 1, 3, 4):
         assert float((found[order] - true[order]).abs().max()) <= 1e-12 * float(true[order].abs().max()), order
-    alpha = torch.tensor([1e-9, 0.6], dtype=torch.float64)
-    torch.testing.assert_close(ours.at(alpha, 1).stack, exact.at(alpha, 1).stack, rtol=1e-10, atol=1e-300)
+    for own in ([1e-9, 0.6], [0.0, 0.3]):
+        alpha = torch.tensor(own, dtype=torch.float64)
+        torch.testing.assert_close(ours.at(alpha, 1).stack, exact.at(alpha, 1).stack, rtol=1e-10, atol=1e-300)
 
 
 @pytest.mark.parametrize(("tokens", "width", "vocabulary"), [(1, 16, 8), (17, 40, 33), (5, 64, 16)])
