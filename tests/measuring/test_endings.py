@@ -23,7 +23,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     begun: list[subprocess.Popen[str]] = []
 
     def call(*flags: str, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        words = "measure --model toy-ouro --tasks arithmetic --limit 2000 --unit-size 8 --level quick --transitions 1-3"
+        words = "measure --model toy-ouro --tasks arithmetic --limit 2000 --level quick --transitions 1-3"
         words += f" --device cpu --progress none --output {tmp_path / 'run'}"
         code = "from loopscope.cli import main; main()"
         process = subprocess.Popen(
@@ -61,7 +61,7 @@ def test_signals_end_alike(number: int, code: int, name: str, start: Start, tmp_
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code
-    questions = 8 * stored(tmp_path)
+    questions = 64 * stored(tmp_path)
     assert err.splitlines() == [
         f"loopscope: {tmp_path / 'run'}: {questions} of 2000 questions are stored",
         f"loopscope: interrupted{name}; the same command continues where this one stopped",
