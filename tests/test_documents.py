@@ -122,6 +122,7 @@ def is_shell(block: Block) -> bool:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_document(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     if "'runs/ckpt/step-*'" in document.read_text(encoding="utf-8"):  # a training of the reader's own
         for step in (1000, 2000):
             shutil.copytree(EMBEDDED / "toy-ouro", tmp_path / "runs" / "ckpt" / f"step-{step}")
