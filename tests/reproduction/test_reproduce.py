@@ -233,6 +233,8 @@ def test_updates_alone_have_no_further_depths() -> None:
 
 _BEYOND = {
     "certificates",
+    "convergence",
+    "families",
     "flips",
     "longer-steps",
     "settling",

@@ -10,10 +10,10 @@ from scipy import stats
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
-from loopscope.stats import Bootstrap
+from loopscope.stats import Best, Bootstrap
 from loopscope.studies import figure, table
 from loopscope.studies.registry import open_records
-from loopscope.studies.training import BestDepth, trainings
+from loopscope.studies.training import trainings
 
 QUICK = Bootstrap(resamples=200)
 STEPS = (9, 10, 1000)
@@ -61,7 +61,7 @@ def test_steps_come_in_order_and_numbers_are_those_of_the_questions(series, synt
 
 def test_the_best_depth_is_resampled_with_the_questions():
     utility = np.random.default_rng(1).normal([0.0, 0.3, 0.25], 1.0, (20, 3))
-    found = QUICK.estimate({"": BestDepth((2, 5, 9), utility)})[""]
+    found = QUICK.estimate({"": Best((2, 5, 9), utility)})[""]
     draws = np.random.default_rng(QUICK.seed).integers(0, 20, size=(QUICK.resamples, 20))
     best = np.array([2, 5, 9])[utility[draws].mean(axis=1).argmax(axis=1)]
     assert found.value == (2, 5, 9)[utility.mean(axis=0).argmax()]

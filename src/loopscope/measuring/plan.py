@@ -20,6 +20,7 @@ from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.batching import Question, Span
 from loopscope.measuring.config import LongPolicy, MeasureConfig
+from loopscope.models.families.config import FamilyConfig
 from loopscope.models.identity import model_identity
 from loopscope.models.initial_state import InitialState, Rule
 from loopscope.models.layers.varlen import runs_unpadded
@@ -104,6 +105,7 @@ class ModelFacts:
 def facts_of(model: LoopedModel) -> ModelFacts:
     """The facts of a model that `load_model` returned."""
     card = card_of(model)
+    config = getattr(model, "config", None)
     info = ModelInfo(
         spec=card.spec,
         name=card.name,
@@ -115,6 +117,7 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         affine_readout=model.head is not None,
         boundary=card.boundary,
         trained_depth=card.trained_depth,
+        design=config.design if isinstance(config, FamilyConfig) else {},
         random_weights=card.random,
         toy=card.kind == "embedded",
     )

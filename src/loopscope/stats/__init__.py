@@ -3,6 +3,7 @@
 from loopscope.stats.resampling import Bootstrap, Clusters, Estimate, Interval, bootstrap
 from loopscope.stats.statistics import (
     Auroc,
+    Best,
     Difference,
     Maximum,
     Mean,
@@ -15,6 +16,7 @@ from loopscope.stats.statistics import (
 
 __all__ = [
     "Auroc",
+    "Best",
     "Bootstrap",
     "Clusters",
     "Difference",

@@ -174,6 +174,25 @@ class Mean(OfSums):
         return sums_BK[:, 0] / self.size
 
 
+class Best(OfSums):
+    """The place whose column has the highest mean, the first of equals; None for no records.
+
+    >>> Best([1, 2, 4], [[0.0, 1.0, 0.5], [0.0, 0.5, 1.0]]).value()
+    2.0
+    """
+
+    def __init__(self, places: ArrayLike, values_NK: ArrayLike) -> None:
+        super().__init__(*np.asarray(values_NK, dtype=np.float64).T.copy())
+        self._places = np.asarray(places, dtype=np.float64)
+
+    def value(self) -> float | None:
+        return float(self._places[int(np.argmax([column.mean() for column in self.columns]))]) if self.size else None
+
+    def combine(self, sums_BK: Floats) -> Floats:
+        best: Floats = self._places[np.argmax(sums_BK, axis=1)]
+        return best
+
+
 class Difference(OfSums):
     """The second statistic less the first, both of the same records: every resample gives both (a paired difference).
 

@@ -86,6 +86,8 @@ class ModelInfo(Stored):
     boundary: str
     """Where the state is taken, in a phrase."""
     trained_depth: Depth | None = None
+    design: dict[str, str] = Field({})
+    """What tells models of its family apart, where the family says it: `topology`, `injection`, `depth_prior`."""
     random_weights: bool = False
     toy: bool = False
 

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from loopscope.errors import setting
 from loopscope.monitor_log import MonitorLog
 from loopscope.path import Outcome, endpoint_prediction
-from loopscope.stats import Bootstrap, Estimate, Interval, Mean, OfSums, Ratio
+from loopscope.stats import Best, Bootstrap, Estimate, Interval, Mean, OfSums, Ratio
 from loopscope.store import StoredRun
 from loopscope.studies.conditions import Condition, Weights, at, place_of, printable
-from loopscope.studies.records import DepthSweep, Floats, Records, Updates
+from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.training_steps import training_step
 
 MEASURES = (
@@ -92,23 +91,6 @@ class Training:
     def depths_at(self, step: int) -> DepthMoment | None:
         """The depths at a step."""
         return next((moment for moment in self.depths if moment.step == step), None)
-
-
-class BestDepth(OfSums):
-    """The depth with the highest mean utility, the smallest of equals."""
-
-    def __init__(self, depths: Sequence[int], utility: Floats) -> None:
-        super().__init__(*(np.ascontiguousarray(column) for column in utility.T))
-        self._depths = np.asarray(depths, dtype=np.float64)
-
-    def value(self) -> float:
-        """On the questions themselves."""
-        return float(self._depths[int(np.argmax([column.mean() for column in self.columns]))])
-
-    def combine(self, sums_BK: NDArray[np.float64]) -> NDArray[np.float64]:
-        """On each resample."""
-        best: NDArray[np.float64] = self._depths[np.argmax(sums_BK, axis=1)]
-        return best
 
 
 def trainings(records: Records, bootstrap: Bootstrap | None = None) -> list[Training]:
@@ -202,7 +184,7 @@ def _statistics(updates: Updates) -> dict[str, OfSums]:
 
 def _depths(step: int, sweep: DepthSweep, bootstrap: Bootstrap) -> DepthMoment:
     means = {depth: Mean(sweep.utility[:, place]) for place, depth in enumerate(sweep.depths)}
-    best = bootstrap.estimate({"": BestDepth(sweep.depths, sweep.utility)})[""]
+    best = bootstrap.estimate({"": Best(sweep.depths, sweep.utility)})[""]
     return DepthMoment(step, sweep.condition, bootstrap.estimate(means), best)
 
 

@@ -104,6 +104,11 @@ class FamilyConfig(BaseModel):
             raise self.fault(f"token id {shown(strange)} is outside the vocabulary of {vocabulary}")
         return self
 
+    @property
+    def design(self) -> dict[str, str]:
+        """What tells models of one family apart, in a few words each: `topology`, `injection`, `depth_prior`."""
+        return {}
+
     def attention_sizes(
         self, hidden: int, heads: int, shared: int | None = None, width: int | None = None
     ) -> AttentionSizes:

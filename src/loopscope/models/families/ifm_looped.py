@@ -107,6 +107,11 @@ class IfmLoopedConfig(FamilyConfig):
     num_experts: int = 0
     num_activated_experts: int = 0
     expert_inter_dim: int = 0
+    huginn_depth_control: bool = False
+    huginn_sampling_scheme: str = ""
+    huginn_poisson_lognormal_target_mean: float = 0.0
+    huginn_depth_prior: str = ""
+    huginn_depth_prior_entropy: float = 0.0
     swiglu: Literal[True]
     apply_rmsnorm: Literal[True]
     terminal_keys: bool = option(
@@ -185,6 +190,29 @@ class IfmLoopedConfig(FamilyConfig):
     def loops(self) -> int:
         """Trained depth; of H/L the H cycles."""
         return self.huginn_hierarchical_h_cycles if self.hierarchical else self.loop_times
+
+    @property
+    def design(self) -> dict[str, str]:
+        """Topology, injection, and the depths of the training where the file names them."""
+        topology = "huginn" if self.huginn_state_init == "normal" else "middle"
+        if self.arch == "transformer":
+            topology = "ouro"
+        elif self.hierarchical:
+            repeats = self.huginn_split_module_repeats
+            topology = self.huginn_hierarchical_state + (f" x{repeats}" if repeats > 1 else "")
+        normed = self.arch == "huginn" and self.huginn_prelude_norm != "none"
+        injection = "orthogonal" if self.huginn_prelude_orthogonal else self.injection
+        found = {
+            "topology": topology + (", experts" if self.num_experts else ""),
+            "injection": injection + (", normed input" if normed else ""),
+        }
+        if self.huginn_depth_prior == "learned":
+            found["depth_prior"] = f"learned, entropy {self.huginn_depth_prior_entropy:g}"
+        elif self.huginn_sampling_scheme.startswith("poisson-lognormal"):
+            found["depth_prior"] = f"Poisson-lognormal, mean {self.huginn_poisson_lognormal_target_mean:g}"
+        elif self.huginn_sampling_scheme == "fixed" or not self.huginn_depth_control:
+            found["depth_prior"] = f"fixed {self.loops}"
+        return found
 
 
 @dataclass(frozen=True)

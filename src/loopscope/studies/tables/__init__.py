@@ -4,6 +4,7 @@ from loopscope.studies.tables import (
     checks,
     control,
     depths,
+    families,
     fp64,
     interventions,
     mechanism,
@@ -12,4 +13,15 @@ from loopscope.studies.tables import (
     training,
 )
 
-__all__ = ["checks", "control", "depths", "fp64", "interventions", "mechanism", "scales", "tokens", "training"]
+__all__ = [
+    "checks",
+    "control",
+    "depths",
+    "families",
+    "fp64",
+    "interventions",
+    "mechanism",
+    "scales",
+    "tokens",
+    "training",
+]

@@ -1,0 +1,118 @@
+"""Runs of several models compared, one row each; and how far every update is from a fixed point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from loopscope.path import Outcome
+from loopscope.stats import Best, Estimate, Mean, Ratio
+from loopscope.store import Level
+from loopscope.studies.conditions import Condition, at, title
+from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Values, table, words
+from loopscope.studies.populations import Population, Selection, select, updates_with
+from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
+
+
+@dataclass(frozen=True)
+class RunUpdates:
+    """All updates of one run and evaluation set; every update has the same questions in the same order."""
+
+    condition: Condition
+    updates: tuple[Updates, ...]
+
+    def mean(self, values: list[Floats]) -> Floats:
+        """The mean over the updates of each question: [N] or [N, ...] from one such array per update."""
+        return np.asarray(np.mean(np.stack(values), axis=0, dtype=np.float64))
+
+    @cached_property
+    def design(self) -> dict[str, str]:
+        """Topology, injection and depth prior as the run's manifest has them."""
+        records = self.updates[0].records
+        found = records.run_of(self.condition).manifest.model.design if records else {}
+        return {name: title(found[name]) for name in ("topology", "injection", "depth_prior") if name in found}
+
+
+def _by_run(records: Records) -> Selection:
+    chosen = select(records, "slope", "quadratic", "gain")
+    found: dict[Condition, list[Updates]] = {}
+    for updates in chosen.kept:
+        found.setdefault(at(updates.condition, None, len(updates)), []).append(updates)
+    return Selection(tuple(RunUpdates(condition, tuple(each)) for condition, each in found.items()), chosen.notes)
+
+
+@table(
+    "families",
+    "Models compared",
+    summary="one row per run: topology, injection, depth prior, outcomes",
+    over=Population(_by_run, "quick"),
+    columns=(
+        *(MODEL, TASK, words("Updates", "{updates}"), words("Topology", "{topology}")),
+        *(words("Injection", "{injection}"), words("Depth prior", "{depth_prior}")),
+        Column("Finite-step share\n(%) [95% CI]", "{share:.1%}", ci=True),
+        Column("A", "{sign_slope:.1%}", ci=True, group="Sign accuracy (%) [95% CI]"),
+        Column("A+Q", "{sign_quadratic:.1%}", ci=True, group="Sign accuracy (%) [95% CI]"),
+        Column("Best depth\n[95% CI]", "{best_depth:.0f}", ci=True),
+        Column("Fitted scale\n[95% CI]", "{fitted_scale:.2f}", ci=True),
+        Column("Its gain (1e-3)\n[95% CI]", "{fitted_gain:+.3f}", per=1e-3, ci=True),
+    ),
+)
+def families(run: RunUpdates) -> Values:
+    """One row per run and task, over all measured updates. The share is that of finite-step failures among harmful
+    updates; sign accuracy is that of the full-step gain's sign. The best depth has the highest mean utility of those
+    stored. The fitted scale is the constant scale on the 21-point grid with the highest mean gain, chosen in hindsight
+    on the same questions. Intervals resample questions, each with all of its updates.
+    """
+    updates, unknown = run.updates, Estimate(None, run.condition.n)
+    signs = [np.sign(each.gain) for each in updates]
+    sweep = updates[0].sweep
+    values = {
+        "updates": ", ".join(each.condition.update for each in updates),
+        **{name: run.design.get(name) for name in ("topology", "injection", "depth_prior")},
+        "share": Ratio(sum(each.finite_step for each in updates), sum(each.harmful for each in updates)),
+        "sign_slope": Mean(run.mean([np.sign(u.slope) == s for u, s in zip(updates, signs, strict=True)])),
+        "sign_quadratic": Mean(run.mean([np.sign(u.predicted) == s for u, s in zip(updates, signs, strict=True)])),
+        "best_depth": Best(sweep.depths, sweep.utility) if sweep else unknown,
+    }
+    if not all(each.has("grid_gain") for each in updates):
+        return values | {"fitted_scale": unknown, "fitted_gain": unknown}
+    gain_NG = run.mean([each.grid_gain for each in updates])
+    best = int(np.argmax(gain_NG.mean(axis=0)))
+    return values | {"fitted_scale": Best(GRID_SCALES, gain_NG), "fitted_gain": Mean(gain_NG[:, best])}
+
+
+@table(
+    "convergence",
+    "Relative step and outcome by update",
+    summary="relative step of every update, with its gain and outcome",
+    over=updates_with("relative_change", level=Level.GRID),
+    columns=(
+        *(*IDENTITY, Column("Residual\n[95% CI]", "{residual:.3g}", ci=True), Column("Largest", "{largest:.3g}")),
+        Column("ΔU (1e-3)\n[95% CI]", "{gain:+.3f}", per=1e-3, ci=True),
+        Column("A (1e-3)\n[95% CI]", "{slope:+.3f}", per=1e-3, ci=True),
+        Column("Progressing", "{progressing:.1%}", group="Updates (%)"),
+        Column("Neutral", "{neutral:.1%}", group="Updates (%)"),
+        Column("Directional", "{directional:.1%}", group="Updates (%)"),
+        Column("Finite-step", "{finite_step:.1%}", group="Updates (%)"),
+    ),
+)
+def convergence(updates: Updates) -> Values:
+    """The residual ‖H_{t+1} − H_t‖ / ‖H_t‖ is the mean over questions; a model at a fixed point has none. Next to it
+    mean gain and slope, and shares of outcomes: progressing and neutral updates, directional and finite-step failures.
+    """
+    residual = updates.floats("relative_change")
+    outcomes = {
+        "progressing": Outcome.PROGRESSING,
+        "neutral": Outcome.NEUTRAL,
+        "directional": Outcome.DIRECTIONAL_FAILURE,
+        "finite_step": Outcome.FINITE_STEP_FAILURE,
+    }
+    return {
+        "residual": Mean(residual),
+        "largest": residual.max(),
+        "gain": Mean(updates.gain),
+        "slope": Mean(updates.slope),
+        **{name: Mean(updates.outcome == code) for name, code in outcomes.items()},
+    }
