@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
-from loopscope.store import BatchInfo, Dtypes, Manifest, ModelInfo, StoredRun, TaskInfo, ids_sha256, open_or_create
+from loopscope.store import (
+    BatchInfo,
+    Dtypes,
+    Manifest,
+    ModelInfo,
+    StoredRun,
+    TaskInfo,
+    WorkUnit,
+    ids_sha256,
+    open_or_create,
+)
 from loopscope.store.run import write_vocabulary
 
 SCALES = np.array(GRID)
@@ -97,22 +107,26 @@ class Made:
 def write_run(path: Path, made: Made) -> StoredRun:
     """Write a run with the store's own writer."""
     manifest = manifest_of(made)
+    with open_or_create(path, manifest) as writer:
+        for unit in writer.pending():
+            writer.commit(unit, tables_of(made, manifest, unit))
+        if made.lens:
+            write_vocabulary(path, manifest, made.vocabulary)
+        return writer.finish()
+
+
+def tables_of(made: Made, manifest: Manifest, unit: WorkUnit) -> dict[str, dict[str, Any]]:
+    """The columns of one unit in every table of the run."""
     makers = {
         **{"examples": examples, "questions": questions, "depths": depths},
         **{"tokens": tokens, "paths": paths, "trace": trace},
     }
-    with open_or_create(path, manifest) as writer:
-        for unit in writer.pending():
-            rows = np.arange(unit.start, unit.stop)
-            tables = {table: makers[table.name](made, rows) for table in manifest.tables()}
-            writer.commit(
-                unit,
-                {table.name: {name: columns[name] for name in table.names if name in columns}
-                 for table, columns in tables.items()},
-            )  # fmt: skip
-        if made.lens:
-            write_vocabulary(path, manifest, made.vocabulary)
-        return writer.finish()
+    rows = np.arange(unit.start, unit.stop)
+    tables = {}
+    for table in manifest.tables():
+        columns = makers[table.name](made, rows)
+        tables[table.name] = {name: columns[name] for name in table.names if name in columns}
+    return tables
 
 
 def manifest_of(made: Made) -> Manifest:

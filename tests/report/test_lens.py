@@ -58,7 +58,7 @@ def test_overshoots_are_losses_of_steps_that_would_gain_when_shorter(run):
     for _, token in frame.group_by("row", "option", "token", maintain_order=True):
         before = None
         for cell in token.iter_rows(named=True):
-            shorter = max((cell[f"gain_{share}"] or -1.0) for share in (25, 50, 75))
+            shorter = max(cell["gains"] or [-1.0])
             lost = before is not None and cell["log_prob"] - before < -1e-4
             expected.append(shorter if lost and shorter > 1e-4 else 0.0)
             before = cell["log_prob"]

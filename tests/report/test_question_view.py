@@ -209,7 +209,7 @@ def test_frames_have_outcomes_by_name_and_files_codes(first, riddles):
     assert here["outcome"].to_list() == labels
     assert first.to_pandas().query("transition == 4")["outcome"].tolist() == labels
     assert first.tokens.select("outcome").collect()["outcome"].dtype == first.records["outcome"].dtype
-    assert pl.read_parquet(first.shards("questions"))["outcome"].dtype == pl.Int8
+    assert pl.read_parquet([first.layout.shard("questions", unit) for unit in first.units])["outcome"].dtype == pl.Int8
 
 
 def test_pandas_is_only_needed_for_pandas(first, monkeypatch):

@@ -77,7 +77,7 @@ def test_flips_and_overshoots_are_marked_where_they_happen(visit, solutions):
         for cell in token.iter_rows(named=True):
             changed = before is not None and before["top_id"] != cell["top_id"]
             won, lost = changed and cell["rank"] == 1, changed and before["rank"] == 1
-            short = max((cell[f"gain_{share}"] or -1.0) for share in (25, 50, 75))
+            short = max(cell["gains"] or [-1.0])
             over = before is not None and cell["log_prob"] < before["log_prob"] - 1e-4 and short > 1e-4
             expected.append({name for name, on in (("won", won), ("lost", lost), ("overshot", over)) if on})
             before = cell

@@ -211,12 +211,9 @@ def test_a_decline_before_the_best_depth_is_marked(visit, page_of, synthetic):
 def test_a_run_that_is_going_on_says_so_and_its_page_can_be_written_again(visit, expect, tmp_path, synthetic):
     made = synthetic.Made([synthetic.Question(f"Riddle {row}", ["a b"]) for row in range(12)], unit_size=4)
     manifest = synthetic.manifest_of(made)
-    makers = {"examples": synthetic.examples, "questions": synthetic.questions, "depths": synthetic.depths}
     with open_or_create(tmp_path / "run", manifest) as writer:
         unit = writer.pending()[0]
-        rows = np.arange(unit.start, unit.stop)
-        tables = makers | {"tokens": synthetic.tokens}
-        writer.commit(unit, {table.name: tables[table.name](made, rows) for table in manifest.tables()})
+        writer.commit(unit, synthetic.tables_of(made, manifest, unit))
     target = tmp_path / "report.html"
     page = visit(write_report([tmp_path / "run"], target, Bootstrap(resamples=20)))
     warning = page.locator("#warnings")

@@ -25,7 +25,7 @@ def test_one_study_at_a_time_beside_contents_that_stay(visit, expect, report, pa
     assert page.locator(".study").count() == 1
     page.locator(".contents").get_by_role("link", name=packed["tables"][0]["title"], exact=True).click()
     expect(page.locator(".study h2")).to_have_text(packed["tables"][0]["title"])
-    assert "study=table-mechanism" in page.url
+    assert page.url.endswith(f"study=table-{packed['tables'][0]['name']}")
     page.go_back()
     expect(page.locator(".study h2")).to_have_text(packed["figures"][0]["title"])
     page.goto(f"{report.as_uri()}#/studies?study=all")
@@ -99,7 +99,7 @@ def test_figures_are_drawn_in_the_colours_of_the_page(visit, report, packed, sch
 def test_hundreds_of_lines_are_turned_over(visit, expect, report, packed, tmp_path):
     """The cells of a comparison with the paper are thousands: here a table of the page, many times over."""
     many = copy.deepcopy(packed)
-    sheet = many["tables"][0]["sheets"][0]
+    sheet = next(table for table in many["tables"] if table["name"] == "mechanism")["sheets"][0]
     sheet["lines"], sheet["places"] = sheet["lines"] * 1500, sheet["places"] * 1500
     html = re.sub(r'(id="studies">)[^<]*<', lambda found: f"{found[1]}{pack({}, many)}<", report.read_text("utf-8"))
     path = tmp_path / "report.html"
@@ -111,7 +111,10 @@ def test_hundreds_of_lines_are_turned_over(visit, expect, report, packed, tmp_pa
     assert "p=2" in page.url
     page.goto(f"{path.as_uri()}#/studies?study=all")
     expect(page.locator("main")).to_contain_text("Not in these runs")
-    assert page.locator("table.sheet").first.locator("tbody tr").count() == 100
+    lines = page.locator("table.sheet").evaluate_all(
+        "(all) => all.map((sheet) => sheet.querySelectorAll('tbody tr').length)"
+    )
+    assert max(lines) == 100
     assert page.evaluate("document.documentElement.scrollHeight") < 25_000
 
 
