@@ -23,7 +23,7 @@ SURFACE = {
     "--updates-only --verify --workers",
     "report": "--lens-questions --output runs",
     "studies": "",
-    "tables": "--format --name runs",
+    "tables": "--all --format --name runs",
     "tasks": "--json",
     "verify": "--bitwise --data-dir --device --model --replay --tasks --template --tokenizer run",
 }

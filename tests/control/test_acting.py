@@ -42,13 +42,14 @@ def test_utilities_and_accuracies_are_those_of_the_pass(toy, run, task):
     questions = questions_of(task)
     depths = run.depths.filter(pl.col("task") == task)
     records = run.records.filter(pl.col("task") == task).sort("row")
+    examples = run.examples.filter(pl.col("task") == task).sort("row")
     for policy, depth in ((FixedScale(1.0), 5), (FixedDepth(2), 2), (FixedDepth(4), 4)):
         found = score(act(toy, questions, policy, 5), questions)
         stored = depths.filter(pl.col("depth") == depth).sort("row")
         np.testing.assert_allclose(found.utility_Q, stored["utility"], rtol=0, atol=2e-6)
         assert found.loops_Q.tolist() == [float(depth)] * 2
         if task == "arithmetic-mc":
-            assert found.accuracy_Q.tolist() == (stored["chosen_option"] == records["correct_option"]).to_list()
+            assert found.accuracy_Q.tolist() == (stored["chosen_option"] == examples["correct_option"]).to_list()
     quarter = score(act(toy, questions, FixedScale(0.25, 5, stop=True), 5), questions)
     expected = np.array(records["utility_before"]) + [
         gains[len(gains) // 4] for gains in records["grid_gain"].to_list()

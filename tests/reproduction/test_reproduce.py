@@ -159,9 +159,8 @@ def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path
     assert exit_code(command(tmp_path, "--plan", "--plan-seconds", "0.01", *chosen)) == 0
     said = capsys.readouterr().out
     assert "ouro-1.4b-tokens" in said
-    assert "questions  2 (gsm8k 2)" in said
-    assert " in 1 batch\n" in said
-    assert "for        tokens\n" in said
+    assert "ouro-1.4b (random weights): 2 questions, 60 tokens, " in said
+    assert "  for tokens\n" in said
     assert "all runs (1)" in said
     assert "; the longest, ouro-1.4b-tokens, " in said
     assert not (tmp_path / "runs").exists()

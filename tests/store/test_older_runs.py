@@ -137,6 +137,10 @@ def test_the_mechanism_table_has_the_numbers_of_the_shards() -> None:
 
 def test_measuring_goes_on_only_with_the_version_that_began(old: Path, contents: Callable[[Path], Any]) -> None:
     before = contents(old)
-    with pytest.raises(LoopscopeError, match=r"resume refused: .*choose another output="):
-        measure_with("toy-ouro", tasks=["arithmetic"], transitions=[4], output=old, device="cpu", dtype="float32")
+    with pytest.raises(LoopscopeError, match=r"holds another run \(.*schema_version was 1, is now .*choose another"):
+        measure_with(
+            "toy-ouro", tasks=["arithmetic", "arithmetic-mc"], transitions=[4], depths=[0, 1, 4, 5], level="full",
+            tokens=True, paths=True, trace=True, lens=3, certify=True, scales_to=2, protocol="paper",
+            limit={"arithmetic": 1, "arithmetic-mc": 3}, unit_size=2, output=old, device="cpu", dtype="float32",
+        )  # fmt: skip
     assert contents(old) == before

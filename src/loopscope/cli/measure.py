@@ -59,7 +59,10 @@ def measure(
         if this_launch().rank:
             continue
         where = shlex.quote(str(run.path))
-        print(f"{run.summary()}\n{where}. Next: loopscope tables {where} | loopscope report {where}")
+        following = f"loopscope tables {where} | loopscope report {where}"
+        if not run.manifest.transitions:
+            following = f"loopscope figures {where} --name depth-curves"
+        print(f"{run.summary()}\n{where}. Next: {following}")
 
 
 def notify(line: str) -> None:

@@ -121,9 +121,16 @@ def is_subsequence(wanted, line):
     return all(number in rest for number in wanted)
 
 
+IN_WORDS = {"100": "two orders of magnitude"}
+"""Numbers that the paper writes in words."""
+
+
 def test_claims_stand_in_their_sections(paper):
     for name, claim in claims().items():
-        assert claim.printed in numbers_in(region(paper, claim.label)), name
+        section = region(paper, claim.label)
+        assert claim.printed in numbers_in(section) or IN_WORDS.get(claim.printed, name) in " ".join(section.split()), (
+            name
+        )
 
 
 def test_about_six_hundred_cells_of_every_table():

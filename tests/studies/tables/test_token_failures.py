@@ -82,7 +82,8 @@ def test_wrong_options_are_no_references(records, synthetic):
         SELECT count(*), avg(t.gain), avg(t.quadratic_gain - t.gain) FROM read_parquet(?) t
         JOIN read_parquet(?) e ON e.row = t.row AND e.task = t.task WHERE t.option = e.correct_option
     """
-    shards = [[str(path) for path in made.runs[0].shards(table)] for table in ("tokens", "examples")]
+    run = made.runs[0]
+    shards = [[str(run.layout.shard(table, unit)) for unit in run.units] for table in ("tokens", "examples")]
     with duckdb.connect() as connection:
         expected = connection.execute(sql, shards).fetchone()
     assert (found["positions"], found["full"].value, found["over_full"].value) == pytest.approx(expected)
