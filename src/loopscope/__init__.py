@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from loopscope.api import measure, plan
     from loopscope.control.generate import generate
     from loopscope.control.runs import control
+    from loopscope.hub import open_run
     from loopscope.lm_eval_backend import lm_eval_model
     from loopscope.lm_eval_scores import lm_eval_scores
     from loopscope.measuring.config import MeasureConfig
@@ -49,6 +50,7 @@ _HOMES = {
     "api": ("measure", "plan"),
     "control.generate": ("generate",),
     "control.runs": ("control",),
+    "hub": ("open_run",),
     "lm_eval_backend": ("lm_eval_model",),
     "lm_eval_scores": ("lm_eval_scores",),
     "measuring.config": ("MeasureConfig",),
@@ -100,6 +102,7 @@ __all__ = [
     "measure",
     "nonlinear_path",
     "nonlinear_path_from_states",
+    "open_run",
     "option_path",
     "plan",
     "predict",

@@ -105,11 +105,33 @@ class Run(StoredRun):
 
         return compare(Records([self]), bootstrap)
 
-    def report(self, output: str | os.PathLike[str], bootstrap: Bootstrap | None = None) -> Path:
-        """Write one self-contained HTML page about this run; `loopscope.report.write_report` takes several."""
+    def report(
+        self, output: str | os.PathLike[str], bootstrap: Bootstrap | None = None, *, with_command: bool = False
+    ) -> Path:
+        """Write one self-contained HTML page about this run; `loopscope.report.write_report` takes several.
+
+        Args:
+            output: the HTML file; it is replaced where it exists.
+            bootstrap: resamples, seed and level; the paper's by default.
+            with_command: show the command line, the paths and the arguments of the model, too.
+        """
         from loopscope.report import write_report
 
-        return write_report([self.path], output, bootstrap)
+        return write_report([self.path], output, bootstrap, with_command=with_command)
+
+    def push_to_hub(self, repo: str, private: bool = True) -> str:
+        """Upload the run as a data set of the Hugging Face hub; gives its address.
+
+        What is uploaded names no folder, command line or argument of the model. `loopscope.open_run("hf://owner/name")`
+        reads it back, and `datasets.load_dataset("owner/name", "questions")` one of its tables.
+
+        Args:
+            repo: `owner/name` of the data set, which is made if it is new.
+            private: whether only you (or your organisation) can see it.
+        """
+        from loopscope.hub import push_to_hub
+
+        return push_to_hub(self, repo, private)
 
     def verify(
         self,

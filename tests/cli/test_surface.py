@@ -21,7 +21,8 @@ SURFACE = {
     "reproduce": "--checkpoints --config --data-dir --device --engine --limit --long --models --only "
     "--output --plan --plan-seconds --progress --protocol --random-weights --stand-ins --tasks --tokenizer "
     "--updates-only --verify --workers",
-    "report": "--lens-questions --output runs",
+    "push": "--public repository run",
+    "report": "--lens-questions --output --with-command runs",
     "studies": "",
     "tables": "--all --format --name runs",
     "tasks": "--json",

@@ -51,6 +51,7 @@ COMMANDS = {
         "reproduce": ("reproduce", "The paper's runs, tables and figures in one command."),
         "control": ("control", "When to stop and how far to step, at equal cost."),
         "lm-eval": ("lm_eval", "lm-evaluation-harness with a looped model."),
+        "push": ("push", "A run as a data set of the Hugging Face hub, private unless you say otherwise."),
     },
 }
 """By heading, the module that has a command, and what `loopscope --help` says of it."""

@@ -128,11 +128,18 @@ def report(
     lens_questions: Annotated[
         int, flag("--lens-questions", "Of how many questions of a task the page holds the lens.")
     ] = 500,
+    with_command: Annotated[
+        bool, flag("--with-command", "Show the command line, paths and arguments of the model, too.")
+    ] = False,
 ) -> None:
     """One self-contained interactive page."""
     from loopscope.report import write_report
 
-    typer.echo(write_report([Path(run) for run in runs], Path(output), lens_questions=lens_questions))
+    typer.echo(
+        write_report(
+            [Path(run) for run in runs], Path(output), lens_questions=lens_questions, with_command=with_command
+        )
+    )
 
 
 def studies() -> None:

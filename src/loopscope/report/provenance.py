@@ -1,9 +1,11 @@
 """The manifest of a run in words, and what must be said at the top of the page."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loopscope.store import Manifest, StoredRun
+from loopscope.store.publish import public_manifest
 from loopscope.studies.conditions import Weights, conditions_of, run_labels
 
 LEVELS = {
@@ -18,12 +20,12 @@ TENSORS = "tensors"
 """The entry of `ModelInfo.weights` that stands for the weights of a model that was read from no file."""
 
 
-def warnings_of(runs: Sequence[StoredRun], again: str = "") -> list[str]:
+def warnings_of(runs: Sequence[StoredRun], again: str | None = None) -> list[str]:
     """What a reader must not overlook: weights that were never trained, toy models, unfinished runs.
 
     Args:
         runs: of the page.
-        again: the command that writes the page anew.
+        again: the command that writes the page anew, if the page may show it.
     """
     random, toy = _models(runs, Weights.RANDOM), _models(runs, Weights.TOY)
     found = []
@@ -37,10 +39,10 @@ def warnings_of(runs: Sequence[StoredRun], again: str = "") -> list[str]:
     for run, label in zip(runs, run_labels(runs), strict=True):
         if not run.finished:
             done, asked = run.examples.height, sum(task.rows for task in run.manifest.tasks)
-            more = f" For what is measured since, write the page again: `{again}`." if again else ""
+            more = f": `{again}`" if again else ""
             found.append(
                 f"{label} is unfinished: {done} of {asked} questions are measured so far, and this "
-                f"page is about these.{more}"
+                f"page is about these. For what is measured since, write the page again{more}."
             )
     return found
 
@@ -60,9 +62,19 @@ def joined(names: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
-def provenance(run: StoredRun) -> list[dict[str, Any]]:
-    """Term and text, in the order in which a careful reader would ask."""
-    return [{"term": term, "text": text} for term, text in _entries(run.manifest) if text]
+def provenance(run: StoredRun, with_command: bool = False) -> list[dict[str, Any]]:
+    """Term and text, in the order in which a careful reader would ask.
+
+    Args:
+        run: the run.
+        with_command: name the command line, folders and arguments of the model, too.
+    """
+    entries = [*_entries(run.manifest if with_command else public_manifest(run.manifest))]
+    if with_command:
+        typed = (event["command_line"] for event in run.events if event.get("command_line"))
+        entries.append(("Command", shlex.join(map(str, next(typed, run.manifest.command_line)))))
+    entries.append(("Manifest", f"SHA-256 {run.manifest.digest}"))
+    return [{"term": term, "text": text} for term, text in entries if text]
 
 
 def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -118,7 +130,6 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     plain = {name: value for name, value in manifest.settings.items() if value is not None}
     yield "Settings", ", ".join(f"{name} {value}" for name, value in plain.items())
     yield "Measured by", f"loopscope {manifest.loopscope_version}, code SHA-256 {manifest.code_sha256}"
-    yield "Manifest", f"SHA-256 {manifest.digest}"
 
 
 def _certificates(manifest: Manifest) -> str:

@@ -37,6 +37,7 @@ def write_report(
     bootstrap: Bootstrap | None = None,
     *,
     lens_questions: int = LENS_QUESTIONS,
+    with_command: bool = False,
 ) -> Path:
     """Write one self-contained page about some runs.
 
@@ -45,6 +46,7 @@ def write_report(
         output: the HTML file; it is replaced where it exists.
         bootstrap: resamples, seed and level; the paper's by default.
         lens_questions: of how many questions of each task the page holds what the model would say after every loop.
+        with_command: show the command line, the paths and the arguments of the model, which are left out by default.
 
     Returns:
         The file.
@@ -58,8 +60,8 @@ def write_report(
         raise LoopscopeError("a monitor's log holds no question to show: name run directories, too")
     most = whole("lens_questions", lens_questions, 0, MOST_QUESTIONS)
     chosen = [] if most == LENS_QUESTIONS else ["--lens-questions", str(most)]
-    again = shlex.join(["loopscope", "report", *map(str, runs), "--output", str(target), *chosen])
-    page = Page(records, bootstrap or Bootstrap(), again, most)
+    again = shlex.join(["loopscope", "report", *map(str, runs), "--output", str(target), *chosen, "--with-command"])
+    page = Page(records, bootstrap or Bootstrap(), again if with_command else None, most)
     with clear_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     # The page speaks of commands, whoever writes it.
@@ -73,7 +75,7 @@ class Page:
     """What goes into the file."""
 
     def __init__(
-        self, records: Records, bootstrap: Bootstrap, again: str, lens_questions: int = LENS_QUESTIONS
+        self, records: Records, bootstrap: Bootstrap, again: str | None = None, lens_questions: int = LENS_QUESTIONS
     ) -> None:
         self.records = records
         self.again = again
@@ -101,7 +103,7 @@ class Page:
                 summary = overview.of(data)
                 described.append(self._set(name, data) | {"overview": summary})
                 candidates.append(Candidate(name, data, summary["leading"], summary["declines"]))
-            runs.append(_run(run, labels[number]) | {"sets": described})
+            runs.append(_run(run, labels[number], self.again is not None) | {"sets": described})
         studies = study_pages.study_pages(self.records, self.bootstrap, tables)
         self.late.insert(0, ("studies", pack({}, studies)))
         places = {place_of(run): label for (run, _), label in zip(self.sets, labels, strict=True)}
@@ -156,7 +158,7 @@ class Page:
         }
 
 
-def _run(run: StoredRun, label: str) -> dict[str, Any]:
+def _run(run: StoredRun, label: str, with_command: bool) -> dict[str, Any]:
     model = run.manifest.model
     return {
         "label": label,
@@ -165,7 +167,7 @@ def _run(run: StoredRun, label: str) -> dict[str, Any]:
         "random": model.random_weights,
         "toy": model.toy,
         "trained_depth": model.trained_depth,
-        "provenance": provenance(run),
+        "provenance": provenance(run, with_command),
     }
 
 

@@ -215,10 +215,12 @@ def test_a_run_that_is_going_on_says_so_and_its_page_can_be_written_again(visit,
         unit = writer.pending()[0]
         writer.commit(unit, synthetic.tables_of(made, manifest, unit))
     target = tmp_path / "report.html"
-    page = visit(write_report([tmp_path / "run"], target, Bootstrap(resamples=20)))
+    page = visit(write_report([tmp_path / "run"], target, Bootstrap(resamples=20), with_command=True))
     warning = page.locator("#warnings")
     expect(warning).to_contain_text("run is unfinished: 4 of 12 questions are measured so far")
-    expect(warning.locator("code")).to_have_text(f"loopscope report {tmp_path / 'run'} --output {target}")
+    expect(warning.locator("code")).to_have_text(
+        f"loopscope report {tmp_path / 'run'} --output {target} --with-command"
+    )
     expect(page.locator(".set-card header")).to_contain_text("4 of 12 questions so far")
     page.goto(target.as_uri() + "#/questions")
     expect(page.locator(".table-head [role=status]")).to_have_text("8 updates")
