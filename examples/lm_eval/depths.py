@@ -4,8 +4,9 @@
     python examples/lm_eval/depths.py --model toy-huginn --task examples/lm_eval/next_number.yaml --deepest 8
 
 The harness is called once for each depth, as `loopscope lm-eval --model_args pretrained=MODEL,depth=R --tasks TASK`;
-loopscope measures all depths in one run and gives its stored scores to the harness's own metrics. Give the command from
-the repository's root, where the task finds its file.
+loopscope measures all depths in one run and gives its stored scores to the harness's own metrics. In bfloat16 a near
+tie may fall either way, for the two batch differently; with `--dtype float32` they agree. Give the command from the
+repository's root, where the task finds its file.
 """
 
 import argparse
@@ -18,10 +19,11 @@ from pathlib import Path
 import loopscope as ls
 
 
-def harness(model: str, task: str, depth: int, folder: Path) -> dict[str, float]:
+def harness(model: str, task: str, depth: int, dtype: str | None, folder: Path) -> dict[str, float]:
     """The metrics that the harness itself writes at one depth."""
     output = folder / f"depth-{depth}"
-    call = ["lm-eval", "--model_args", f"pretrained={model},depth={depth}", "--tasks", task, "--output_path", output]
+    arguments = f"pretrained={model},depth={depth}" + (f",dtype={dtype}" if dtype else "")
+    call = ["lm-eval", "--model_args", arguments, "--tasks", task, "--output_path", str(output)]
     done = subprocess.run([sys.executable, "-m", "loopscope", *call], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
@@ -36,6 +38,7 @@ def main() -> None:
     parser.add_argument("--model", default="toy-ouro")
     parser.add_argument("--task", default="examples/lm_eval/next_number.yaml")
     parser.add_argument("--deepest", type=int, default=8)
+    parser.add_argument("--dtype", help="of weights and states; by default the model's own")
     given = parser.parse_args()
     depths = range(1, given.deepest + 1)
     with tempfile.TemporaryDirectory() as temporary:
@@ -44,13 +47,14 @@ def main() -> None:
             [f"lm_eval:{given.task}"],
             depths=list(depths),
             level="quick",
+            dtype=given.dtype,
             output=f"{temporary}/run",
             progress="none",
         )
         own = {(depth, metric): value for _, depth, _, metric, value in ls.lm_eval_scores(run).rows()}
         print("| loops | metric | lm-eval | loopscope |\n|---|---|---|---|")
         for depth in depths:
-            for metric, value in harness(given.model, given.task, depth, Path(temporary)).items():
+            for metric, value in harness(given.model, given.task, depth, given.dtype, Path(temporary)).items():
                 print(f"| {depth} | {metric} | {value:.4f} | {own[depth, metric]:.4f} |", flush=True)
 
 
