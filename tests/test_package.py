@@ -15,7 +15,9 @@ def test_importing_the_package_loads_nothing_heavy():
 
 @pytest.mark.parametrize("name", ls.__all__)
 def test_every_public_name_is_there(name: str):
-    assert getattr(ls, name) is not None
+    first = getattr(ls, name)
+    assert first is not None
+    assert callable(getattr(ls, name)) is callable(first), "a module of this name hides it once it is imported"
 
 
 def test_measure_stays_a_function_after_the_package_behind_it_was_imported(tmp_path):

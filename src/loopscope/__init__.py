@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loopscope.control.runs import control
     from loopscope.hub import open_run
     from loopscope.lm_eval_backend import lm_eval_model
-    from loopscope.lm_eval_scores import lm_eval_scores
+    from loopscope.lm_eval_metrics import lm_eval_scores
     from loopscope.measuring.config import MeasureConfig
     from loopscope.measuring.model_check import check
     from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
@@ -52,7 +52,7 @@ _HOMES = {
     "control.runs": ("control",),
     "hub": ("open_run",),
     "lm_eval_backend": ("lm_eval_model",),
-    "lm_eval_scores": ("lm_eval_scores",),
+    "lm_eval_metrics": ("lm_eval_scores",),
     "measuring.config": ("MeasureConfig",),
     "measuring.model_check": ("check",),
     "models": (

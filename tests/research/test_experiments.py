@@ -12,6 +12,7 @@ from research.experiments import control, training
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_training_experiment_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*more: str) -> str:
         ways = ["--ways", "last depth", "geometry", "--seeds", "0", *more]
@@ -34,6 +35,7 @@ def test_the_page_shows_the_table_of_the_stored_results(capsys: pytest.CaptureFi
     assert table.strip() in (ROOT / "research" / "training-experiment.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_control_experiment_prints_its_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = []
     for _ in range(2):

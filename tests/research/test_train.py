@@ -19,7 +19,7 @@ HUGINN = recipes.embedded_config("toy-huginn") | {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "config"), [("ouro", OURO), ("huginn", HUGINN)])
+@pytest.mark.parametrize(("family", "config"), [("ouro", OURO), pytest.param("huginn", HUGINN, marks=pytest.mark.slow)])
 def test_a_few_steps_train_watch_and_export(family: str, config: dict, tokenizer, tmp_path: Path) -> None:
     weights = (0.0, 0.0, 1.0)
     recipe = recipes.Recipe(
