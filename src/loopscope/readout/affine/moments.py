@@ -54,6 +54,7 @@ _ELEMENTS = 1 << 18  # of the powers at a time: 2 MiB of float64
 _LEAST_TOKENS = 16  # of a thread: fewer are not worth products of their own
 _NEGLECTED = 1e-13
 _TAYLOR = 4
+"""Order of the polynomial that gives the gains of a tiny displacement, also where no derivative is asked for."""
 
 
 class Moments(NamedTuple):
@@ -273,7 +274,7 @@ class MomentsBackend(Backend):
         ]
         return joined(in_parallel(tasks))
 
-    def _some(self, query: Query, rows: slice) -> Survey:
+    def _some(self, query: Query, rows: slice, least_order: int = 0) -> Survey:
         source, targets_t = query.source, query.targets_T[rows]
         target = source.target_logits(rows, targets_t)
         own_t1 = None if query.common is not None else query.scales_K[rows]
@@ -284,7 +285,7 @@ class MomentsBackend(Backend):
             scales = [0.0, *scales]
             scales_K = torch.cat([torch.zeros_like(scales_K[..., :1]), scales_K], -1)
         step = None if query.common is None else spacing(query.common)
-        order = query.order if query.places else 0
+        order = max(query.order if query.places else 0, least_order)
         ends = EndpointSweep() if query.distributions else None
         moments: Moments | None = None
         low_t = high_t = target.v[:, 0]
@@ -299,6 +300,8 @@ class MomentsBackend(Backend):
             if ends is not None:
                 ends.add(z0_tb, v_tb)
         assert moments is not None
+        if order < _TAYLOR and bool((high_t - low_t <= _tiny(_TAYLOR)).any()):
+            return self._some(query, rows, _TAYLOR)
         found = None if ends is None else ends.result()
         return answered(query, moments, target.z0, target.v, high_t - low_t, scales_K, shift, found)
 
