@@ -19,6 +19,7 @@ from torch import Tensor
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.generate import can_cache, generate
+from loopscope.models.initial_state import InitialState
 from loopscope.models.packing import Group, pack
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, halves, read
@@ -208,7 +209,9 @@ def independence(trial: Trial) -> str:
     changed = trial.ends(trial.batch([[*row[:-1], (row[-1] + size // 2 + 1) % size] for row in trial.rows]))
     remedy = "no position may see a later one: attend with is_causal=True or a mask"
     trial.compare("before a changed token", trial.taken(changed, 1), trial.taken(trial.here, 1), remedy)
-    if getattr(trial.model, "shares_context", False):
+    drawn = getattr(trial.model, "initial_state", None)
+    by_length = isinstance(drawn, InitialState) and drawn.rule != "question"  # a pass refuses to share rows then
+    if getattr(trial.model, "shares_context", False) and not by_length:
         _shared_rows(trial)
     return "rows depend on no other row, no padding and no later token"
 
