@@ -178,7 +178,7 @@ def test_the_deepest_level_agrees_with_the_pass(case: str, measured: Callable[..
 
 
 def test_one_report_of_all(measured: Callable[..., StoredRun], tmp_path: Path) -> None:
-    runs = [measured(case, "solutions", "full") for case in CASES]
+    runs = [measured(case, "solutions", "quick") for case in CASES]
     page = write_report([run.path for run in runs], tmp_path / "report.html").read_text()
     for run in runs:
         assert run.manifest.model.name in page
@@ -273,8 +273,7 @@ def test_steps_beyond_the_trained_time_are_said(
         if clock
         else []
     )
-    logged = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
-    assert [event["message"] for event in logged if event["event"] == "notice"] == lines
+    assert [event["message"] for event in run.events if event["event"] == "notice"] == lines
 
 
 def test_what_options_share_runs_once(place: Path, measured: Callable[..., StoredRun], tmp_path: Path) -> None:
@@ -326,7 +325,7 @@ def server() -> Iterator[Callable[..., tuple[int, int]]]:
     process.stdout.close()
 
 
-@pytest.mark.parametrize("case", ["nanbeige", "hrm_text", "loopus", "parcae", "loopformer", "tmlt"])
+@pytest.mark.parametrize("case", ["nanbeige", "parcae"])
 def test_killed_and_resumed(
     case: str,
     place: Path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import subprocess
 import sys
@@ -84,9 +85,9 @@ import sys
 from loopscope.measuring.ray_engine import connect
 from loopscope.api import measure_with as measure
 
-model, output, address = sys.argv[1:]
+model, output = sys.argv[1:]
 measure(model, ["arithmetic"], output=output, limit=2, unit_size=1, level="quick", transitions=[1], device="cpu",
-        engine="ray", workers=1, address=address)
+        engine="ray", workers=1)
 """
 
 
@@ -99,19 +100,21 @@ def test_existing_cluster_by_address(
     tmp_path: Path,
 ) -> None:
     address = ray.get_runtime_context().gcs_address
-    command = [sys.executable, "-c", SCRIPT, checkpoint("ouro"), str(tmp_path / "ray"), address]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    command = [sys.executable, "-c", SCRIPT, checkpoint("ouro"), str(tmp_path / "ray")]
+    env = os.environ | {"RAY_ADDRESS": address}
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
     local = measured("ouro", "arithmetic", limit=2, unit_size=1, level="quick", transitions=[1], depths=[])
     assert contents(tmp_path / "ray") == contents(local.path)
 
 
-def test_cluster_that_is_not_there() -> None:
+def test_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(LoopscopeError, match=f"cannot reach the Ray cluster at {address}"):
-        connect(ray, address, 1)
+        connect(ray, 1)
 
 
 @pytest.mark.usefixtures("local_ray")

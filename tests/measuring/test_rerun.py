@@ -81,9 +81,6 @@ COMMANDS = (
 CODE: dict[str, dict[str, Any]] = {
     "file": {"spec": "mailed/evil.py:build"},
     "absolute": {"spec": "{folder}/evil.py:build"},
-    "one choice": {"spec": "mailed/evil.py:build:a=1"},
-    "choices twice": {"spec": "mailed/evil.py:build:a=1:b=2"},
-    "looped": {"spec": "loop:mailed/evil.py:build:0-1"},
     "module": {"spec": "evil:build"},
     "model_args": {"args": {"inside": "mailed/evil.py:build"}},
     "lm-eval": {"tasks": ["lm_eval:mailed/evil.yaml"]},

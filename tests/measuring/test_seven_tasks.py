@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loopscope.studies.tables.derivative_checks import agrees
 from scipy.integrate import romb
 
 from loopscope.api import measure_with as measure
 from loopscope.store import StoredRun, verify
 from loopscope.store.schema import Column
+from loopscope.studies.tables.checks import agrees
 
 OPTIONS = ("hellaswag", "arc_challenge", "piqa", "boolq", "commonsense_qa")
 SOLUTIONS = ("gsm8k", "math500")
@@ -82,7 +82,7 @@ def test_affine_model_on_a_benchmark(task: str, measured: Callable[..., StoredRu
     require_scalar_checks(run)
 
 
-@pytest.mark.parametrize("task", [*SOLUTIONS, *OPTIONS])
+@pytest.mark.parametrize("task", ["gsm8k", "arc_challenge"])
 def test_nonlinear_model_on_a_benchmark(task: str, measured: Callable[..., StoredRun], data_dir: Path) -> None:
     run = measured("huginn", task, limit=2, data_dir=data_dir)
     require_whole(run, "options" if task in OPTIONS else "solution", affine=False)
@@ -109,7 +109,7 @@ def test_published_vocabulary_and_tokenizer(
 
 @pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
 def test_nonlinear_model_in_full(task: str, measured: Callable[..., StoredRun]) -> None:
-    run = measured("huginn", task, level="full", tokens=True, paths=True, limit=2)
+    run = measured("huginn", task, level="full", tokens=True, paths=True, limit=1)
     require_whole(run, "options" if task.endswith("mc") else "solution", affine=False)
     require_identities(run)
     require_scalar_checks(run)

@@ -5,7 +5,6 @@ import importlib
 import io
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,10 @@ from loopscope.readout import affine_path_from_states, nonlinear_path_from_state
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "your-own-model.md"
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-
-
 def block(start):
     """The one block of Python that has this text in it."""
-    (found,) = (code for code in blocks("python") if start in code)
+    codes = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    (found,) = (code for code in codes if start in code)
     return found
 
 
@@ -58,8 +54,7 @@ def install(tmp_path, monkeypatch):
 
 @pytest.fixture
 def wheel(install):
-    (declared, _) = (tomllib.loads(text)["project"]["entry-points"] for text in blocks("toml"))
-    install("my_looped", WHEEL, declared)
+    install("my_looped", WHEEL, {"loopscope.models": {"my-wheel": "my_looped:build"}})
 
 
 @pytest.mark.usefixtures("wheel")
@@ -170,9 +165,9 @@ def test_tokenizer_by_entry_point(install, tmp_path):
     from tokenizers import models
 
     Backend(models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
-    (_, declared) = (tomllib.loads(text)["project"]["entry-points"] for text in blocks("toml"))
+    names = {"loopscope.models": "my_looped:build", "loopscope.tokenizers": "my_looped:tokenizer_folder"}
     code = WHEEL + f"\n\ndef tokenizer_folder():\n    return {str(tmp_path)!r}\n"
-    install("my_looped", code, declared | {"loopscope.models": {"my-wheel": "my_looped:build"}})
+    install("my_looped", code, {group: {"my-wheel": function} for group, function in names.items()})
     assert load_tokenizer("my-wheel", vocabulary_size=256).encode("b") == [1]
     with pytest.raises(LoopscopeError, match="2 tokens and my-wheel only 1"):
         load_tokenizer("my-wheel", vocabulary_size=1)

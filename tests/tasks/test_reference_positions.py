@@ -45,7 +45,9 @@ def test_encoding_apart_and_together_give_the_same_tokens(data_dir: Path, ouro_t
 OURO = (
     ("gsm8k", 167606, "16c276a41e3ebad2306e47eafad9e23f3a798a4b3ee04afd179fffd553d15e1d"),
     ("math500", 116084, "bffa35e1c17054443488297f8c9e4622660d49715c758a5d40906c73fd80f091"),
-    ("hellaswag", 1189447, "1b611672861d1c6d0f8def3614e5cb74dca23b8cfa031d25746ff62895e149d8"),
+    pytest.param(
+        "hellaswag", 1189447, "1b611672861d1c6d0f8def3614e5cb74dca23b8cfa031d25746ff62895e149d8", marks=pytest.mark.slow
+    ),
     ("arc_challenge", 27878, "2aad663620bf012bf8c9fb9108ba70d931e34a2519be837b516d8305362a7a76"),
     ("piqa", 83879, "efa2ea94b5d00a71c0816fff0431f84f41f96a9230d66b6f2373382fe4d20951"),
     ("boolq", 6540, "d2c2c11bcb74d1f39abb4c02f7e5b8c5edf8bab832844f7a2a2307ac0c05e39e"),

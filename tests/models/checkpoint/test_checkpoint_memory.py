@@ -1,4 +1,4 @@
-"""A checkpoint of about one gigabyte loads in the model's own memory, without a second copy."""
+"""A checkpoint of about one gigabyte loads in the model's own memory plus a few tensors, and no more."""
 
 import json
 import struct
@@ -19,6 +19,9 @@ CONFIG = {
     "num_attention_heads": 8,
     "rope_theta": 1e6,
 }
+# Small tensors only: once the C library has seen a large block freed, it keeps blocks of that size for itself.
+SMALL = CONFIG | {"num_hidden_layers": 1, "vocab_size": 16, "hidden_size": 64, "intermediate_size": 16}
+LARGEST_TENSOR = 16384 * 1024
 
 # VmHWM starts at zero with the program; getrusage's peak would begin with the parent's, which pytest makes large.
 MEASURE = """
@@ -59,7 +62,7 @@ def write_checkpoint(folder, config):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("memory")
-    write_checkpoint(root / "small", CONFIG | {"num_hidden_layers": 1, "vocab_size": 16, "intermediate_size": 16})
+    write_checkpoint(root / "small", SMALL)
     size = write_checkpoint(root / "large", CONFIG)
     assert size > 1_000_000_000
     yield root, size
@@ -68,7 +71,7 @@ def folders(tmp_path_factory):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_peak_memory_is_the_models_own_and_the_mapped_file(folders, dtype):
+def test_peak_memory_is_the_models_own_and_a_few_tensors(folders, dtype):
     root, stored = folders
     arguments = [sys.executable, "-c", MEASURE, str(root / "large"), str(root / "small"), dtype]
     run = subprocess.run(arguments, capture_output=True, text=True)
@@ -77,5 +80,4 @@ def test_peak_memory_is_the_models_own_and_the_mapped_file(folders, dtype):
     itemsize = 4 if dtype == "float32" else 2
     model = stored // 4 * itemsize
     print(f"{dtype}: model {model / 1e6:.0f} MB, peak {peak / 1e6:.0f} MB")
-    # Pages of the file that are mapped count, too, though the system can take them back.
-    assert 0.9 * model < peak < model + 1.1 * stored
+    assert 0.9 * model < peak < model + 3 * LARGEST_TENSOR * itemsize

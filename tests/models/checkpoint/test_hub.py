@@ -115,8 +115,9 @@ def unreachable(monkeypatch):
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
-@pytest.mark.parametrize("revision", [None, COMMIT])
+@pytest.mark.parametrize("revision", [None, pytest.param(COMMIT, marks=pytest.mark.slow)])
 def test_no_network(local_hub, monkeypatch, revision):
+    """Slow with a commit: huggingface_hub asks for the files several times then."""
     unreachable(monkeypatch)
     assert "cannot be reached" in complaint(REPO, revision)
 
