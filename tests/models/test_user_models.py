@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import loopscope as ls
 from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, LoopedModel, card_of, load_model, load_tokenizer
 from loopscope.models.user_models import REQUIRED
@@ -103,15 +104,15 @@ def test_head_is_the_readout():
 def test_usage_of_the_documentation_runs_and_agrees_with_direct_evaluation(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
-    space = {}
+    space = {"ls": ls}
     with contextlib.redirect_stdout(printed):
         exec(compile(block("ls.affine_path_from_states"), str(PAGE), "exec"), space)
     assert printed.getvalue().startswith("slope ")
     model, path = space["model"], space["path"]
+    before, after = (space["states"][depth][space["rows"], space["places"]].double() for depth in (4, 5))
 
     def utility(alpha):
-        state = space["before"].double() + alpha * (space["after"].double() - space["before"].double())
-        logits = model.readout(state, dtype=torch.float64)
+        logits = model.readout(before + alpha * (after - before), dtype=torch.float64)
         return logits.log_softmax(-1)[[0, 1], [7, 99]].mean()
 
     h = 1e-4
