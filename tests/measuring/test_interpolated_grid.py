@@ -146,7 +146,7 @@ def test_the_choice_belongs_to_the_run(runs: dict[str, ls.Run], tmp_path: Path) 
     few, every = runs["few"], runs["every"]
     assert few.manifest.settings["interpolate"] is True
     assert "interpolate" not in every.manifest.settings
-    with pytest.raises(LoopscopeError, match=r"another run \(settings.interpolate was absent, is now True"):
+    with pytest.raises(LoopscopeError, match="resume refused: interpolate was False, is True"):
         measured(every.path)
     paper = measured(tmp_path / "paper", protocol="paper", transitions=[1], limit=2)
     assert "interpolate" not in paper.manifest.settings

@@ -69,7 +69,7 @@ def test_it_belongs_to_the_run(measured: Any, contents: Any):
     assert run.manifest.settings["scales_to"] == 2.0
     assert verify(run.path).ok
     assert ls.Run(run.path).verify(replay=True).ok
-    with pytest.raises(LoopscopeError, match=r"settings\.scales_to was 2\.0, is now absent"):
+    with pytest.raises(LoopscopeError, match=r"resume refused: scales_to was 2\.0, is None"):
         measured(limit=2, level="quick", output=run.path)
     plain = measured(limit=2, level="quick")
     same = {name: data for name, data in contents(run.path).items() if name.endswith("parquet")}

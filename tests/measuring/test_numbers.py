@@ -106,7 +106,7 @@ class Alone:
 def case(
     request: pytest.FixtureRequest, checkpoint: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[StoredRun, Alone]:
-    """A float64 run of four questions in one batch, and the same questions alone."""
+    """A float64 run of two questions in one batch, and the same questions alone."""
     from loopscope.api import measure_with as measure
 
     family, task = request.param
@@ -117,12 +117,12 @@ def case(
         transitions=[T],
         depths=[0, 5],
         tokens=True,
-        limit=4,
+        limit=2,
         dtype="float64",
         readout_dtype="float64",
         device="cpu",
     )
-    return run, Alone(checkpoint(family), task, 4)
+    return run, Alone(checkpoint(family), task, 2)
 
 
 def close(stored: Any, expected: Any, tolerance: float = 1e-11) -> None:

@@ -93,7 +93,7 @@ def test_run_is_recorded_verified_and_not_mixed(
     result = verify(run.path, partial(measure_again, named=Named(tasks=(options,))))
     assert result.findings == ()
     assert result.replayed
-    with pytest.raises(LoopscopeError, match=r"settings\.share_context"):
+    with pytest.raises(LoopscopeError, match="resume refused: share_context was True, is False"):
         measured("ouro", options, unit_size=2, tokens=True, output=tmp_path / "run")
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from torch import Tensor
 
+import loopscope as ls
 from loopscope.measuring import plan
 from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches, run_tokens
@@ -65,7 +65,8 @@ def test_what_runs_are_the_tokens_alone_and_a_replay_runs_them_again(
 
     monkeypatch.setattr(Ouro, "step", counted)
     run = measured("ouro", options, unit_size=2, output=tmp_path / "run")
-    tokens = int(run.records.group_by("transition").agg(pl.col("n_positions").sum())["n_positions"][0])
+    examples = ls.load_task(options).encode(ls.load_tokenizer("toy-ouro"))
+    tokens = sum(len(sequence.token_ids) for example in examples for sequence in example.sequences)
     assert {rows for rows, _ in seen} == {1}
     assert sum(width for _, width in seen[:: len(seen) // len(set(seen))]) == tokens
     seen.clear()
