@@ -27,8 +27,8 @@ def dying():
 
 
 def measure(code: Path, folder: Path, processes: int) -> subprocess.CompletedProcess[str]:
-    words = f"measure --model {code}:dying --tasks arithmetic --limit 10 --unit-size 2 --batch-size 1 --level quick"
-    words += " --transitions 1-2 --device cpu --progress none --output run"
+    words = f"measure --model {code}:dying --tasks arithmetic --limit 10 --batch-size 1 --level quick"
+    words += " --protocol loopscope:unit_size=2 --transitions 1-2 --device cpu --progress none --output run"
     folder.mkdir(exist_ok=True)
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     return subprocess.run(
@@ -55,7 +55,7 @@ def test_a_killed_process_of_two_loses_nothing(tmp_path: Path, contents: Callabl
     assert len(stored) < 5
     resumed = measure(code, two.parent, 2)
     assert resumed.returncode == 0, resumed.stderr[-3000:]
-    assert resumed.stdout.count("updates in") == 1
+    assert resumed.stdout.count("Next: loopscope tables") == 1
     assert {path: path.stat().st_mtime_ns for path in stored} == stored
     alone = measure(code, one.parent, 1)
     assert alone.returncode == 0, alone.stderr[-3000:]
