@@ -43,7 +43,6 @@ BAD: dict[str, dict[str, Any]] = {
         "[10**9]": [10**9], "text": "x", "[[0]]": [[0]], "{'nothing': [0]}": {"nothing": [0]},
         "{'arithmetic': 'x'}": {"arithmetic": "x"}, "an object": object(), "[nan]": [math.nan], "a float": 1.5,
     },
-    "level": {"ful": "ful", "None": None, "5": 5, "a list": ["quick"], "an object": object(), "bytes": b"quick"},
     "tasks": {
         "[]": [], "None": None, "5": 5, "[5]": [5], "[None]": [None], "twice": ["arithmetic", "arithmetic"],
         "a list of dicts": [{"prompt": "a", "solution": "b"}],
@@ -51,43 +50,21 @@ BAD: dict[str, dict[str, Any]] = {
         "text of a missing file": "x=y.jsonl", "bytes": b"arithmetic",
         "text of nothing": "nothing", "text": "",
     },
-    "model": {"None": None, "5": 5, "an object": object(), "''": "", "bytes": b"toy-ouro", "a list": [5], "[]": [],
+    "model": {"None": None, "5": 5, "an object": object(), "''": "", "bytes": b"toy-ouro", "a list": [5],
               "a dict": {}, "long": "m" * 5000, "NUL": "a\0b"},
-    "output": {"None": None, "5": 5, "an object": object(), "a list": ["out"], "''": "", "NUL": "a\0b",
+    "output": {"5": 5, "an object": object(), "a list": ["out"], "''": "", "NUL": "a\0b",
                "long": "o" * 5000},
-    "batch_size": {"0": 0, "-1": -1, "1.5": 1.5, "many": "many", "true": True, "an object": object(),
-                   "nan": math.nan, "a list": [2]},
-    "unit_size": {"0": 0, "-1": -1, "1.5": 1.5, "text": "2", "None": None, "true": True, "an object": object(),
-                  "nan": math.nan, "a list": [2]},
     "device": {"None": None, "99": 99, "an object": object(), "toaster": "toaster", "meta": "meta", "a list": ["cpu"],
                "''": "", "bytes": b"cpu"},
     "dtype": {"5": 5, "an object": object(), "int8": "int8", "a list": ["float32"], "''": "", "float": float},
-    "readout_dtype": {"5": 5, "bfloat16": "bfloat16", "an object": object(), "a list": ["float32"]},
-    "long": {"None": None, "cut": "cut", "5": 5, "a list": ["skip"], "true": True},
-    "exit_threshold": {"0.0": 0.0, "-1": -1, "5.0": 5.0, "nan": math.nan, "inf": math.inf, "text": "0.5",
-                       "true": True, "a list": [0.5], "an object": object(), "a complex": 0.5j},
-    "scalar_checks": {"-1": -1, "1.5": 1.5, "text": "1", "None": None, "true": True, "a list": [1], "nan": math.nan},
-    "tokens": {"text": "yes", "2": 2, "a list": [True], "an object": object()},
-    "paths": {"text": "yes", "2": 2, "true at level quick": True},
-    "share_context": {"text": "yes", "2": 2, "a list": [True]},
-    "random_weights": {"text": "yes", "2": 2, "a list": [True]},
-    "seed": {"text": "x", "1.5": 1.5, "None": None, "a list": [1], "true": True, "nan": math.nan},
-    "engine": {"dask": "dask", "None": None, "5": 5, "a list": ["local"]},
-    "workers": {"-1": -1, "0": 0, "text": "2", "1.5": 1.5, "2 with the local engine": 2},
-    "address": {"with the local engine": "auto", "5": 5},
-    "progress_style": {"fancy": "fancy", "None": None, "5": 5, "a list": ["none"]},
     "template": {"a missing file": "nothing.toml", "5": 5, "an object": object(), "a list": ["x"], "NUL": "a\0b"},
     "data_dir": {"5": 5, "an object": object(), "a list": ["x"]},
     "tokenizer": {"nothing": "nothing", "5": 5, "an object": object(), "''": ""},
-    "revision": {"of a folder": "main", "5": 5, "an object": object()},
-    "notify": {"text": "x", "5": 5},
 }  # fmt: skip
 LOAD_MODEL: dict[str, dict[str, Any]] = {
     "spec": {**BAD["model"], "a list": ["toy-ouro"]},
     "device": BAD["device"],
     "dtype": BAD["dtype"],
-    "revision": {"5": 5, "of a folder": "main"},
-    "random_weights": {"text": "yes"},
 }
 LOAD_TASK: dict[str, dict[str, Any]] = {
     "spec": {"None": None, "5": 5, "''": "", "a list": ["arithmetic"], "an object": object(), "nothing": "nothing",
@@ -108,7 +85,6 @@ def cases() -> Iterator[Case]:
                 f"no {parameter}",
                 lambda p, parameter=parameter, value=value: measure(p, **{parameter: value}),
             )
-    yield call("measure() of nothing", "neither updates nor depths", lambda p: measure(p, transitions=[], depths=[]))
     yield call(
         "measure(tokens=True) without updates",
         "tokens are rows of updates",
@@ -253,9 +229,8 @@ def _near_misses() -> Iterator[Case]:
         "tasks=('arithmetic',)": {"tasks": ("arithmetic",)},
         "batch_size=2": {"batch_size": 2},
         "batch_size='2'": {"batch_size": "2"},
-        "exit_threshold=1": {"exit_threshold": 1},
-        "scalar_checks=0": {"scalar_checks": 0},
-        "notify=print": {"notify": print},
+        "model_args=exit_threshold=1": {"model_args": "exit_threshold=1"},
+        "protocol=loopscope:scalar_checks=0": {"protocol": "loopscope:scalar_checks=0"},
     }
     for name, changes in good.items():
         yield call(

@@ -21,6 +21,8 @@ class Outcome:
 
     kind: str
     text: str = ""
+    output: str = ""
+    """What a command wrote to stdout."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def run_command(arguments: Sequence[str]) -> Outcome:
     err.flush()
     said = err.buffer.getvalue().decode()  # type: ignore[attr-defined]
     if code in (0, None):
-        return Outcome("accepted", said[:300])
+        return Outcome("accepted", said[:300], out.buffer.getvalue().decode())  # type: ignore[attr-defined]
     return judge_refusal(code, said)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import calls
 import checkpoints
 import data_files
+import declared
 import flags
 import given_tasks
 import readouts
@@ -13,6 +14,6 @@ import templates
 
 CASES = tuple(
     case
-    for module in (flags, data_files, templates, checkpoints, run_directories, calls, given_tasks, readouts)
+    for module in (flags, data_files, templates, checkpoints, run_directories, calls, declared, given_tasks, readouts)
     for case in module.cases()
 )

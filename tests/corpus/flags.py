@@ -110,14 +110,10 @@ CHOICES = {
     "level": ["ful", "QUICKEST", "grid,full", "1", " ", "None"],
     "long": ["cut", "truncate", "skip,error", "1"],
     "engine": ["dask", "Local-ish", "1"],
-    "readout-dtype": ["bfloat16", "float", "torch.int64", "f32x"],
     "dtype": ["float12", "int8", "float8", "complex64", "torch", "bool"],
     "device": ["toaster", "meta", "cuda:99", "cpu:x", "gpu", "cuda:-1", "hpu", "xla", "-1"],
     "progress": ["fancy", "Bars", "2"],
     "batch-size": ["many", "0", "-2", "1.5", "paper2", "1e2", MANY_DIGITS, "auto,8", " "],
-    "unit-size": ["0", "-1", "x", "1.5", "true", "nan", MANY_DIGITS],
-    "exit-threshold": ["1.5", "-0.1", "0", "nan", "inf", "-inf", "x", "1e400", "0,5"],
-    "seed": ["x", "1.5", "nan", MANY_DIGITS],
     "workers": ["-1", "0", "x", "1.5"],
     "model": [
         "toy-uoro",
@@ -163,14 +159,10 @@ WHY = {
     "level": "no such level",
     "long": "no such policy",
     "engine": "no such engine",
-    "readout-dtype": "no arithmetic of a readout",
     "dtype": "no dtype of weights",
     "device": "no device that can compute here",
     "progress": "no such style",
     "batch-size": "no number of questions",
-    "unit-size": "no number of questions",
-    "exit-threshold": "no probability",
-    "seed": "no seed",
     "workers": "no number of workers of a local engine",
     "model": "no such model",
     "tasks": "no such task",
@@ -233,7 +225,7 @@ def _combinations() -> Iterator[Case]:
         "pairs cannot be cut",
         *measure(),
         "--batch-size=paper",
-        "--unit-size=3",
+        "--protocol=loopscope:unit_size=3",
         model_of,
     )
     yield command(
@@ -338,19 +330,14 @@ def _environment() -> Iterator[Case]:
         "IDS": "0-9999999999",
         "LEVEL": "ful",
         "TOKENS": "perhaps",
-        "UNIT_SIZE": "true",
         "BATCH_SIZE": "many",
         "DEVICE": "meta",
         "DTYPE": "float12",
-        "READOUT_DTYPE": "bf16",
-        "EXIT_THRESHOLD": "5.0",
         "LONG": "cut",
         "SHARE_CONTEXT": "2",
         "ENGINE": "dask",
         "WORKERS": "-1",
         "PROGRESS": "fancy",
-        "SEED": "x",
-        "RANDOM_WEIGHTS": "maybe",
         "TEMPLATE": "nothing.toml",
     }
     for name, value in bad.items():
@@ -388,24 +375,21 @@ def _configuration() -> Iterator[Case]:
         "an unknown tag": ("limit: !!python/object/apply:os.system ['true']\n", "code in a configuration"),
         "two documents": ("limit: 1\n---\nlimit: 2\n", "one is enough"),
         "a flag twice": ("limit: 1\nlimit: 2\n", "which one counts?"),
-        "a flag twice in two spellings": ("unit-size: 1\nunit_size: 2\n", "which one counts?"),
+        "a flag twice in two spellings": ("batch-size: 1\nbatch_size: 2\n", "which one counts?"),
         "sexagesimal transitions": ("transitions: 1:30\n", "YAML reads 90"),
-        "true as a size": ("unit_size: true\n", "a switch for a number"),
+        "true as a size": ("batch_size: true\n", "a switch for a number"),
         "true as transitions": ("transitions: true\n", "a switch for a number"),
         "a switch for a list": ("transitions: [true]\n", "a switch for a number"),
         "null in a list": ("transitions: [1, null]\n", "nothing for a number"),
         "a list in a list": ("transitions: [[1], [2]]\n", "a list for a number"),
-        "a mapping for a number": ("unit_size: {a: 1}\n", "a mapping for a number"),
+        "a mapping for a number": ("batch_size: {a: 1}\n", "a mapping for a number"),
         "a mapping in a list": ("tasks: [{a: 1}]\n", "a mapping for a name"),
-        "a list for a number": ("unit_size: [1, 2]\n", "two sizes"),
+        "a list for a number": ("batch_size: [1, 2]\n", "two sizes"),
         "a fraction of a question": ("limit: 1.5\n", "half a question"),
-        "a fraction of a size": ("unit_size: 1.5\n", "half a question"),
+        "a fraction of a size": ("batch_size: 1.5\n", "half a question"),
         "a date": ("limit: 2001-01-01\n", "a date"),
         "binary": ("limit: !!binary aGVsbG8=\n", "bytes"),
         "a set": ("transitions: !!set {1, 2}\n", "a set"),
-        "exit threshold of 5": ("exit_threshold: 5.0\n", "no probability"),
-        "exit threshold nan": ("exit_threshold: .nan\n", "no probability"),
-        "exit threshold infinite": ("exit_threshold: .inf\n", "no probability"),
         "text for a switch": ("tokens: perhaps\n", "neither yes nor no"),
         "a number for a switch": ("tokens: 2\n", "neither yes nor no"),
         "progress": ("progress: fancy\n", "no such style"),
@@ -417,9 +401,9 @@ def _configuration() -> Iterator[Case]:
         "a key that is null": ("~: 2\n", "no flag's name"),
         "a merge key": ("<<: 5\n", "no flag's name"),
         "config in config": ("config: other.yaml\n", "a configuration that names another"),
-        "many digits": (f"unit_size: {MANY_DIGITS}\n", "5,000 digits"),
+        "many digits": (f"batch_size: {MANY_DIGITS}\n", "5,000 digits"),
         "a range as YAML": ("ids: 0-9999999999\n", "ten thousand million rows"),
-        "octal": ("unit_size: 0o17\n", "octal"),
+        "octal": ("batch_size: 0o17\n", "octal"),
         "a control character": (b"level: qu\x07ick\n", "no YAML character"),
     }
     for name, (content, why) in texts.items():
@@ -503,16 +487,16 @@ def _near_misses() -> Iterator[Case]:
     yield good_measure("accepted: --ids 3,1", "source order is kept", limit=None, ids="3,1")
     yield good_measure("accepted: --ids '0, 2-3'", "a blank after a comma", limit=None, ids="0, 2-3")
     yield good_measure("accepted: --dtype fp32", "a usual short name", dtype="fp32")
-    yield good_measure("accepted: --exit-threshold 1", "the largest probability", **{"exit-threshold": "1"})
+    yield good_measure("accepted: a threshold of 1", "the largest probability", **{"model-args": "exit_threshold=1"})
     yield good_measure("accepted: --batch-size 3", "more than there are", **{"batch-size": "3"})
-    yield good_measure("accepted: --unit-size 1", "the smallest", **{"unit-size": "1"})
+    yield good_measure("accepted: units of 1", "the smallest", protocol="loopscope:unit_size=1")
     yield good_measure("accepted: --tasks 'arithmetic ,'", "a blank and a last comma", tasks="arithmetic ,")
     yield good_measure("accepted: --tasks ARITHMETIC_MC", "case and dashes do not matter", tasks="ARITHMETIC_MC")
     yield good_measure("accepted: --tasks arithmetic:val", "a split's short name", tasks="arithmetic:val")
     yield good_measure("accepted: an output with brackets and blanks", "a folder's name", output="a [1] *b?")
     yield good_measure("accepted: an output in Unicode", "a folder's name", output="läufe/größe $x$ – 数")
     yield command(
-        "accepted: --unit_size", "an underscore is a dash", *measure(), model_of, "--unit_size=2", accepted=True
+        "accepted: --batch_size", "an underscore is a dash", *measure(), model_of, "--batch_size=2", accepted=True
     )
     yield command(
         "accepted: a link as output",
@@ -523,12 +507,11 @@ def _near_misses() -> Iterator[Case]:
         accepted=True,
     )
     yield command(
-        "accepted: --random-weights --seed 7",
+        "accepted: random weights of a seed",
         "a configuration is enough",
         *measure(),
         model_of,
-        "--random-weights",
-        "--seed=7",
+        "--model-args=random_weights=true,seed=7",
         accepted=True,
     )
     yield command(
@@ -552,7 +535,7 @@ def _near_misses() -> Iterator[Case]:
         "lists": "limit: 1\ntransitions: [1, 2]\ntasks: [arithmetic]\n",
         "a quoted range": "limit: 1\ntransitions: '1-2'\n",
         "a range": "limit: 1\ntransitions: 1-2\n",
-        "a comment, dashes": "# mine\nlimit: 1\nunit-size: 2\ntransitions: 1\n",
+        "a comment, dashes": "# mine\nlimit: 1\nbatch-size: 2\ntransitions: 1\n",
         "a switch": "limit: 1\ntransitions: 1\ntokens: true\n",
         "empty": "",
     }.items():
@@ -590,7 +573,7 @@ def _near_misses() -> Iterator[Case]:
         "nothing to do",
         *measure(transitions="2", limit="4", level="grid", output=None),
         "--tokens",
-        "--unit-size=2",
+        "--protocol=loopscope:unit_size=2",
         model_of,
         lambda p: f"--output={p.own_run()}",
         accepted=True,

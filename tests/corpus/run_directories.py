@@ -250,7 +250,7 @@ def _links() -> Iterator[Case]:
             "what it leads to is not ours",
             *measure(transitions="2", limit="4", level="grid", output=None),
             "--tokens",
-            "--unit-size=2",
+            "--protocol=loopscope:unit_size=2",
             model_of,
             secret,
         )
@@ -259,7 +259,7 @@ def _links() -> Iterator[Case]:
             "nobody reads it",
             *measure(transitions="2", limit="4", level="grid", output=None),
             "--tokens",
-            "--unit-size=2",
+            "--protocol=loopscope:unit_size=2",
             model_of,
             lambda p, file=file: f"--output={replaced(file, os.mkfifo)(p)}",
         )
@@ -268,7 +268,7 @@ def _links() -> Iterator[Case]:
 def _continuing() -> Iterator[Case]:
     """The same folder with another command."""
     flags = {"transitions": "2", "limit": "4", "level": "grid", "output": None}
-    rest = ["--tokens", "--unit-size=2"]
+    rest = ["--tokens", "--protocol=loopscope:unit_size=2"]
 
     def again(name: str, why: str, *more: str, **changes: Any) -> Case:
         arguments = measure(**{**flags, **changes})
@@ -285,10 +285,10 @@ def _continuing() -> Iterator[Case]:
     yield again("more questions", "another run", limit="5")
     yield again("another level", "another run", level="quick")
     yield again("another task", "another run", tasks="arithmetic-mc")
-    yield again("without tokens", "another run", "--unit-size=2")
-    yield again("other units", "another run", "--tokens", "--unit-size=4")
+    yield again("without tokens", "another run", "--protocol=loopscope:unit_size=2")
+    yield again("other units", "another run", "--tokens", "--protocol=loopscope:unit_size=4")
     yield again("another dtype", "another run", *rest, dtype="float64")
-    yield again("another readout", "another run", *rest, **{"readout-dtype": "float64"})
+    yield again("another readout", "another run", "--tokens", protocol="loopscope:unit_size=2,readout_dtype=float64")
     yield again("another batch", "another run", *rest, **{"batch-size": "1"})
 
     def same(place: Place, run: str) -> str:
@@ -320,7 +320,7 @@ def _continuing() -> Iterator[Case]:
 
 def _near_misses() -> Iterator[Case]:
     flags = measure(transitions="2", limit="4", level="grid", output=None)
-    rest = ["--tokens", "--unit-size=2"]
+    rest = ["--tokens", "--protocol=loopscope:unit_size=2"]
     for name, make, why in (
         ("a shard is cut", lambda p: p.spoiled_run(SHARD, lambda b: b[:-8]), "it is measured again"),
         ("a record is missing", lambda p: without(p, RECORD), "it is measured again"),

@@ -100,6 +100,9 @@ def cases() -> Iterator[Case]:
         yield command(f"template: {name}", why, *flags, model_of, *given(SOLUTIONS, content))
     for name, (content, why) in BAD_OPTIONS.items():
         yield command(f"template of options: {name}", why, *flags, model_of, *given(OPTIONS, content))
+    for name, pattern in {"repeats of repeats": "(a+)+$", "alternatives": "(a|aa)+$"}.items():
+        slow = CHOICE + f"clean = [{{ pattern = '{pattern}', with = '' }}]\n"
+        yield command(f"template: a pattern of {name}", "it takes years", *flags, model_of, *given(SLOW_ROW, slow))
     solutions = given(SOLUTIONS, "")[0]
     for name, path, why in (
         ("a folder", lambda p: str(p.here), "no file"),
@@ -138,18 +141,6 @@ def _near_misses(flags: list[str]) -> Iterator[Case]:
         ("options", OPTIONS, CHOICE, "a template"),
         ("letters", OPTIONS, CHOICE + 'option = "{letter}"\nchoice = "{letter}) {option}"\n', "letters are scored"),
         ("a pattern", OPTIONS, CHOICE + "clean = [{ pattern = '(\\d)', with = '\\1' }, { trim = true }]\n", "a group"),
-        (
-            "a pattern with repeats of repeats",
-            SLOW_ROW,
-            CHOICE + "clean = [{ pattern = '(a+)+$', with = '' }]\n",
-            "linear time",
-        ),
-        (
-            "a pattern of alternatives",
-            SLOW_ROW,
-            CHOICE + "clean = [{ pattern = '(a|aa)+$', with = '' }]\n",
-            "linear time",
-        ),
         ("fixed options", OPTIONS, CHOICE + 'options = ["yes", "no"]\n', "two for two"),
         ("a comment", SOLUTIONS, "# mine\n" + SOLUTION, "TOML has comments"),
     ):

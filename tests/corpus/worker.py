@@ -1,6 +1,6 @@
 """Runs cases one after the other in one process and says on stdout what came of each; `test_corpus` watches it.
 
-    python worker.py SHARED SCRATCH FIRST
+    python worker.py SHARED SCRATCH FIRST STEP
 
 A line of JSON at each start and each end, so that the watcher knows which case hangs or ends the process.
 """
@@ -25,14 +25,15 @@ ADDRESS_SPACE = 3 << 30
 """What a case may ask of the address space beyond what the process has: an allocation without bounds fails at once."""
 
 
-def main(shared: Path, scratch: Path, first: int) -> None:
+def main(shared: Path, scratch: Path, first: int, step: int) -> None:
     say = os.fdopen(os.dup(1), "w", buffering=1)
     warm_up()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (memory("VmSize") + ADDRESS_SPACE, hard))
     environment = dict(os.environ)
     gc.freeze()
-    for number, case in enumerate(CASES[first:], first):
+    for number in range(first, len(CASES), step):
+        case = CASES[number]
         here = scratch / f"{number:04d}"
         here.mkdir(parents=True)
         os.chdir(here)
@@ -87,4 +88,4 @@ def reset_peak() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

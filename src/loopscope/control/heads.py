@@ -20,12 +20,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -36,6 +36,7 @@ from loopscope.control.rules import ThresholdRule
 from loopscope.control.signals import of_states
 from loopscope.control.trace import Trace
 from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint.config import MOST_LOOPS
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
 from loopscope.store.atomic import write_atomically
@@ -134,16 +135,16 @@ class Card(BaseModel):
         earliest: of an exit head.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
     kind: Literal["exit", "scale"]
     model: str
     boundary: str
     labels: str
-    questions: int
-    positions: int
+    questions: Annotated[int, Field(ge=0, le=2**40)]
+    positions: Annotated[int, Field(ge=0, le=2**40)]
     notes: str = ""
     threshold: float = 0.0
-    earliest: int = 1
+    earliest: Annotated[int, Field(ge=1, le=MOST_LOOPS)] = 1
 
 
 @dataclass(frozen=True)

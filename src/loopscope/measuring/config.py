@@ -54,7 +54,7 @@ from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.protocols import PROTOCOLS, protocol_settings
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import model_arguments
-from loopscope.store.manifest import Manifest
+from loopscope.store.manifest import LARGEST_STEP, Manifest
 from loopscope.store.schema import Level
 from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT
 from loopscope.training_steps import step_in
@@ -334,7 +334,7 @@ class MeasureConfig(BaseModel):
 
     # Set by the engine, the monitor, or what measures a stored run again.
     training_step: int | None = declare(
-        None, "At which step of its training the model was saved, by its name.", resume=True
+        None, "At which step of its training the model was saved, by its name.", resume=True, ge=0, le=LARGEST_STEP
     )
     short_steps: bool = declare(False, "Level quick has the gains of two shorter steps, too.", identity=False)
     batch: BatchPolicy = declare(_AUTO, "How questions are put into batches.", identity=False)

@@ -217,7 +217,7 @@ def _frame(data: pa.Table) -> pl.DataFrame:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run directory."""
-    return RunLayout(folder).manifest.is_file()
+    return os.path.isfile(RunLayout(folder).manifest)  # also of a name that is too long
 
 
 class Vocabulary(SealedJson):
