@@ -82,7 +82,7 @@ def main() -> None:
     (BUILT / "columns.md").write_text(columns_page(), encoding="utf-8")
     for notebook in sorted((DOCS / "notebooks").glob("*.ipynb")):
         (BUILT / "notebooks" / f"{notebook.stem}.md").write_text(notebook_page(notebook), encoding="utf-8")
-    sys.exit(subprocess.run(["zensical", "build", "--strict"], cwd=ROOT, check=False).returncode)
+    sys.exit(subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=ROOT, check=False).returncode)
 
 
 if __name__ == "__main__":
