@@ -1,27 +1,7 @@
 """The tables, by what they are about; importing this package declares all of them."""
 
-from loopscope.studies.tables import (
-    checks,
-    control,
-    depths,
-    families,
-    fp64,
-    interventions,
-    mechanism,
-    scales,
-    tokens,
-    training,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "checks",
-    "control",
-    "depths",
-    "families",
-    "fp64",
-    "interventions",
-    "mechanism",
-    "scales",
-    "tokens",
-    "training",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
