@@ -162,7 +162,7 @@ def test_a_users_policy_that_fails_is_one_line_with_its_place() -> None:
             return None
 
     with pytest.raises(
-        LoopscopeError, match=r"failed after loop 1: ZeroDivisionError.*test_rules\.py, line \d+.*/ 0\)"
+        LoopscopeError, match=r"after loop 1 failed: ZeroDivisionError.*test_rules\.py, line \d+.*/ 0\)"
     ):
         follow(Wrong(), TRACE)
     with pytest.raises(LoopscopeError, match="returned None: return a Decision"):

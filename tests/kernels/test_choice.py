@@ -18,7 +18,12 @@ from loopscope.kernels.choice import implementation, takes_kernel
 X = torch.zeros(2, 4, dtype=torch.bfloat16)
 
 
-def test_kernels_are_for_inference_in_low_precision():
+@pytest.fixture
+def interpreted(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+def test_kernels_are_for_inference_in_low_precision(interpreted):
     with torch.no_grad(), implementation("triton"):
         assert takes_kernel(X)
         assert not takes_kernel(X.float())
@@ -29,7 +34,7 @@ def test_kernels_are_for_inference_in_low_precision():
             assert not takes_kernel(X)
 
 
-def test_a_cpu_takes_the_plain_code_unless_told_otherwise():
+def test_a_cpu_takes_the_plain_code_unless_told_otherwise(interpreted):
     with torch.no_grad():
         assert not takes_kernel(X)
         assert takes_kernel(X, "triton")
@@ -37,6 +42,12 @@ def test_a_cpu_takes_the_plain_code_unless_told_otherwise():
             assert takes_kernel(X)
             assert not takes_kernel(X, "reference")
         assert not takes_kernel(X)
+
+
+def test_kernels_without_a_gpu_are_one_line(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with torch.no_grad(), pytest.raises(LoopscopeError, match=r"need a GPU.*TRITON_INTERPRET=1"):
+        takes_kernel(X, "triton")
 
 
 @pytest.fixture
@@ -52,7 +63,7 @@ def variable(monkeypatch):
 
 
 @pytest.mark.parametrize(("value", "answer"), [("triton", True), ("reference", False), ("auto", False)])
-def test_the_environment_decides_for_a_process(variable, value, answer):
+def test_the_environment_decides_for_a_process(variable, interpreted, value, answer):
     variable(value)
     with torch.no_grad():
         assert takes_kernel(X) is answer

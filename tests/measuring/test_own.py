@@ -83,7 +83,7 @@ def test_other_weights_of_the_same_name_are_refused(seeded: str, tmp_path: Path)
     run = _run(seeded, tmp_path / "run")
     (run.path / "units" / f"{run.units[-1].name}.json").unlink()
     _other_weights(tmp_path / "my_looped.py", 2)
-    with pytest.raises(LoopscopeError, match=r"holds another run \(model\.weights\.tensors was [0-9a-f]{12}…"):
+    with pytest.raises(LoopscopeError, match=r"holds another run \(model\.weights\.tensors was '[0-9a-f]+…"):
         _run(seeded, tmp_path / "run")
 
 
@@ -95,7 +95,7 @@ def test_other_code_of_the_same_name_is_refused(seeded: str, tmp_path: Path) -> 
     module.write_text(code.replace("functional.gelu(", "functional.leaky_relu("))
     _other_weights(module, 1)
     importlib.invalidate_caches()
-    with pytest.raises(LoopscopeError, match=r"model\.weights\.class my_looped\.\w+ was [0-9a-f]{12}…"):
+    with pytest.raises(LoopscopeError, match=r"model\.weights\.class my_looped\.\w+ was '[0-9a-f]+…"):
         _run(seeded, tmp_path / "run")
 
 
