@@ -80,7 +80,7 @@ def test_the_folder_is_a_sound_run_with_the_same_rows(run: ls.Run, built: Path) 
             shards = [each.layout.shard(table.name, unit).read_bytes() for each in (run, again)]
             assert shards[0] == shards[1]
     assert again.vocabulary == run.vocabulary
-    assert again.ways_taken == run.ways_taken
+    assert again.backends_used == run.backends_used
 
 
 def test_nothing_in_the_folder_names_a_place_a_person_or_an_argument(run: ls.Run, built: Path) -> None:

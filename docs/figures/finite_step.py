@@ -5,7 +5,7 @@ RUN is a run of one update at level grid; the picture in the documents is of
     loopscope measure --model toy-ouro --tasks stories --limit 256 --transitions 4 --dtype float32 --output RUN
 
 Left: the gain along the step of every finite-step failure, and their mean. Right: how many of the harmful updates these
-are, how often slope and curvature foretell the sign of the gain, and how many failures a shorter step wins back.
+are, how often slope and curvature predict the sign of the gain, and how many failures a shorter step recovers.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def draw_shares(axes: Axes, found: UpdateSummary) -> None:
     """Five shares with their intervals."""
     rows: tuple[tuple[str, Estimate, str], ...] = (
         (f"too long a step, of {found.harmful} harmful updates", found.failure_share, RED),
-        ("sign of the gain foretold by slope", found.sign_slope, GREY),
+        ("sign of the gain predicted by slope", found.sign_slope, GREY),
         ("by slope and curvature", found.sign_quadratic, BLUE),
-        (f"won back, of {found.failures} failures: quarter step", found.quarter_recovery, GREY),
+        (f"recovered, of {found.failures} failures: quarter step", found.quarter_recovery, GREY),
         ("step that slope and curvature predict", found.quadratic_recovery, GREEN),
     )
     for place, (said, estimate, colour) in enumerate(rows):

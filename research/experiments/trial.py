@@ -135,7 +135,7 @@ class Text:
 
 
 def asked_of(documents: list[Tensor], vocabulary: int, device: torch.device) -> Supervised:
-    """A batch in which every token but the first of a document is to be foretold."""
+    """A batch in which every token but the first of a document is to be predicted."""
     tokens = torch.nn.utils.rnn.pad_sequence(documents, batch_first=True)
     lengths = torch.tensor([len(ids) for ids in documents])
     placed = (part.to(device) for part in (tokens, torch.ones_like(lengths), lengths, torch.full_like(lengths, STORY)))

@@ -96,7 +96,7 @@ def make_shard(tokenizer_json: str, mixture: Mixture, seed: int, shard: int) -> 
     for index in range(mixture.shard_problems):
         number = shard * mixture.shard_problems + index
         if choose.chance(mixture.story_share):
-            # All of it is to be foretold, but its first token.
+            # All of it is to be predicted, but its first token.
             head, rest = _document(number, key("toy stories", seed)).split(" ", 1)
             contexts.append(head)
             solutions.append(f" {rest}")

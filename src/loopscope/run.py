@@ -175,7 +175,7 @@ class Run(StoredRun):
         return verify(self, partial(measure_again, named=named, everything=bitwise))
 
     @property
-    def ways_taken(self) -> tuple[str, ...]:
+    def backends_used(self) -> tuple[str, ...]:
         """How φ was computed, from the run's log; none are known of a run by an older version.
 
         Names of affine back ends ("kernel", "moments"), or for a readout that is not affine "general" (Taylor

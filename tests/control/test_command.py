@@ -91,7 +91,7 @@ def test_mistakes_are_said_in_one_line(runs: list[Path], tmp_path: Path) -> None
         ({"tier": "online"}, "tier='online' is not known"),
         ({"tier": "acting", "floor": 2}, "floor=2 is for tier='trace'"),
         ({"policies": [f"{needy}:Needy"]}, "is made without arguments"),
-        ({"heads": tmp_path / "file"}, "is no folder"),
+        ({"heads": tmp_path / "file"}, "is not a folder"),
     ):
         with pytest.raises(LoopscopeError, match=message):
             ls.control(runs, **wrong)  # type: ignore[arg-type]

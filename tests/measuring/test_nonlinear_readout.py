@@ -91,7 +91,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ls.Run:
 
 def test_slope_curvature_and_third_derivative_are_those_of_three_backward_passes(run: ls.Run) -> None:
     model = Modded()
-    assert run.ways_taken == ("general",)
+    assert run.backends_used == ("general",)
     records = run.records.sort("row")
     paths = run.paths.collect().sort("row")
     for question in range(len(PROMPTS)):
@@ -136,7 +136,7 @@ def test_nested_forward_mode_is_taken_and_said_once(tmp_path: Path, capsys: pyte
         "derivatives of the readout by nested forward mode, which is slower: "
         "Taylor mode has no rule for the torch operation 'special_i0'"
     ]
-    assert run.ways_taken == ("nested",)
+    assert run.backends_used == ("nested",)
     model = Modded(unknown)
     records = run.records.sort("row")
     for question in range(len(PROMPTS)):
@@ -189,7 +189,7 @@ def test_torchs_encoder_layer_is_measured(tmp_path: Path) -> None:
     }
     lines: list[str] = []
     run = measure_with(Encoder(), task, output=tmp_path / "run", notify=lines.append, **options)
-    assert run.ways_taken == ("nested",)
+    assert run.backends_used == ("nested",)
     assert [line for line in lines if "'multi_head_attention_forward'" in line] == [
         "derivatives of the readout by nested forward mode, which is slower: "
         "Taylor mode has no rule for the torch operation 'multi_head_attention_forward'"

@@ -76,7 +76,7 @@ def test_killed_worker_changes_nothing(
     assert sum("measured again: its worker died" in line for line in said) == 1
     assert verify(there).ok
     assert contents(there.path) == contents(local.path)
-    assert there.ways_taken == local.ways_taken != ()  # the workers' own
+    assert there.backends_used == local.backends_used != ()  # the workers' own
     assert sum(told) == options["limit"]  # a lost worker's batches are counted once
 
 

@@ -116,7 +116,7 @@ def test_derivatives_through_every_architecture_in_float64(kind):
         for impl in ("auto", "nested")
     ]
     auto, nested = (path.derivatives(0.3, order=3).stack for path in paths)
-    assert paths[0].ways_taken == {"taylor"}
+    assert paths[0].backends_used == {"taylor"}
     torch.testing.assert_close(auto, nested, rtol=1e-10, atol=1e-12)
     # Differences of φ itself see a readout that computes anything in less than float64.
     step = 1e-4
@@ -214,7 +214,7 @@ def test_it_is_measured_as_an_object(level, tmp_path):
     task = ls.Task.from_ids([row[:-2] for row in ROWS], [row[-2:] for row in ROWS])
     options = {"transitions": [1, 2], "level": level, "output": tmp_path / "run", "scalar_checks": 1}
     run = measure_with(ls.loop_layers(model, START, END), task, **options)
-    assert run.ways_taken == ("general",)
+    assert run.backends_used == ("general",)
     frame = run.records.filter(transition=1).sort("row")
     deep = [repeated(model, looped_order(depth)) for depth in (1, 2)]
     for index, row in enumerate(ROWS):

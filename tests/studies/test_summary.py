@@ -34,7 +34,7 @@ def test_the_earliest_clear_decline_leads(run):
         "loop 4→5 lowered the support of 40 of 40 references (mean change over all: -1.00000 nats a token);"
         " 20 of these 40 updates"
         f" (50.0% [{100 * leading.failure_share.interval.low:.1f}, {100 * leading.failure_share.interval.high:.1f}])"
-        " pointed the right way and went too far, and the step that slope and curvature predict wins back 20 of them,"
+        " pointed the right way and went too far, and the step that slope and curvature predict recovers 20 of them,"
         " a quarter of the step 0"
     )
     assert any(line.startswith("5→6: mean gain -1.30000, 40 of 40 harmful, 0 of them") for line in found.lines())

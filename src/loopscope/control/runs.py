@@ -119,7 +119,7 @@ def control(
         raise LoopscopeError(f"{setting('policies', policies)}: give a list of policies")
     own = tuple(_policy(given) for given in policies)
     if heads is not None and os.path.lexists(text("heads", heads)) and not os.path.isdir(heads):
-        raise LoopscopeError(f"{setting('heads', os.fspath(heads))} is no folder: give one for the learned heads")
+        raise LoopscopeError(f"{setting('heads', os.fspath(heads))} is not a folder: give one for the learned heads")
     records = open_records(runs)
     with_model = _WithModel(Named(model, task_list(tasks) if tasks else (), optional_text("template", template)))
 

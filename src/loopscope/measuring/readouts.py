@@ -404,7 +404,7 @@ class AffineReadout(Readout):
             z0_NV += head.bias_V.double()
         v_NV = (h_plus_ND - h_ND) @ weight_DV
         path = affine_path(z0_NV, v_NV, layout.targets_N, examples=layout.sequence_N, **self._blocks)
-        self._used.append(path.ways_taken)
+        self._used.append(path.backends_used)
         return _joint(path, layout)
 
     def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout) -> AffinePath:
@@ -419,7 +419,7 @@ class AffineReadout(Readout):
             check=self._careful,
             **self._blocks,
         ).per_token()
-        self._used.append(path.ways_taken)
+        self._used.append(path.backends_used)
         return path
 
 

@@ -227,8 +227,8 @@ def run_pending(
             unit = measured.unit
             for line in measured.notices:
                 writer.log("notice", unit=unit.index, message=line)
-            if measured.ways_taken:
-                writer.log("ways", unit=unit.index, names=sorted(measured.ways_taken))
+            if measured.backends_used:
+                writer.log("ways", unit=unit.index, names=sorted(measured.backends_used))
             writer.commit(unit, tables)
 
         stored_at, saved_batches = time.monotonic(), 0

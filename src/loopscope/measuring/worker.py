@@ -66,13 +66,13 @@ class Measured(Generic[Name]):
         unit: which one.
         batches: the columns of each batch by table, rows in any order.
         notices: what there is to say about it, one line each.
-        ways_taken: how φ was computed.
+        backends_used: how φ was computed.
     """
 
     unit: Name
     batches: list[Tables] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
-    ways_taken: set[str] = field(default_factory=set)
+    backends_used: set[str] = field(default_factory=set)
 
     @property
     def tables(self) -> Tables:
@@ -162,7 +162,7 @@ class Worker:
             if pending is not None:
                 tables = pending.finish()
                 self._careful |= pending.repeated
-                unit.ways_taken.update(pending.backends_used())
+                unit.backends_used.update(pending.backends_used())
                 unit.notices.extend(sorted(pending.notes() - self._said))
                 self._said |= pending.notes()
                 return [{**tables, "examples": example_columns(batch)}]

@@ -47,12 +47,12 @@ EXPLAINED = {
 FACTS = {
     "finite": ("Right direction, step too long", "Finite-step failures among the updates that lower the utility."),
     "sign_slope": (
-        "Sign foretold by A",
+        "Sign predicted by A",
         "How often slope A has the sign of the gain. It is taken with the reference, so it explains and does not "
         "decide; a coin has 50%.",
     ),
-    "sign_quadratic": ("Sign foretold by A\u00a0+\u00a0Q", "The same for slope and curvature together."),
-    "quarter": ("Won back by a quarter step", "Finite-step failures that a quarter of the step turns into a gain."),
+    "sign_quadratic": ("Sign predicted by A\u00a0+\u00a0Q", "The same for slope and curvature together."),
+    "quarter": ("Recovered by a quarter step", "Finite-step failures that a quarter of the step turns into a gain."),
     "certified": ("Certified outcomes", "Outcomes that no rounding of the readout can overturn."),
 }
 """Name and meaning of the shares of an update; the page says the meaning once."""

@@ -137,7 +137,7 @@ class Finding:
             return (
                 "One more loop is a direction and a length: in these cases the direction helps and the length "
                 f"overshoots, so a shorter step the same way would have made {which} more likely. Slope and curvature "
-                "at the start of the step foretell it, but they are made with the answer at hand: they explain "
+                "at the start of the step predict it, but they are made with the answer at hand: they explain "
                 "failures and do not choose steps."
             )
         if self.harmful:

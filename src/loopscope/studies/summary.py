@@ -62,7 +62,7 @@ class UpdateSummary:
         )
         if self.failures:
             said += (
-                f", and the step that slope and curvature predict wins back {self.quadratic_recovered} of them,"
+                f", and the step that slope and curvature predict recovers {self.quadratic_recovered} of them,"
                 f" a quarter of the step {self.quarter_recovered}"
             )
         return said
@@ -72,11 +72,11 @@ class UpdateSummary:
         lines = [
             f"mean gain: full step {_signed(self.full_gain)}, quarter {_signed(self.quarter_gain)},"
             f" quadratic {_signed(self.quadratic_gain)}",
-            f"sign of the gain foretold by A: {_percent(self.sign_slope)}, by A+Q: {_percent(self.sign_quadratic)}",
+            f"sign of the gain predicted by A: {_percent(self.sign_slope)}, by A+Q: {_percent(self.sign_quadratic)}",
         ]
         if self.failures:
             lines.append(
-                f"failures won back: quarter {_percent(self.quarter_recovery)}, quadratic"
+                f"failures recovered: quarter {_percent(self.quarter_recovery)}, quadratic"
                 f" {_percent(self.quadratic_recovery)}"
             )
         return lines

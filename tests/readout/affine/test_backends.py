@@ -61,7 +61,7 @@ def test_a_survey_of_every_back_end():
 def test_a_path_says_which_back_end_answered(impl):
     path = affine_path(*_logits(), impl=impl)
     path.survey(5, (0.0,), 2)
-    assert path.ways_taken == {"moments" if impl == "auto" else impl}
+    assert path.backends_used == {"moments" if impl == "auto" else impl}
 
 
 def test_a_back_end_that_cannot_be_had_says_why():

@@ -39,9 +39,9 @@ def path(readout, impl="auto"):
 @pytest.mark.parametrize("readout", [unknown, checks_types])
 def test_auto_goes_on_by_nested_forward_mode(readout):
     found = path(readout)
-    assert (found.ways_taken, found.note) == (set(), "")
+    assert (found.backends_used, found.note) == (set(), "")
     assert torch.equal(found.derivatives(0.3, order=3).stack, path(readout, "nested").derivatives(0.3, order=3).stack)
-    assert found.ways_taken == {"nested"}
+    assert found.backends_used == {"nested"}
     assert "nested forward mode, which is slower" in found.note
     assert "\n" not in found.note
 
@@ -49,7 +49,7 @@ def test_auto_goes_on_by_nested_forward_mode(readout):
 def test_auto_takes_taylor_mode_where_every_operation_has_a_rule():
     found = path(known)
     assert torch.equal(found.derivatives(0.3, order=3).stack, path(known, "taylor").derivatives(0.3, order=3).stack)
-    assert (found.ways_taken, found.note) == ({"taylor"}, "")
+    assert (found.backends_used, found.note) == ({"taylor"}, "")
 
 
 def test_what_neither_way_knows_is_one_line():

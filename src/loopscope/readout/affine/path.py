@@ -57,7 +57,7 @@ class AffinePath(UtilityPath):
     The back end `kernel` has the accuracy of float32 products where it reads BF16 or FP16 states in float32.
 
     Attributes:
-        ways_taken: names of the back ends that have answered so far.
+        backends_used: names of the back ends that have answered so far.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class AffinePath(UtilityPath):
     ) -> None:
         self._source, self._targets_T, self._segments = source, targets_T, segments
         self._impl, self._blocks, self._check = impl, blocks, check or source.device.type == "cpu"
-        self.ways_taken: set[str] = set()
+        self.backends_used: set[str] = set()
         self._backends = self._in_order()
         self.max_order = max(backend.max_order for backend in self._backends)
 
@@ -124,7 +124,7 @@ class AffinePath(UtilityPath):
         for backend in self._backends:
             against = backend.not_supported_reasons(query)
             if not against:
-                self.ways_taken.add(backend.name)
+                self.backends_used.add(backend.name)
                 return backend
             reasons += [f"impl={backend.name!r} cannot be had here: {reason}" for reason in against]
         raise LoopscopeError("; ".join(reasons) + "; impl='auto' takes what can be had.")

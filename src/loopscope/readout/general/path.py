@@ -91,7 +91,7 @@ class NonlinearPath(UtilityPath):
         return self._segments.examples
 
     @property
-    def ways_taken(self) -> set[str]:
+    def backends_used(self) -> set[str]:
         """How derivatives were taken so far: "taylor" or "nested"."""
         return set(self._derivation.taken)
 
@@ -298,7 +298,7 @@ def nonlinear_path(
         examples: which example each token belongs to, integers 0..N-1; None means one example.
         impl: "taylor" (truncated power series), "nested" (nested forward mode, for readouts with operations that Taylor
             mode does not know), or "auto" (Taylor mode, or nested forward mode where that does not take the readout;
-            `ways_taken` and `note` of the path say which). Paths that share a `Derivation` find out once.
+            `backends_used` and `note` of the path say which). Paths that share a `Derivation` find out once.
 
     >>> W = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
     >>> state = torch.tensor([[0.5, -0.5]], dtype=torch.float64)

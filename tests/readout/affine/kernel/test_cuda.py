@@ -130,7 +130,7 @@ def test_fp64_at_many_scales_is_the_reference(size, peak):
     y[0] = 3
     path = affine_path(z0, v, y).per_token()
     found = path.derivatives(NODES, 4).stack
-    assert path.ways_taken == {"kernel"}
+    assert path.backends_used == {"kernel"}
     expected = affine_path(z0, v, y, impl="reference").per_token().derivatives(NODES, 4).stack
     torch.testing.assert_close(found[2], expected[2], rtol=2e-12, atol=0.0)
     for k, share in ((0, 5e-13), (1, 5e-13), (3, 5e-13), (4, 2e-12)):  # where they change sign, none keeps its digits

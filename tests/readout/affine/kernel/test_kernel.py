@@ -61,7 +61,7 @@ def test_a_path_from_states(states, dtype, bias):
     alpha = torch.tensor([0.37, 1.0], dtype=torch.float64)
     torch.testing.assert_close(ours.at(alpha, 1).stack, exact.at(alpha, 1).stack, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(ours.value([0.3, 0.7]), exact.value([0.3, 0.7]), rtol=1e-4, atol=1e-5)
-    assert ours.ways_taken == {"kernel"}
+    assert ours.backends_used == {"kernel"}
 
 
 def test_updates_that_follow_one_another_are_those_one_by_one(states):
