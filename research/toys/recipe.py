@@ -70,7 +70,8 @@ class Recipe:
         mixture: the text, in the last stretch where there are several.
         earlier: the stretches before the last.
         depth_weights: what the loss after 1, 2, … loops counts (Ouro), or how likely a step has that many
-            (Huginn); left out, the gate's chances or a log-normal Poisson number.
+            (Huginn, and Ouro where `drawn`); left out, the gate's chances or a log-normal Poisson number.
+        drawn: every step of an Ouro model has a random number of loops and the loss after the last of them.
         gate_steps: steps that train Ouro's gate alone, after everything else.
         entropy_weight: β of Ouro's objective, expected loss − β · entropy of the exit distribution.
         backprop_steps: the last recurrences that gradients reach (Huginn).
@@ -85,6 +86,7 @@ class Recipe:
     minutes: float
     mixture: Mixture = Mixture()
     depth_weights: tuple[float, ...] | None = None
+    drawn: bool = False
     gate_steps: int = 0
     entropy_weight: float = 0.05
     backprop_steps: int = 4
@@ -147,3 +149,7 @@ RECIPES = {
         backprop_steps=3,
     ),
 }
+# Two to six loops at equal chance: four on average, so a step costs what one of toy-ouro costs.
+RECIPES["toy-ouro-drawn"] = replace(
+    RECIPES["toy-ouro"], name="toy-ouro-drawn", depth_weights=(0.0, 0.2, 0.2, 0.2, 0.2, 0.2), drawn=True
+)

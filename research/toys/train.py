@@ -85,12 +85,14 @@ class Trainer:
     def loss(self, asked: Supervised) -> Loss:
         """The recipe's objective; loops and the initial state are drawn from the seed and the step."""
         recipe, model, weights = self.recipe, self.model, self.recipe.depth_weights
+        draw = key("huginn step", self.seed, self.step)
+        rng = np.random.default_rng(draw)
         if isinstance(model, Ouro):
             if weights is None:
                 return ouro_loss(model, asked, recipe.entropy_weight)
+            if recipe.drawn:
+                weights = (0.0,) * int(rng.choice(len(weights), p=weights)) + (1.0,)
             return weighted_loss(model, asked, weights)
-        draw = key("huginn step", self.seed, self.step)
-        rng = np.random.default_rng(draw)
         if weights is None:
             recurrence = draw_recurrence(rng, model.trained_depth, recipe.recurrence_spread)
         else:

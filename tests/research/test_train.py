@@ -21,9 +21,9 @@ HUGINN = recipes.embedded_config("toy-huginn") | {
 
 @pytest.mark.parametrize(("family", "config"), [("ouro", OURO), pytest.param("huginn", HUGINN, marks=pytest.mark.slow)])
 def test_a_few_steps_train_watch_and_export(family: str, config: dict, tokenizer, tmp_path: Path) -> None:
-    weights = (0.0, 0.0, 1.0)
+    weights = (0.0, 0.5, 0.5)
     recipe = recipes.Recipe(
-        "tiny", family, config, 1.0, SMALL, depth_weights=weights, gate_steps=2 * (family == "ouro"), warmup_steps=2,
+        "tiny", family, config, 1.0, SMALL, depth_weights=weights, drawn=family == "ouro", gate_steps=2 * (family == "ouro"), warmup_steps=2,
         earlier=(recipes.Stretch(0.5, SMALL, 0.45),),
     )  # fmt: skip
     trained = {}
