@@ -9,15 +9,12 @@ Shapes: T reference tokens, t those of a chunk, D hidden width, V vocabulary ent
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from loopscope.kernels import rounded_product as rounded
 from loopscope.readout import AffinePath, Survey, affine_path_from_states
 from loopscope.readout.affine.path import surveys
 from loopscope.readout.affine.sources import blocks, full_precision_products
@@ -258,30 +255,3 @@ def by_name(found: Survey) -> dict[str, Tensor]:
         "final entropy": both.final_entropy,
         "entropy change": both.entropy_change,
     }
-
-
-def tiles(device: torch.device, shape: tuple[int, int, int]) -> None:
-    """The product of each candidate tile: milliseconds for both states, and the mean bias of its sums."""
-    update = random_update(shape, device, FLAT)
-    states, weight_VD = torch.cat([update.h_TD[:1024], update.h_plus_TD[:1024]]), update.weight_VD
-    out = torch.empty(states.shape[0], weight_VD.shape[0], dtype=torch.float32, device=device)
-    exact = states[:128].double() @ weight_VD[:4096].double().T
-    calls: dict[str, Call] = {"library": lambda: torch.mm(states, weight_VD.T, out_dtype=torch.float32, out=out)}
-    for tile in rounded.CANDIDATES:
-        calls[str(tuple(tile))] = functools.partial(rounded.rounded_product, states, weight_VD, out, tile)
-    for name, call in calls.items():
-        try:
-            taken = race(device, {name: call}, 7, warm_ups=1, in_a_row=4)[name][0] * len(update.h_TD) / 1024
-        except Exception as error:  # a tile that does not fit the device
-            print(f"{name}: {str(error).splitlines()[0][:80]}")
-            continue
-        found = out[:128, :4096].double()
-        bias = float((exact * (exact - found)).sum() / (exact * exact).sum())
-        print(f"{name}: {1e3 * taken:.3f} ms, bias {bias:.2e}", flush=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--tiles"]:
-        sys.exit("python benchmarks/geometry.py --tiles; everything else is in benchmarks/run.py")
-    with torch.no_grad():
-        tiles(torch.device("cuda"), (4096, 2048, 49_152))

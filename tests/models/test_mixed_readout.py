@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from loopscope.kernels import split_product as linear_module
-from loopscope.kernels.choice import implementation
+from loopscope.kernels.choice import chosen, implementation, is_differentiating
 from loopscope.models import Batch
 from loopscope.models import base as base_module
 from loopscope.models.layers.linear import Linear
@@ -22,7 +22,7 @@ def splitting(monkeypatch):
     """As on a device with BF16 tensor cores, with the products in plain float32."""
 
     def applies(device, impl=None):
-        return not linear_module.is_differentiating() and linear_module.chosen(impl) != "reference"
+        return not is_differentiating() and chosen(impl) != "reference"
 
     for module in (base_module, linear_module):
         monkeypatch.setattr(module, "splits_apply", applies)

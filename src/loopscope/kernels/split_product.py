@@ -11,23 +11,17 @@ product of two FP16 numbers is exact in float32. So x Wᵀ = lo Wᵀ + hi Wᵀ t
 float32 sums. The FP16 matrix is kept as long as the BF16 one stays as it is: no float32 copy exists. Infinities and NaN
 come out as NaN.
 
-A tensor core adds sixteen products at a time to its sum and cuts the result off instead of rounding it, which drifts
-towards zero with the length of the sum (for Huginn's 17,920 inputs ten times the error of a rounded float32 sum). The
-large terms are therefore multiplied a block of inputs at a time, and the blocks added with rounding. The small
-terms are so much smaller that their drift does not show.
+Both are summed by `rounded_product`, smaller terms first.
 
-`loopscope.kernels.choice` says which implementation runs: `auto` splits on CUDA devices with tensor cores that give
-float32 sums, where nothing is differentiated; `reference` multiplies a float32 copy of the matrix, `triton` splits
-anywhere.
+`loopscope.kernels.choice` says which implementation runs: `auto` splits on CUDA devices, where nothing is
+differentiated; `reference` multiplies a float32 copy of the matrix, `triton` splits anywhere.
 
 Shapes: M rows, K inputs, N outputs.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +29,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
-from loopscope.kernels.choice import Implementation, chosen, is_differentiating, takes_kernel
+from loopscope.kernels.choice import Implementation, takes_kernel
+from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
+from loopscope.kernels.product import rounded_product
 
 
 class Split(NamedTuple):
@@ -72,15 +68,65 @@ def split(x_MK: Tensor, impl: Implementation | None = None) -> Split:
     True
     """
     if takes_kernel(x_MK, impl, (torch.float32,)):
-        from loopscope.kernels.split_product_kernels import split_in_one_pass
-
-        return Split(*split_in_one_pass(x_MK))
+        return _split_in_one_pass(x_MK)
     scale_M, unit_M = _scales(x_MK)
     scaled_MK = x_MK * scale_M.unsqueeze(1)
     out = empty_halves(2, *x_MK.shape, device=x_MK.device)
     out[1] = scaled_MK
     out[0] = scaled_MK.sub_(out[1])
     return Split(out, unit_M)
+
+
+def _split_in_one_pass(x_MK: Tensor) -> Split:
+    values = x_MK.contiguous()
+    rows, inputs = values.shape
+    out = empty_halves(2, rows, inputs, device=x_MK.device)
+    unit_M = torch.empty(rows, dtype=torch.float32, device=x_MK.device)
+    launch(
+        _split,
+        (rows,),
+        x_MK,
+        values,
+        out,
+        unit_M,
+        rows,
+        inputs,
+        out.stride(1),
+        LARGEST=LARGEST,
+        BLOCK=min(1024, power_of_two(inputs)),
+    )
+    return Split(out, unit_M)
+
+
+@jit
+def _split(
+    x: Value,
+    out: Value,
+    unit: Value,
+    rows: Value,
+    inputs: Value,
+    stride: Value,
+    LARGEST: constexpr,
+    BLOCK: constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    here = x + row * inputs
+    most = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, inputs, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        most = tl.maximum(most, tl.abs(tl.load(here + at, mask=at < inputs, other=0.0)))
+    exponent = (tl.max(most, axis=0).to(tl.int32, bitcast=True) >> 23) & 255
+    biased = tl.minimum(tl.maximum(254 + LARGEST - exponent, 1), 253)
+    scale = (biased << 23).to(tl.float32, bitcast=True)
+    tl.store(unit + row, ((254 - biased) << 23).to(tl.float32, bitcast=True))
+    to = out + row * stride
+    whole = tl.cast(rows, tl.int64) * stride
+    for start in range(0, inputs, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        value = tl.load(here + at, mask=at < inputs, other=0.0) * scale
+        hi = value.to(tl.float16)
+        tl.store(to + at, (value - hi.to(tl.float32)).to(tl.float16), mask=at < inputs)
+        tl.store(to + whole + at, hi, mask=at < inputs)
 
 
 def empty_halves(*shape: int, device: torch.device) -> Tensor:
@@ -137,90 +183,9 @@ def _halve(weight_NK: Tensor) -> Halved:
     return Halved(matrix_NK, torch.cat(units))
 
 
-BLOCK = 768  # of inputs summed by the tensor cores alone; longer ones drift by more than float32's own rounding
-
-
-def accumulated(x: Split, weight: Halved, block: int = BLOCK) -> Tensor:
-    """The product in float32, [M, N], smaller terms first; the plain code of `split_product_kernels.fused`."""
-    terms_2MK, matrix_NK = x.terms_2MK, weight.matrix_NK
-    factors = [(terms_2MK[0], matrix_NK)]
-    factors += [(terms_2MK[1, :, inputs], matrix_NK[:, inputs]) for inputs in input_blocks(matrix_NK.shape[1], block)]
-    with _float32_reductions():
-        if not matrix_NK.is_cuda:
-            out = _summed(factors)
-        else:
-            first, *others = factors
-            out = torch.mm(first[0], first[1].T, out_dtype=torch.float32)
-            for term_MK, part_NK in others:
-                if _adds_in_place(matrix_NK.device):
-                    torch.addmm(out, term_MK, part_NK.T, out_dtype=torch.float32, out=out)
-                else:
-                    out += torch.mm(term_MK, part_NK.T, out_dtype=torch.float32)
-    return out.mul_(x.unit_M.unsqueeze(1)).mul_(weight.unit_N)
-
-
-def input_blocks(inputs: int, longest: int) -> Iterator[slice]:
-    """Blocks of nearly equal length, no longer than `longest`, that begin at multiples of 16.
-
-    >>> list(input_blocks(40, 32))
-    [slice(0, 32, None), slice(32, 40, None)]
-    """
-    count = max(1, -(-inputs // longest))
-    step = -(-inputs // (16 * count)) * 16
-    for start in range(0, inputs, step):
-        yield slice(start, min(start + step, inputs))
-
-
-def _summed(factors: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """The same where there are no tensor cores: terms multiplied in float32, which holds each product exactly."""
-    out = factors[0][0].float() @ factors[0][1].float().T
-    for term_MK, matrix_NK in factors[1:]:
-        out += term_MK.float() @ matrix_NK.float().T
-    return out
-
-
-@contextmanager
-def _float32_reductions() -> Iterator[None]:
-    """No reduction in FP16 inside the library, whatever the process has chosen for itself."""
-    flags = torch.backends.cuda.matmul
-    before = flags.allow_fp16_reduced_precision_reduction
-    flags.allow_fp16_reduced_precision_reduction = False
-    try:
-        yield
-    finally:
-        flags.allow_fp16_reduced_precision_reduction = before
-
-
-@functools.cache
-def _adds_in_place(device: torch.device) -> bool:
-    """Whether this torch adds an FP16 product to a float32 matrix in one call: releases before 2.9 or so do not."""
-    factor, out = torch.ones(16, 16, dtype=torch.float16, device=device), torch.ones(16, 16, device=device)
-    try:
-        torch.addmm(out, factor, factor, out_dtype=torch.float32, out=out)
-    except (RuntimeError, TypeError):
-        return False
-    return bool((out == 17.0).all())
-
-
-@functools.cache
-def has_float32_output(device: torch.device) -> bool:
-    """Whether this torch multiplies FP16 matrices into a float32 one on the device."""
-    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) < (8, 0):
-        return False
-    factor = torch.full((16, 16), 1.0 + 2.0**-10, dtype=torch.float16, device=device)
-    try:
-        out = torch.mm(factor, factor, out_dtype=torch.float32)
-    except (RuntimeError, TypeError, NotImplementedError):
-        return False
-    return bool((out == 16.0 * (1.0 + 2.0**-10) ** 2).all())
-
-
 def splits_apply(device: torch.device, impl: Implementation | None = None) -> bool:
     """Whether products of float32 tensors with BF16 matrices on the device are split."""
-    if is_differentiating() or torch.compiler.is_compiling():
-        return False
-    how = chosen(impl)
-    return how == "triton" or (how == "auto" and device.type == "cuda" and has_float32_output(device))
+    return takes_kernel(torch.empty(1, device=device), impl, (torch.float32,))
 
 
 def is_mixed(x: Tensor, weight: Tensor) -> bool:
@@ -243,9 +208,13 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, impl: Im
 
 
 def _product(x: Split, weight: Halved, impl: Implementation | None) -> Tensor:
-    """By the kernel, which is as fast as the library's products and rounds four times as well; by those without it."""
-    if not takes_kernel(x.terms_2MK, impl):
-        return accumulated(x, weight)
-    from loopscope.kernels.split_product_kernels import fused
-
-    return fused(x, weight)
+    """By the kernel; elsewhere in float32, which holds each product exactly, smaller terms first."""
+    if takes_kernel(x.terms_2MK, impl):
+        rows, outputs = x.unit_M.shape[0], weight.unit_N.shape[0]
+        out_MN = torch.empty(rows, outputs, dtype=torch.float32, device=x.unit_M.device)
+        rounded_product(x.terms_2MK, weight.matrix_NK, out_MN, (x.unit_M, weight.unit_N))
+        return out_MN
+    matrix_KN = weight.matrix_NK.float().T
+    out_MN = x.terms_2MK[0].float() @ matrix_KN
+    out_MN += x.terms_2MK[1].float() @ matrix_KN
+    return out_MN.mul_(x.unit_M.unsqueeze(1)).mul_(weight.unit_N)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
-from loopscope.kernels.rounded_product import cut_off, fits, rounded_product
+from loopscope.kernels.product import cut_off, fits, rounded_product
 from loopscope.readout.affine.endpoint import EndpointDistributions, EndpointSweep
 from loopscope.readout.affine.moments import Interval, answered, at_scales, from_sums, intervals, series
 from loopscope.readout.affine.query import Backend, Query, Survey, joined, scales_on, spacing, taken
@@ -148,7 +148,7 @@ class Plan:
         """One launch, and a second one for tokens that the first has marked."""
         states, tokens, vocabulary = logits.shape
         cuda = logits.is_cuda
-        lanes, rounds, warps = (128, 2, 4) if cuda else (8, 2, 1)
+        lanes, rounds, warps = (128, 1, 4) if cuda else (8, 1, 1)
         scales = self.scales if self.scales.ndim == 1 else self.scales[rows]
         common: dict[str, Any] = {
             "COUNT": self.count,

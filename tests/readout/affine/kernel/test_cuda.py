@@ -12,7 +12,7 @@ import pytest
 import rows
 import torch
 
-from loopscope.kernels.rounded_product import rounded_product
+from loopscope.kernels.product import rounded_product
 from loopscope.readout import affine_path, affine_path_from_states
 from loopscope.readout.affine.kernel import SCRATCH
 from loopscope.readout.affine.path import surveys

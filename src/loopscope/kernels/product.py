@@ -1,9 +1,11 @@
-"""The product of two BF16 or FP16 matrices in float32, with sums that are rounded.
+"""Products of BF16 or FP16 matrices in float32, with sums that are rounded.
 
 A tensor core cuts its sum off after every sixteen products, towards zero. Over a long sum that is a bias of some
 millionths, the same for every entry, which averages over a vocabulary do not average away: a softmax of such logits is
-too flat, and the variance of its displacement is off by seventy times the error of a plain float32 sum. Here a few
-products at a time are summed from zero and added with rounding to the sum that registers hold.
+too flat, and the variance of its displacement is off by seventy times the error of a plain float32 sum. Here a block of
+inputs at a time is summed from zero and added with rounding to the sum that registers hold.
+
+Rows may be sums of two terms, the smaller one first (`split_product`), and rows and outputs may have units.
 
 Shapes: M rows, K inputs, N outputs.
 """
@@ -30,20 +32,11 @@ class Tile(NamedTuple):
     group: int = 16
 
 
-TILE = Tile()
-CANDIDATES = (
-    Tile(),
-    Tile(64, 128, 32, 4, 4, 16),
-    Tile(64, 128, 32, 4, 6, 16),
-    Tile(128, 128, 32, 8, 3, 8),
-    Tile(64, 256, 32, 8, 4, 16),
-)
-"""Tiles that `benchmarks/geometry.py --tiles` compares."""
+_TILE = Tile()
+_TILE_BF16 = Tile(128, 128, 128, 8, 3, 8)
 _SMALL = Tile(16, 16, 16, 1, 1, 2)
-
-
-_CUT_OFF = {torch.bfloat16: 4.96e-8, torch.float16: 8.9e-8}
-"""The share of every entry that a Hopper GPU's tensor cores cut off, at `TILE`."""
+_CUT_OFF = {torch.bfloat16: 9.55e-8, torch.float16: 8.9e-8}
+"""The share of every entry that a Hopper GPU's tensor cores cut off, at these tiles."""
 
 
 def cut_off(x_MK: Tensor, weight_NK: Tensor) -> float:
@@ -59,27 +52,50 @@ def fits(x_MK: Tensor, weight_NK: Tensor) -> bool:
     return halves and inputs % 8 == 0 and weight_NK.stride() == (inputs, 1) and weight_NK.data_ptr() % 16 == 0
 
 
-def rounded_product(x_MK: Tensor, weight_NK: Tensor, out_MN: Tensor, tile: Tile | None = None) -> None:
-    """X · weightᵀ into a float32 matrix."""
-    (rows, inputs), outputs = x_MK.shape, weight_NK.shape[0]
-    cut = tile or (TILE if x_MK.is_cuda else _SMALL)
+def rounded_product(
+    x: Tensor,
+    weight_NK: Tensor,
+    out_MN: Tensor,
+    units: tuple[Tensor, Tensor] | None = None,
+    tile: Tile | None = None,
+) -> None:
+    """X · weightᵀ into a float32 matrix; X is [M, K] or two terms, [2, M, K].
+
+    Args:
+        x: of the weight's dtype.
+        weight_NK: rows begin at multiples of sixteen bytes.
+        out_MN: is filled.
+        units: by what rows [M] and outputs [N] are multiplied in the end.
+        tile: another one than the fastest known.
+    """
+    rows, inputs = x.shape[-2:]
+    outputs = weight_NK.shape[0]
+    if tile is None:
+        tile = _SMALL if not x.is_cuda else _TILE_BF16 if x.dtype == torch.bfloat16 and x.ndim == 2 else _TILE
+    one = _one(x.device)
+    row_units, output_units = units or (one, one)
     launch(
         _rounded_product,
-        (-(-rows // cut.rows) * -(-outputs // cut.outputs),),
-        x_MK,
-        descriptor(x_MK.contiguous(), [cut.rows, cut.inputs]),
-        descriptor(weight_NK, [cut.outputs, cut.inputs]),
-        _one(x_MK.device),
+        (-(-rows // tile.rows) * -(-outputs // tile.outputs),),
+        x,
+        # Terms lie one below the other: a block at the end of the first reads some of the second, which is not stored.
+        descriptor(x.flatten(0, -2), [tile.rows, tile.inputs]),
+        descriptor(weight_NK, [tile.outputs, tile.inputs]),
+        one,
+        row_units,
+        output_units,
         out_MN,
         rows,
         outputs,
         inputs,
-        ROWS=cut.rows,
-        OUTPUTS=cut.outputs,
-        INPUTS=cut.inputs,
-        GROUP=cut.group,
-        warps=cut.warps,
-        num_stages=cut.stages,
+        TERMS=x.ndim - 1,
+        HAS_UNITS=units is not None,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        INPUTS=tile.inputs,
+        GROUP=tile.group,
+        warps=tile.warps,
+        num_stages=tile.stages,
     )
 
 
@@ -93,10 +109,14 @@ def _rounded_product(
     x: Value,
     weight: Value,
     one: Value,
+    row_units: Value,
+    output_units: Value,
     out: Value,
     rows: Value,
     outputs: Value,
     inputs: Value,
+    TERMS: constexpr,
+    HAS_UNITS: constexpr,
     ROWS: constexpr,
     OUTPUTS: constexpr,
     INPUTS: constexpr,
@@ -114,9 +134,15 @@ def _rounded_product(
     factor = tl.load(one)
     total = tl.zeros((ROWS, OUTPUTS), dtype=tl.float32)
     for start in range(0, inputs, INPUTS):
-        block = tl.dot(x.load([row, start]), weight.load([output, start]).T)
+        w = weight.load([output, start]).T
+        block = tl.dot(x.load([row, start]), w)
+        if TERMS == 2:
+            block = tl.dot(x.load([rows + row, start]), w, block)
         total = tl.fma(block, factor, total)
     at = row + tl.arange(0, ROWS)
     to = output + tl.arange(0, OUTPUTS)
+    if HAS_UNITS:
+        total = total * tl.load(row_units + at, mask=at < rows, other=0.0)[:, None]
+        total = total * tl.load(output_units + to, mask=to < outputs, other=0.0)[None, :]
     where = out + at.to(tl.int64)[:, None] * outputs + to[None, :]
     tl.store(where, total, mask=(at < rows)[:, None] & (to < outputs)[None, :])
