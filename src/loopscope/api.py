@@ -75,7 +75,7 @@ def measure(
     output: Text | None = None,
     overwrite: bool = False,
     model_args: Mapping[str, Any] | str | None = None,
-    transitions: Numbers = (),
+    transitions: Numbers | Sequence[int | str] = (),
     depths: Numbers = (),
     level: Literal["quick", "grid", "full"] = "grid",
     tokens: bool = False,

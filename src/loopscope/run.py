@@ -46,13 +46,13 @@ class Run(StoredRun):
         return to_pandas(self.read(table))
 
     def question(
-        self, id: str, transition: int | None = None, *, task: str | None = None, alpha: float = 1.0
+        self, id: str, transition: int | str | None = None, *, task: str | None = None, alpha: float = 1.0
     ) -> QuestionView:
         """One question at one update: a notebook draws its path and tints its tokens, `print` tells it.
 
         Args:
             id: its identifier, a value of `run.examples["example_id"]`.
-            transition: t of the update t → t+1; the last one by default.
+            transition: t of the update t → t+1, or a chord such as "1>3"; the last one by default.
             task: which task, where two have a question of this name.
             alpha: the scale at which tokens are tinted.
         """

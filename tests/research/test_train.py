@@ -23,8 +23,8 @@ HUGINN = recipes.embedded_config("toy-huginn") | {
 def test_a_few_steps_train_watch_and_export(family: str, config: dict, tokenizer, tmp_path: Path) -> None:
     weights = (0.0, 0.5, 0.5)
     recipe = recipes.Recipe(
-        "tiny", family, config, 1.0, SMALL, depth_weights=weights, drawn=family == "ouro", gate_steps=2 * (family == "ouro"), warmup_steps=2,
-        earlier=(recipes.Stretch(0.5, SMALL, 0.45),),
+        "tiny", family, config, 1.0, SMALL, depth_weights=weights, drawn=family == "ouro", warmup_steps=2,
+        gate_steps=2 * (family == "ouro"), earlier=(recipes.Stretch(0.5, SMALL, 0.45),),
     )  # fmt: skip
     trained = {}
     for name, more in (("alone", {}), ("watched", {"monitor_every": 2, "save_every": 2})):

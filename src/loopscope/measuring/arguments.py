@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, index, parse_number, parse_ranges, setting, shown, text, whole
+from loopscope.store.schema import CHORD, ends_of, parse_transitions
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.known_tasks import find_benchmark
 from loopscope.tasks.lm_eval_requests import is_lm_eval, lm_eval_name
@@ -46,6 +47,23 @@ def depth_list(name: str, given: Numbers | None) -> tuple[int, ...]:
     else:
         found = _numbers(name, given, DEEPEST, DEEPEST + 1)
     return tuple(sorted(set(found)))
+
+
+def transition_list(name: str, given: Any) -> tuple[int, ...]:
+    """Updates as they are stored (`store.schema.transition_of`), in increasing order: t for t → t+1, k>R for a chord.
+
+    >>> transition_list("transitions", "1-2, 1>3"), transition_list("transitions", [4, "0>4"])
+    ((1, 2, 100001), (4, 300000))
+    """
+    if isinstance(given, str):
+        return tuple(sorted(set(parse_transitions(given, largest=DEEPEST)))) if given else ()
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        return depth_list(name, given)
+    entries = list(islice(given, DEEPEST + 2))
+    named = [entry for entry in entries if isinstance(entry, str) and ">" in entry]
+    stored = [entry for entry in entries if type(entry) is int and entry >= CHORD and ends_of(entry)[1] <= DEEPEST]
+    chords = (*stored, *(number for entry in named for number in parse_transitions(entry, largest=DEEPEST)))
+    return tuple(sorted({*chords, *depth_list(name, [each for each in entries if each not in (*named, *stored)])}))
 
 
 def rows(given: Numbers | Mapping[str, Numbers] | None) -> Ids:

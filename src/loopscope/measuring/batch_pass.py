@@ -1,7 +1,8 @@
 """One pass of a batch to the deepest loop: a few states alive at a time, everything read as they come.
 
-Depth by depth the utility is read, and for every requested update t → t+1 the columns that its level asks for
-(`producers`). Two states are alive at a time; of consecutive updates that are surveyed together, all of theirs.
+Depth by depth the utility is read, and for every requested update the columns that its level asks for (`producers`).
+Two states are alive at a time; of consecutive updates that are surveyed together, all of theirs; of a chord k → R, the
+state k until R is there. A chord is an update like any other, analysed by itself.
 `launch` asks the device for everything without waiting (searches of level full on the host aside); what it returns is
 finished on the host when the numbers are there, by which time the next batch is running.
 
@@ -29,6 +30,7 @@ from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.packing import Packing
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, readout_asks_context
+from loopscope.store.schema import CHORD, ends_of
 
 
 class BatchPass:
@@ -80,6 +82,8 @@ class BatchPass:
         waiting: dict[int, Update] = {}
         last = {run[-1] for run in settings.runs(readout.consecutive_updates(settings))}
         before = None
+        chords = [(transition, *ends_of(transition)) for transition in settings.transitions if transition >= CHORD]
+        kept: dict[int, Tensor] = {}
         for depth, state in depths:
             if depth in settings.depths:
                 self._finite[depth] = self._finite_sequences(state)
@@ -91,6 +95,14 @@ class BatchPass:
                     for (transition, update), survey in zip(waiting.items(), surveys, strict=True):
                         updates[transition] = self._update(transition, update, survey, readings, observers)
                     waiting = {}
+            for transition, start, end in chords:
+                if depth == start:
+                    kept[start] = state
+                elif depth == end:
+                    update = Update(layout, kept[start], state)
+                    (survey,) = readout.surveys([update], settings)
+                    updates[transition] = self._update(transition, update, survey, readings, observers)
+            kept = {start: held for start, held in kept.items() if any(s == start and depth < e for _, s, e in chords)}
             for observer in observers:
                 observer.see(depth, state)
             if depth in settings.depths and not {depth, depth - 1} & {*settings.transitions}:
@@ -119,11 +131,12 @@ class BatchPass:
         """The tables of an update; the readings of its ends are noted."""
         settings, found = self._settings, readings.found
         paths = self._readout.paths(update, settings, found.get(transition), surveyed)
-        found[transition] = paths.before
-        if paths.after is not None or transition + 1 not in settings.transitions:
-            found[transition + 1] = paths.reading_after(self._layout)
-        for observer in observers:
-            observer.see_update(transition, paths)
+        if transition < CHORD:  # the readings of a chord's ends are those of other updates or of their own
+            found[transition] = paths.before
+            if paths.after is not None or transition + 1 not in settings.transitions:
+                found[transition + 1] = paths.reading_after(self._layout)
+            for observer in observers:
+                observer.see_update(transition, paths)
         measured = MeasuredUpdate(update, self._readout, settings, paths)
         del paths
         tables = tables_of_update(measured)

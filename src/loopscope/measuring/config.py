@@ -49,13 +49,14 @@ from loopscope.measuring.arguments import (
     rows,
     scales_end,
     task_list,
+    transition_list,
 )
 from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.protocols import PROTOCOLS, protocol_settings
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import model_arguments
 from loopscope.store.manifest import LARGEST_STEP, Manifest
-from loopscope.store.schema import Level
+from loopscope.store.schema import Level, ends_of
 from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT
 from loopscope.training_steps import step_in
 
@@ -168,6 +169,7 @@ Whole = Annotated[int, BeforeValidator(_number)]
 Text = Annotated[str, _checked(_text_or_none)]
 OptionalText = Annotated[str | None, _checked(_text_or_none)]
 Depths = Annotated[tuple[int, ...], _checked(depth_list)]
+Transitions = Annotated[tuple[int, ...], _checked(transition_list)]
 
 
 class MeasureConfig(BaseModel):
@@ -206,9 +208,9 @@ class MeasureConfig(BaseModel):
         MODEL,
         metavar="NAME=VALUE,...",
     )
-    transitions: Depths = declare(
+    transitions: Transitions = declare(
         (),
-        "Each t of an update t → t+1, e.g. 1-4,8; by default the first beyond the trained depth.",
+        "Each t of an update t → t+1, e.g. 1-4,8, or a chord 1>3; by default the first beyond the trained depth.",
         WHAT,
         identity="transitions",
         metavar="T,...",
@@ -369,7 +371,7 @@ class MeasureConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        ends = {end for t in self.transitions for end in (t, t + 1)}
+        ends = {end for t in self.transitions for end in ends_of(t)}
         batch = self.batch if "batch" in self.model_fields_set else BatchPolicy.parse(self.batch_size or "auto")
         self.__dict__.update(
             depths=tuple(sorted({*self.depths, *ends})),

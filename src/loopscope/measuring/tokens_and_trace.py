@@ -27,7 +27,7 @@ from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.protocol import LoopedModel
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.softmax import Softmax, SoftmaxChange, likeliest
-from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, Level
+from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, Level, ends_of
 
 _WINDOW = 1 << 30
 """Bytes that are kept of states before their logits are read."""
@@ -83,7 +83,7 @@ class ExitGateTrace(StateObserver):
                 "exit_depth_fp64": self._gate.exit_depth(self._gate.compared(self._rebuilt), self._threshold),
             }
             for transition, tables in updates.items():
-                tables["tokens"].update(exit_cdf=_compared_at(compared_NT.double(), transition), **depths)
+                tables["tokens"].update(exit_cdf=_compared_at(compared_NT.double(), ends_of(transition)[0]), **depths)
         return ()
 
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from loopscope.measuring.host_copies import Columns
 from loopscope.measuring.producers import Tables
 from loopscope.path import Outcome, endpoint_prediction
+from loopscope.store.schema import ends_of
 
 MEANS = (
     *("utility_before", "utility_after", "gain", "slope", "quadratic"),
@@ -62,7 +63,7 @@ class Record:
         found: dict[str, float] = {}
         for rows, names in ((self.depths, LOGGED_DEPTH), (self.updates, LOGGED_UPDATE)):
             for row in rows:
-                place = row["depth"] if "depth" in row else f"{row['transition']}-{row['transition'] + 1}"
+                place = row["depth"] if "depth" in row else "{}-{}".format(*ends_of(row["transition"]))
                 group = f"loopscope/{row['task']}" if several else "loopscope"
                 found |= {f"{group}/{name}/{place}": row[name] for name in names if row.get(name) is not None}
         return found

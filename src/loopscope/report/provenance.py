@@ -6,6 +6,7 @@ from typing import Any
 
 from loopscope.store import Manifest, StoredRun
 from loopscope.store.publish import public_manifest
+from loopscope.store.schema import update_name
 from loopscope.studies.conditions import Weights, conditions_of, run_labels
 
 LEVELS = {
@@ -107,7 +108,7 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
                 (f"SHA-256 {task.data_sha256}", f"at revision {task.data_revision}" if task.data_revision else "")
             ).strip(),
         )
-    yield "Updates", ", ".join(f"{t}→{t + 1}" for t in manifest.transitions) or "none"
+    yield "Updates", ", ".join(map(update_name, manifest.transitions)) or "none"
     yield "Depths", ", ".join(map(str, manifest.depths))
     yield "Level", LEVELS[manifest.level.value]
     extras = [name for name, kept in (("every token", manifest.tokens), ("whole FP64 paths", manifest.paths)) if kept]

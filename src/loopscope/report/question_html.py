@@ -18,6 +18,7 @@ from loopscope.path import GRID, classify
 from loopscope.report.path_drawing import MODEL, UP, path_drawing
 from loopscope.report.question_view import QuestionView
 from loopscope.report.sentences import number, scale, signed
+from loopscope.store.schema import ends_of, update_name
 from loopscope.studies.conditions import spelled
 
 DOWN = "176,71,154"
@@ -188,8 +189,8 @@ def _updates(view: QuestionView) -> Markup:
     lines = []
     for t, slope, gain in view.updates.select("transition", "slope", "gain").iter_rows():
         outcome = classify(slope, gain)
-        update = element("strong" if t == view.transition else "span", f"{t}→{t + 1}")
-        ends = (number(view.utilities[depth]) for depth in (t, t + 1))
+        update = element("strong" if t == view.transition else "span", update_name(t))
+        ends = (number(view.utilities[depth]) for depth in ends_of(t))
         lines.append((update, *ends, signed(gain), Markup(f"{swatch(outcome)} {outcome}")))
     heads = ["update", "U before", "U after", "ΔU", "outcome"]
     return html_table(heads, lines, words=[True, False, False, False, True])

@@ -16,6 +16,8 @@ from loopscope.errors import LoopscopeError, setting, shown, whole
 from loopscope.frames import with_outcome_names
 from loopscope.path import GRID, PATH_NODES, Outcome, beneficial_range, classify, grid_optimum, quadratic_root
 from loopscope.report.sentences import of_update, scale, signed
+from loopscope.store.manifest import DEEPEST
+from loopscope.store.schema import CHORD, ends_of, parse_transitions, update_name
 from loopscope.studies.conditions import printable
 
 if TYPE_CHECKING:
@@ -147,7 +149,7 @@ class QuestionView:
         scales = self.scales
         return of_update(self.outcome, self.slope, self.gain, scales["predicted"], scales["best"])
 
-    def at(self, transition: int | None = None, alpha: float | None = None) -> QuestionView:
+    def at(self, transition: int | str | None = None, alpha: float | None = None) -> QuestionView:
         """The same question at another update, or coloured at another scale."""
         return replace(
             self,
@@ -165,7 +167,7 @@ class QuestionView:
     def title(self) -> str:
         """Model, task, identifier and update."""
         model, task = printable(self.run.manifest.model.name), printable(self.example["task"])
-        return f"{model} · {task} · {printable(self.id)} · loop {self.transition}→{self.transition + 1}"
+        return f"{model} · {task} · {printable(self.id)} · loop {update_name(self.transition)}"
 
     def __repr__(self) -> str:
         return f"<Question {self.title}: {self.outcome}, A {signed(self.slope)}, ΔU {signed(self.gain)}>"
@@ -220,7 +222,7 @@ def middle(bracket: Sequence[float | None] | None) -> float:
     return math.nan if low is None or high is None else (low + high) / 2
 
 
-def question(run: StoredRun, id: str, transition: int | None, task: str | None, alpha: float) -> QuestionView:
+def question(run: StoredRun, id: str, transition: int | str | None, task: str | None, alpha: float) -> QuestionView:
     """A question of a run by its identifier; the last update unless one is named."""
     examples = run.examples
     if task is not None:
@@ -244,12 +246,15 @@ def question(run: StoredRun, id: str, transition: int | None, task: str | None, 
     return QuestionView(run, found.row(0, named=True), at, chosen_alpha(alpha))
 
 
-def chosen_transition(run: StoredRun, transition: int) -> int:
-    """A transition that the run has."""
+def chosen_transition(run: StoredRun, transition: int | str) -> int:
+    """A transition that the run has; `1>3` names a chord."""
     known = run.manifest.transitions
+    if isinstance(transition, str):
+        (transition, *_) = parse_transitions(transition, largest=DEEPEST)
     at = whole("transition", transition, min(known), max(known))
     if at not in known:
-        raise LoopscopeError(f"{setting('transition', at)} was not measured: choose {', '.join(map(str, known))}")
+        names = ", ".join(str(t) if t < CHORD else "{}>{}".format(*ends_of(t)) for t in known)
+        raise LoopscopeError(f"{setting('transition', at)} was not measured: choose {names}")
     return at
 
 

@@ -27,7 +27,7 @@ from typing_extensions import TypedDict  # pydantic takes that of `typing` from 
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.store.hashing import Sha256, Stored, json_bytes, sha256_bytes
-from loopscope.store.schema import SCHEMA_VERSION, TABLES, Level, Table
+from loopscope.store.schema import SCHEMA_VERSION, TABLES, Level, Table, ends_of
 
 DEEPEST = 65_536
 MOST_TRANSITIONS = 4_096
@@ -163,8 +163,8 @@ class Manifest(Stored):
     model: ModelInfo
     tokenizer_sha256: Sha256 | None = None
     tasks: Annotated[tuple[TaskInfo, ...], Field(min_length=1)]
-    transitions: Annotated[tuple[Depth, ...], Field(max_length=MOST_TRANSITIONS)]
-    """Each t of an update t → t+1 that is analysed."""
+    transitions: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(max_length=MOST_TRANSITIONS)]
+    """Each t of an update t → t+1 that is analysed; of a chord k → R, k + 100000·(R − k − 1)."""
     depths: Annotated[tuple[Depth, ...], Field(min_length=1, max_length=2 * MOST_TRANSITIONS)]
     """Depths at which the utility is stored; both ends of every transition are among them."""
     level: Level
@@ -190,7 +190,7 @@ class Manifest(Stored):
             values = getattr(self, name)
             if list(values) != sorted(set(values)):
                 raise ValueError(f"{name} must increase without repetition, got {list(values)}")
-        ends = {depth for t in self.transitions for depth in (t, t + 1)}
+        ends = {depth for t in self.transitions for depth in ends_of(t)}
         if not ends <= set(self.depths):
             raise ValueError(f"depths lack the ends {sorted(ends - set(self.depths))} of the transitions")
         tasks = [(task.name, task.split) for task in self.tasks]

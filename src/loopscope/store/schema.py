@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+from loopscope.errors import LoopscopeError, parse_number, parse_ranges, setting, shown
 
 SCHEMA_VERSION = 3
 """Raised by one whenever a column or a table is added, dropped, renamed or given another meaning.
@@ -20,6 +23,54 @@ SCHEMA_VERSION = 3
 A run of an older version is read as it is: columns that are newer than it are null, tables that are newer are missing,
 and what this version no longer declares is left out. A run of a newer version is refused.
 """
+
+
+CHORD = 100_000
+"""A transition k → R is stored as k + CHORD · (R − k − 1): an ordinary update t → t+1 as t."""
+
+
+def transition_of(before: int, after: int) -> int:
+    """The stored number of the update from one state to a later one.
+
+    >>> transition_of(4, 5), transition_of(1, 3)
+    (4, 100001)
+    """
+    return before + CHORD * (after - before - 1)
+
+
+def ends_of(transition: Any) -> tuple[Any, Any]:
+    """The loops before and after an update, of a number, an array or a polars expression.
+
+    >>> ends_of(4), ends_of(100001)
+    ((4, 5), (1, 3))
+    """
+    before = transition % CHORD
+    return before, before + transition // CHORD + 1
+
+
+def parse_transitions(text: str, *, largest: int) -> tuple[int, ...]:
+    """Updates as they are stored: t and ranges of it for t → t+1, k>R for the chord from state k to state R.
+
+    >>> parse_transitions("1-2, 1>3", largest=100)
+    (100001, 1, 2)
+    """
+    entries, name, found = text.split(","), "transitions", []
+    plain = ",".join(entry for entry in entries if ">" not in entry)
+    for entry in (entry for entry in entries if ">" in entry):
+        before, after = (parse_number(end) for end in entry.split(">", 1))
+        if before is None or after is None or not before < after <= largest:
+            raise LoopscopeError(f"{setting(name, text)}: {shown(entry)} is no chord up to {largest:,}: write e.g. 1>3")
+        found.append(transition_of(before, after))
+    return (*found, *(parse_ranges(plain, name, largest=largest, most=largest + 1) if plain or not found else ()))
+
+
+def update_name(transition: int) -> str:
+    """`4→5`, or `1→3` for a chord.
+
+    >>> update_name(4), update_name(100001)
+    ('4→5', '1→3')
+    """
+    return "{}→{}".format(*ends_of(transition))
 
 
 class Level(StrEnum):
@@ -127,7 +178,7 @@ metadata | string | JSON | null | what else the task says of the example
 
 questions: example and transition: row transition
 task, split, row, example_id, source_row
-transition | int32 | loops |  | t of the update t → t+1
+transition | int32 | loops |  | t of the update t → t+1; of a chord k → R, k + 100000·(R − k − 1)
 utility_before | float64 | nats |  | U(H), before the update
 utility_after | float64 | nats |  | U(H⁺), after the update
 gain | float64 | nats |  | ΔU = φ(1), the full-step gain

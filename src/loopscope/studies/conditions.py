@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loopscope.store.schema import update_name
 from loopscope.studies.paper import model_names, models, set_titles
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Condition:
     @property
     def update(self) -> str:
         """The transition as text: `4→5`."""
-        return "" if self.transition is None else f"{self.transition}→{self.transition + 1}"
+        return "" if self.transition is None else update_name(self.transition)
 
     @property
     def batches(self) -> int | None:

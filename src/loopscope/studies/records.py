@@ -20,6 +20,7 @@ from loopscope.monitor_log import MonitorLog
 from loopscope.path import GRID, PATH_NODES, GridOptimum, Outcome, classify, endpoint_prediction, grid_optimum
 from loopscope.stats import Clusters
 from loopscope.store import StoredRun, sha256_bytes
+from loopscope.store.schema import ends_of
 from loopscope.store.verification import stored_verification
 from loopscope.studies.conditions import Condition, at, conditions_of, place_of, printable, run_labels
 
@@ -440,7 +441,7 @@ def _choices(run: StoredRun, condition: Condition, rows: pl.DataFrame, questions
 
 def _tokens(run: StoredRun, condition: Condition) -> Iterator[Tokens]:
     gated = ("continues", "exit_depth", "exit_depth_fp64")
-    continues = (pl.col("exit_depth") > pl.col("transition")).alias("continues")
+    continues = (pl.col("exit_depth") > ends_of(pl.col("transition"))[0]).alias("continues")
     columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", *gated)
     # One pass over the shards for all transitions: they lie side by side in every shard.
     rows = run.tokens.filter(of_set(condition))

@@ -15,10 +15,11 @@ from typing import NamedTuple, TypeAlias
 
 import polars as pl
 
-from loopscope.errors import LoopscopeError, parse_ranges, setting, shown
+from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.stats import Bootstrap, Difference, Estimate, Interval, Mean, OfSums, Ratio
 from loopscope.store import StoredRun
-from loopscope.store.manifest import differences
+from loopscope.store.manifest import DEEPEST, differences
+from loopscope.store.schema import ends_of, parse_transitions
 from loopscope.studies.conditions import Condition, printable, run_labels, shortened, title
 from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, TableResult, words
 from loopscope.studies.populations import notes_on
@@ -36,7 +37,6 @@ ROUNDING = 1e-12
 """A difference of at most this times 1 + |value| is rounding and counts as 0."""
 DECIMALS = 6
 MOST_NAMED = 8
-LARGEST_TRANSITION = 1_000_000
 OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _CONDITION = re.compile(
     r"([a-z_]+)(?:\.(low|high))?\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?:\s*,\s*|\s+|$)", re.ASCII
@@ -123,7 +123,7 @@ def _wanted(tasks: str | Sequence[str] | None, transitions: str | int | None) ->
     if tasks is not None:
         chosen &= pl.col("task").is_in(tasks.split(",") if isinstance(tasks, str) else tasks)
     if transitions is not None:
-        numbers = parse_ranges(str(transitions), "transitions", largest=LARGEST_TRANSITION, most=1_000)
+        numbers = parse_transitions(str(transitions), largest=DEEPEST)
         chosen &= pl.col("transition").is_in(numbers)
     return chosen
 
@@ -142,12 +142,13 @@ def _questions(run: StoredRun, conditions: dict[tuple[object, ...], Condition], 
     text = pl.concat_str("reference", options, "correct_option", separator="\n", ignore_nulls=True)
     scored = text.str.replace_all(r"\s+", " ").str.strip_chars()
     rows = ("task", "split", "row")
-    after = run.depths.select(*rows, "chosen_option", transition=pl.col("depth") - 1)
+    after = run.depths.select(*rows, "chosen_option", after="depth")
     return (
         run.records.filter(wanted)
         .sort("row")
         .join(run.examples.select(*rows, "correct_option", scored=scored), on=rows, maintain_order="left")
-        .join(after, on=(*rows, "transition"), how="left", maintain_order="left")
+        .with_columns(after=ends_of(pl.col("transition"))[1])
+        .join(after, on=(*rows, "after"), how="left", maintain_order="left")
         .select(
             *(*GROUP, "example_id", "scored", *MEANS),
             occurrence=pl.int_range(pl.len()).over(*GROUP, "example_id"),

@@ -13,6 +13,7 @@ import polars as pl
 
 from loopscope.stats import Bootstrap, Estimate, Mean, Ratio
 from loopscope.store import StoredRun
+from loopscope.store.schema import update_name
 from loopscope.studies.records import Floats, Records, Updates
 
 
@@ -46,7 +47,7 @@ class UpdateSummary:
     @property
     def name(self) -> str:
         """`4→5`."""
-        return f"{self.transition}→{self.transition + 1}"
+        return update_name(self.transition)
 
     def finding(self) -> str:
         """What happened at this update, in one sentence."""

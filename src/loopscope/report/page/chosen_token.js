@@ -2,7 +2,7 @@
 
 import { chart, h, s } from "./dom.js";
 import { linear, signed } from "./numbers.js";
-import { page, update } from "./data.js";
+import { loopsOf, page, update } from "./data.js";
 import { lensLink } from "./lens.js";
 import { tokenPieces } from "./lens_grid.js";
 
@@ -14,7 +14,7 @@ export function chosenToken({ set, row, transition, text, details, marks, params
   const option = Number(params.get("option") || 0);
   const index = Number(params.get("token") ?? NaN);
   const token = (details.tokens ?? []).filter((each) => each.option === option)[index];
-  const lens = lensLink(set, row, params.has("token") ? { option: params.get("option"), token: params.get("token"), depth: transition + 1 } : {});
+  const lens = lensLink(set, row, params.has("token") ? { option: params.get("option"), token: params.get("token"), depth: loopsOf(transition)[1] } : {});
   if (!token) return lens && h("p", { class: "chosen-token" }, lens);
   const mark = marks.find((each) => each.tokens.includes(token));
   if (mark) {

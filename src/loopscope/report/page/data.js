@@ -54,7 +54,11 @@ export const recordsReady = (() => {
 /** The flat place of a question's update. */
 export const recordAt = (set, row, transition) => set.base + set.transitions.indexOf(transition) * set.questions + row;
 
-export const update = (transition) => `${transition}→${transition + 1}`;
+/** The loops before and after an update, as `transition` numbers it: t for t → t+1; a chord holds how many more. */
+export const loopsOf = (transition) => [transition % CHORD, (transition % CHORD) + Math.floor(transition / CHORD) + 1];
+const CHORD = 100_000;
+
+export const update = (transition) => loopsOf(transition).join("→");
 
 /** Prompt, reference, options and right option of one question. */
 export async function textOf(set, row) {

@@ -1,5 +1,6 @@
 // Utility over recurrent depth, for a set (with intervals, best depth and decline) or for one question.
 
+import { loopsOf } from "./data.js";
 import { chart, h, s } from "./dom.js";
 import { axisFormat, linear, number, plural, ticks } from "./numbers.js";
 
@@ -22,8 +23,8 @@ function depthPlot({ label, depths, means, peak, decline, transition, range, hei
     const parts = grid(ticks(low, high, 4), y, left, width, "utility", (height - bottom + top) / 2);
     parts.push(...depthLabels(depths, (depth) => x(place(depth)), width, height - bottom + 16));
     parts.push(s("text", { x: (left + width) / 2, y: height - 2, "text-anchor": "middle", class: "axis-title" }, "loops"));
-    if (transition !== undefined && depths.includes(transition)) {
-      const [from, to] = [transition, transition + 1].map((depth) => x(place(depth)));
+    if (transition !== undefined && loopsOf(transition).every((depth) => depths.includes(depth))) {
+      const [from, to] = loopsOf(transition).map((depth) => x(place(depth)));
       parts.unshift(s("rect", { x: from, width: to - from, y: top - 6, height: height - bottom - top + 6, fill: "var(--accent-soft)" }));
     }
     if (means[0].low !== null && means[0].low !== undefined) {
@@ -104,14 +105,15 @@ export function pathsPlot({ label, paths, transition, height = 230 }) {
     const values = curves.flatMap((curve) => curve.values);
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const pad = (high - low || 1e-9) * 0.08;
-    const depths = [...new Set(curves.flatMap((curve) => [curve.transition, curve.transition + 1]))];
+    const depths = [...new Set(curves.flatMap((curve) => loopsOf(curve.transition)))].sort((a, b) => a - b);
     const x = linear(depths[0], depths.at(-1), left + 6, width - right);
     const y = linear(low - pad, high + pad, height - bottom, top);
     const open = curves.find((curve) => curve.transition === transition);
+    const [from, to] = loopsOf(transition);
     return s(
       "svg",
       { viewBox: `0 0 ${width} ${height}`, height, role: "group" },
-      open && s("rect", { x: x(transition), width: x(transition + 1) - x(transition), y: top - 6, height: height - bottom - top + 6, fill: "var(--accent-soft)" }),
+      open && s("rect", { x: x(from), width: x(to) - x(from), y: top - 6, height: height - bottom - top + 6, fill: "var(--accent-soft)" }),
       grid(ticks(low, high, 4), y, left, width, "utility", (height - bottom + top) / 2),
       depthLabels(depths, x, width, height - bottom + 16),
       s("text", { x: (left + width) / 2, y: height - 2, "text-anchor": "middle", class: "axis-title" }, "loops, and the way between them"),
@@ -121,8 +123,9 @@ export function pathsPlot({ label, paths, transition, height = 230 }) {
 }
 
 function segment({ transition, values, outcome, href, words }, x, y, open) {
-  const points = values.map((value, i) => `${x(transition + i / (values.length - 1))},${y(value)}`).join(" ");
-  const ends = [0, values.length - 1].map((i) => s("circle", { cx: x(transition + (i ? 1 : 0)), cy: y(values[i]), r: 3, fill: "var(--ink)" }));
+  const [from, to] = loopsOf(transition);
+  const points = values.map((value, i) => `${x(from + ((to - from) * i) / (values.length - 1))},${y(value)}`).join(" ");
+  const ends = [0, values.length - 1].map((i) => s("circle", { cx: x(i ? to : from), cy: y(values[i]), r: 3, fill: "var(--ink)" }));
   return s(
     "a",
     { href, "aria-label": words, "aria-current": open && "page" },

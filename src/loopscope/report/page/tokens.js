@@ -2,7 +2,7 @@
 
 import { SHOWN, append, h, prose, replace, safeCut } from "./dom.js";
 import { columnFormat, number, scale, share, signed } from "./numbers.js";
-import { readGrid } from "./data.js";
+import { loopsOf, readGrid } from "./data.js";
 
 const STRONGEST = 62;
 const FAINT = 4;
@@ -78,7 +78,7 @@ export function retint(marks, alpha, most) {
 
 /** The block, and a function that moves the scores to a scale. */
 export function optionCards(set, details, text, transition, marksOut) {
-  const ends = [transition, transition + 1].map((depth) => details.optionScores?.[set.depths.indexOf(depth)]);
+  const ends = loopsOf(transition).map((depth) => details.optionScores?.[set.depths.indexOf(depth)]);
   const lines = text.options.map(() => h("div", { class: "scores" }));
   const tokens = text.options.map((_, index) => (details.tokens ?? []).filter((token) => token.option === index));
   const block = h(

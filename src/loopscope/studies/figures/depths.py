@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.store.schema import ends_of
 from loopscope.studies.declare import Row, rows_of
 from loopscope.studies.figures.style import (
     BLACK,
@@ -211,7 +212,7 @@ def flips(records: Records, bootstrap: Bootstrap) -> Picture | str:
 
 
 def _depths(rows: list[Row]) -> list[int]:
-    return [(row.condition.transition or 0) + 1 for row in rows]
+    return [ends_of(row.condition.transition or 0)[1] for row in rows]
 
 
 def _flips(figure: Figure, sets: list[list[Row]], blocks: int, columns: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from loopscope.path import Outcome
 from loopscope.stats import Bootstrap, Estimate
+from loopscope.store.schema import update_name
 from loopscope.studies.figures.style import (
     BLACK,
     ORANGE,
@@ -111,7 +112,7 @@ def _described(one: Training) -> dict[str, Any]:
 
 
 def _update(one: Training) -> str:
-    return f"{one.leading}→{(one.leading or 0) + 1}"
+    return update_name(one.leading or 0)
 
 
 def _name(one: Training, found: Sequence[Training]) -> str:
@@ -131,7 +132,7 @@ def _draw(figure: Figure, found: list[Training]) -> None:
         _outcomes(axes[0], chosen)
         _lines(axes[1], {name: (look, chosen) for name, look in TERMS.items()})
         gains = {
-            f"{t}→{t + 1}": ({**series(place), "label": f"{t}→{t + 1}"}, moments)
+            update_name(t): ({**series(place), "label": update_name(t)}, moments)
             for place, (t, moments) in enumerate(one.updates.items())
         }
         _lines(axes[2], gains, "gain")

@@ -7,6 +7,7 @@ import numpy as np
 from loopscope.errors import setting
 from loopscope.stats import Maximum, Quantile
 from loopscope.store import Level
+from loopscope.store.schema import ends_of
 from loopscope.studies.conditions import Condition
 from loopscope.studies.declare import IDENTITY, Column, Panel, Values, table
 from loopscope.studies.populations import Population, Selection, name_of, no_updates, notes_on, notes_on_bounds
@@ -154,7 +155,6 @@ def _endpoint_difference(updates: Updates) -> float | None:
     sweep = updates.sweep
     if sweep is None or len(sweep.ids) != len(updates) or not updates.has("utility_before", "utility_after"):
         return None
-    before = updates.condition.transition or 0
-    ends = (("utility_before", before), ("utility_after", before + 1))
+    ends = zip(("utility_before", "utility_after"), ends_of(updates.condition.transition or 0), strict=True)
     places = [(name, sweep.depths.index(depth)) for name, depth in ends]
     return max(float(np.abs(updates.floats(name) - sweep.utility[:, place]).max()) for name, place in places)

@@ -12,6 +12,7 @@ from loopscope.errors import setting
 from loopscope.path import EFFECT_MARGIN, GRID, scales_up_to
 from loopscope.stats import Mean, Statistic
 from loopscope.store import Level
+from loopscope.store.schema import ends_of
 from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Values, table, words
 from loopscope.studies.populations import OPTION_TASKS, groups_of, updates_with, with_table
 from loopscope.studies.records import DepthSweep, Floats, Updates, matrix
@@ -219,7 +220,7 @@ def transitions(updates: Updates) -> Values:
     before further recurrence.
     """
     gain, quarter, quadratic = updates.gain, updates.quarter_gain, updates.floats("quadratic_gain")
-    failures, depth = updates.finite_step, updates.condition.transition or 0
+    failures, (before, after) = updates.finite_step, ends_of(updates.condition.transition or 0)
     return {
         "failures": failures.sum(),
         "recovered_quarter": (quarter[failures] > 0).sum(),
@@ -233,8 +234,8 @@ def transitions(updates: Updates) -> Values:
         "recovered_beyond_margin": (quadratic[failures] > EFFECT_MARGIN).sum(),
         "failures_quarter": Mean(quarter[failures]),
         "failures_quadratic": Mean(quadratic[failures]),
-        "accuracy_before": _accuracy(updates.sweep, depth),
-        "accuracy_after": _accuracy(updates.sweep, depth + 1),
+        "accuracy_before": _accuracy(updates.sweep, before),
+        "accuracy_after": _accuracy(updates.sweep, after),
     }
 
 
