@@ -1,4 +1,4 @@
-"""The back end of a CUDA device: FP32 logits by a product with rounded sums, then one reduction over the vocabulary.
+"""The back end of a CUDA device: FP32 logits by the library's product, then one reduction over the vocabulary.
 
 FP32 logits of a few hundred tokens of every BF16 or FP16 state go into a scratch buffer, and one launch reduces all of
 it. Updates that follow one another multiply each state once. Any other logits are reduced to FP64 power sums, from
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,19 +20,19 @@ from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
-from loopscope.kernels.product import cut_off, fits, rounded_product
 from loopscope.readout.affine.endpoint import EndpointDistributions, EndpointSweep
 from loopscope.readout.affine.moments import Interval, answered, at_scales, from_sums, intervals, series
 from loopscope.readout.affine.query import Backend, Query, Survey, joined, scales_on, spacing, taken
-from loopscope.readout.affine.reduction import EXTRA, STRIDE, reduce_any, reduce_grid, reduce_powers
+from loopscope.readout.affine.reduction import EXTRA, reduce_path, reduce_powers
 from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits, blocks
 
 SCRATCH = 400 << 20
 """Bytes of logits that exist at a time."""
 
 MOST_SCALES = 33
-"""Of the FP32 kernels: each has sums in registers."""
+"""Of the FP32 kernel: each has sums in registers."""
 
+_TILE = 512  # entries of a row: four for each of 128 threads
 _ENTRIES = 18 << 20  # of a block of FP64 logits: 144 MiB
 _REACH, _TERMS, _ROWS = 2.0, 30, 6  # 30 power sums fit in registers, and are enough for intervals of this reach
 
@@ -57,13 +57,13 @@ class KernelBackend(Backend):
 
 
 def in_float32(query: Query) -> bool:
-    """Whether the FP32 kernels answer: BF16 or FP16 read in float32, a few scales from 0 to 1."""
+    """Whether the FP32 kernel answers: BF16 or FP16 read in float32, a few scales from 0 to 1."""
     source, scales = query.source, query.common or (0.0,)
     return (
         isinstance(source, HeadLogits)
         and source.dtype == torch.float32
-        and source.h_TD.dtype == source.h_plus_TD.dtype
-        and fits(source.h_TD, source.weight_VD)
+        and source.h_TD.dtype == source.h_plus_TD.dtype == source.weight_VD.dtype
+        and source.h_TD.dtype in (torch.bfloat16, torch.float16)
         and len(scales) <= MOST_SCALES
         and all(0.0 <= alpha <= 1.0 for alpha in scales)
     )
@@ -84,25 +84,56 @@ def consecutive(queries: Sequence[Query]) -> list[Survey]:
     first = sources[0]
     states = [first.h_TD, *(source.h_plus_TD for source in sources)]
     plan = Plan.of(queries[0])
-    vocabulary = first.vocabulary
-    most = max(1, SCRATCH // (4 * len(states) * vocabulary))
-    whole = next(size for size in (256, 32, 1) if size <= most)  # no small group of tiles of the product at the end
-    rows = most // whole * whole
-    scratch = torch.empty(len(states) * min(rows, first.tokens), vocabulary, dtype=torch.float32, device=first.device)
+    most = max(1, SCRATCH // (4 * len(states) * whole_tiles(first.vocabulary)))
+    rows = most // 128 * 128 or most  # whole tiles of the product
+    scratch = empty_logits(len(states) * min(rows, first.tokens), first.vocabulary, first.device)
     out = torch.empty(plan.slots, len(queries), first.tokens, dtype=torch.float64, device=first.device)
+    share, measured = scratch, 0
     for some in blocks(first.tokens, rows):
         here_D = torch.cat([state[some] for state in states])
         logits = scratch[: here_D.shape[0]]
-        rounded_product(here_D, first.weight_VD, logits)
-        plan.reduce(
-            logits.view(len(states), -1, vocabulary), first.bias_V, queries[0].targets_T[some], out[:, :, some], some
-        )
+        multiply(here_D, first.weight_VD, logits)
+        if logits.shape[0] != measured:  # the library may sum in another order
+            share, measured = missing_share(here_D, first.weight_VD, logits), logits.shape[0]
+        here = logits.unflatten(0, (len(states), -1))
+        plan.reduce(here, first.bias_V, queries[0].targets_T[some], share, out[:, :, some], some)
     return [plan.answer(query, out[:, update]) for update, query in enumerate(queries)]
+
+
+def whole_tiles(vocabulary: int) -> int:
+    """The length of a row of logits that the kernel reads."""
+    return -(-vocabulary // _TILE) * _TILE
+
+
+def empty_logits(rows: int, vocabulary: int, device: torch.device) -> Tensor:
+    """Room for rows of logits, [rows, V], each followed by what fills its last tile."""
+    return torch.empty(rows, whole_tiles(vocabulary), dtype=torch.float32, device=device)[:, :vocabulary]
+
+
+def multiply(x_MK: Tensor, weight_NK: Tensor, out_MN: Tensor) -> None:
+    """X · weightᵀ of 16-bit matrices into a float32 one."""
+    if x_MK.is_cuda:
+        torch.mm(x_MK, weight_NK.T, out_dtype=torch.float32, out=out_MN)
+    else:
+        torch.mm(x_MK.float(), weight_NK.float().T, out=out_MN)
+
+
+def missing_share(x_MK: Tensor, weight_NK: Tensor, product_MN: Tensor) -> Tensor:
+    """The share of themselves by which entries of a product are too small, from some thousands of them, float32 [].
+
+    A tensor core cuts its sum off after every sixteen products, towards zero. Over a long sum that is a bias of some
+    millionths, the same for every entry, which averages over a vocabulary do not average away: the variance of a
+    displacement is off by seventy times the error of a plain float32 sum. The rest of the error is less than that.
+    """
+    rows, outputs = (max(1, count // some) for count, some in zip(product_MN.shape, (64, 512), strict=True))
+    exact = x_MK[::rows].double() @ weight_NK[::outputs].double().T
+    missing = ((exact - product_MN[::rows, ::outputs]) * exact).sum() / exact.square().sum()
+    return missing.nan_to_num(0.0).clamp(0.0, 1e-5).float()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a query is put to the FP32 kernels: scales from 0 to 1, and where derivatives are wanted.
+    """How a query is put to the FP32 kernel: scales from 0 to 1, and where derivatives are wanted.
 
     Attributes:
         scales: all scales, [K], or those of each token, [T, K].
@@ -141,60 +172,46 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        """How many numbers the kernels write of a token, its mark included."""
+        """How many numbers the kernel writes of a token, its mark included."""
         return self.count + len(self.places) * self.order + len(EXTRA) + 1
 
-    def reduce(self, logits: Tensor, bias_V: Tensor | None, targets_t: Tensor, out: Tensor, rows: slice) -> None:
+    def reduce(
+        self, logits: Tensor, bias_V: Tensor | None, targets_t: Tensor, share: Tensor, out: Tensor, rows: slice
+    ) -> None:
         """One launch, and a second one for tokens that the first has marked."""
         states, tokens, vocabulary = logits.shape
-        cuda = logits.is_cuda
-        lanes, rounds, warps = (128, 1, 4) if cuda else (8, 1, 1)
         scales = self.scales if self.scales.ndim == 1 else self.scales[rows]
-        common: dict[str, Any] = {
-            "COUNT": self.count,
-            "PLACES": sum(1 << place for place in self.places),
-            "ORDER": max(1, self.order),
-            "HAS_BIAS": bias_V is not None,
-        }
-        head = (logits, logits if bias_V is None else bias_V, targets_t)
-        sizes = (out.stride(1), vocabulary, logits.stride(0))
-        if self.even:
+        for even in (True, False) if self.even else (False,):
             launch(
-                reduce_grid,
+                reduce_path,
                 (states - 1, tokens),
                 logits,
-                *head,
+                logits,
+                logits if bias_V is None else bias_V,
+                targets_t,
+                scales,
+                share,
                 out,
-                *sizes,
+                out.stride(1),
+                vocabulary,
+                logits.stride(0),
+                logits.stride(1),
+                scales.stride(0) if scales.ndim == 2 else 0,
                 out.stride(0),
-                warps=warps,
-                RAGGED=vocabulary % (lanes * rounds * 4) != 0,
-                LANES=lanes,
-                ROUNDS=rounds,
-                STRIDE=STRIDE,
-                **common,
+                fusion=True,
+                registers=128 if even and logits.is_cuda else None,
+                COUNT=self.count,
+                PLACES=sum(1 << place for place in self.places),
+                ORDER=max(1, self.order),
+                EVEN=even,
+                MARKED=self.even and not even,
+                HAS_BIAS=bias_V is not None,
+                RAGGED=vocabulary % _TILE != 0,
+                LANES=_TILE // 4,
             )
-        lanes = 256 if cuda else 16
-        launch(
-            reduce_any,
-            (states - 1, tokens),
-            logits,
-            *head,
-            scales,
-            out,
-            *sizes,
-            scales.stride(0) if scales.ndim == 2 else 0,
-            out.stride(0),
-            self.slots - 1,
-            warps=warps,
-            RAGGED=vocabulary % lanes != 0,
-            MARKED=self.even,
-            LANES=lanes,
-            **common,
-        )
 
     def answer(self, query: Query, out: Tensor) -> Survey:
-        """What the kernels wrote of one update, by name."""
+        """What the kernel wrote of one update, by name."""
         gains = taken(out[: self.count].T, self.asked)
         end = self.count + len(self.places) * self.order
         stack = out[self.count : end].view(len(self.places), self.order, out.shape[1]).permute(1, 2, 0)
@@ -203,12 +220,6 @@ class Plan:
             stack = stack.new_empty(0, gains.shape[0], len(query.places))
         else:
             stack = taken(stack, wanted)
-            source = query.source
-            missing = cut_off(source.h_TD, source.weight_VD) if isinstance(source, HeadLogits) else 0.0
-            if missing:
-                # All logits miss the same share, so displacements do; derivative m is homogeneous of degree m in them.
-                powers = tuple((1.0 + missing) ** (m + 1) for m in range(query.order))
-                stack = stack * scales_on(powers, out.device).view(-1, 1, 1)
         initial, kl, reverse, h0, h1, change, spread, _ = out[end:]
         ends = EndpointDistributions(kl, reverse, h0, h1, change)
         return Survey.of(query, gains, stack, initial, spread, ends)

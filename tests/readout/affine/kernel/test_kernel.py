@@ -8,7 +8,6 @@ import pytest
 import rows
 import torch
 
-from loopscope.kernels.product import rounded_product
 from loopscope.readout import affine_path, affine_path_from_states
 from loopscope.readout.affine.path import surveys
 
@@ -92,12 +91,3 @@ def test_fp64_is_the_reference(size, scales):
     for own in ([1e-9, 0.6], [0.0, 0.3]):
         alpha = torch.tensor(own, dtype=torch.float64)
         torch.testing.assert_close(ours.at(alpha, 1).stack, exact.at(alpha, 1).stack, rtol=1e-10, atol=1e-300)
-
-
-@pytest.mark.parametrize(("tokens", "width", "vocabulary"), [(1, 16, 8), (17, 40, 33), (5, 64, 16)])
-def test_the_product(tokens, width, vocabulary):
-    g = torch.Generator().manual_seed(width)
-    x, weight = (torch.randn(n, width, generator=g).half() for n in (tokens, vocabulary))
-    out = torch.empty(tokens, vocabulary)
-    rounded_product(x, weight, out)
-    torch.testing.assert_close(out.double(), x.double() @ weight.double().T, rtol=1e-5, atol=1e-5)
