@@ -216,10 +216,7 @@ class Plan:
         end = self.count + len(self.places) * self.order
         stack = out[self.count : end].view(len(self.places), self.order, out.shape[1]).permute(1, 2, 0)
         wanted = [self.places.index(self.asked[place]) for place in query.places] if query.order else []
-        if query.order == 0:
-            stack = stack.new_empty(0, gains.shape[0], len(query.places))
-        else:
-            stack = taken(stack, wanted)
+        stack = taken(stack, wanted) if query.order else stack.new_empty(0, gains.shape[0], len(query.places))
         initial, kl, reverse, h0, h1, change, spread, _ = out[end:]
         ends = EndpointDistributions(kl, reverse, h0, h1, change)
         return Survey.of(query, gains, stack, initial, spread, ends)

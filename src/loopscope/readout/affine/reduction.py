@@ -116,7 +116,7 @@ def reduce_path(
                 z = z1
             else:
                 z = tl.fma(v, alphas[k], z0)
-            if EVEN and 0 < k and k < COUNT - 1:
+            if EVEN and k > 0 and k < COUNT - 1:
                 new_tops = new_tops + (tops[k],)
             else:
                 top = tl.max(z, 1)
@@ -189,10 +189,7 @@ def reduce_path(
             elif EVEN:
                 if k % 5 == 0:
                     middle = tl.exp2(tl.fma(d, (k + 2) * step, x0))
-                if k % 5 == 2:
-                    w = middle
-                else:
-                    w = middle * factors[k % 5]
+                w = middle if k % 5 == 2 else middle * factors[k % 5]
             else:
                 w = tl.exp2(tl.fma(d, alphas[k], x0 - references[k]))
             new_masses = new_masses + (masses[k] + tl.sum(w, 1),)
@@ -229,7 +226,14 @@ def reduce_path(
 
 @jit
 def _logits(
-    row0: Value, row1: Value, bias: Value, share: Value, at: Value, inside: Value, HAS_BIAS: constexpr, RAGGED: constexpr
+    row0: Value,
+    row1: Value,
+    bias: Value,
+    share: Value,
+    at: Value,
+    inside: Value,
+    HAS_BIAS: constexpr,
+    RAGGED: constexpr,
 ) -> Value:
     """Logits of both states."""
     z0 = tl.maximum(tl.load(row0 + at), _LOWEST, propagate_nan=tl.PropagateNan.ALL)

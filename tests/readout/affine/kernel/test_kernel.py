@@ -9,6 +9,7 @@ import rows
 import torch
 
 from loopscope.readout import affine_path, affine_path_from_states
+from loopscope.readout.affine.kernel import missing_share
 from loopscope.readout.affine.path import surveys
 
 AT = rows.AT
@@ -91,3 +92,11 @@ def test_fp64_is_the_reference(size, scales):
     for own in ([1e-9, 0.6], [0.0, 0.3]):
         alpha = torch.tensor(own, dtype=torch.float64)
         torch.testing.assert_close(ours.at(alpha, 1).stack, exact.at(alpha, 1).stack, rtol=1e-10, atol=1e-300)
+
+
+@pytest.mark.parametrize("missing", [0.0, 1.35e-6])
+def test_the_bias_of_a_product_is_measured(missing):
+    g = torch.Generator().manual_seed(1)
+    x, weight = (torch.randn(n, 256, generator=g).bfloat16() for n in (70, 900))
+    product = ((x.double() @ weight.double().T) * (1.0 - missing)).float()
+    assert abs(float(missing_share(x, weight, product)) - missing) <= 2e-9
