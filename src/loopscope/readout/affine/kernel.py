@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from typing import NamedTuple
+from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,11 +19,11 @@ from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
-from loopscope.readout.affine.endpoint import EndpointDistributions, EndpointSweep
-from loopscope.readout.affine.moments import Interval, answered, at_scales, from_sums, intervals, series
-from loopscope.readout.affine.query import Backend, Query, Survey, joined, scales_on, spacing, taken
+from loopscope.readout.affine.endpoint import EndpointDistributions
+from loopscope.readout.affine.moments import ORDER, MomentsBackend, Sums
+from loopscope.readout.affine.query import Query, Survey, scales_on, spacing, taken
 from loopscope.readout.affine.reduction import EXTRA, reduce_path, reduce_powers
-from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits, blocks
+from loopscope.readout.affine.sources import HeadLogits, LogitBlock, LogitSource, StoredLogits, blocks
 
 SCRATCH = 400 << 20
 """Bytes of logits that exist at a time."""
@@ -33,14 +32,15 @@ MOST_SCALES = 33
 """Of the FP32 kernel: each has sums in registers."""
 
 _TILE = 512  # entries of a row: four for each of 128 threads
-_ENTRIES = 18 << 20  # of a block of FP64 logits: 144 MiB
-_REACH, _TERMS, _ROWS = 2.0, 30, 6  # 30 power sums fit in registers, and are enough for intervals of this reach
+_ENTRIES = 18 << 20  # of a block of FP64 logits
+_ROWS = 6  # powers whose products the others are
 
 
-class KernelBackend(Backend):
-    """FP32 results of BF16 or FP16 states read in float32; FP64 results of everything else."""
+class KernelBackend(MomentsBackend):
+    """FP32 results of BF16 or FP16 states read in float32; of everything else FP64 results as `moments` has them."""
 
     name = "kernel"
+    reach = 2.0  # 26 terms: with four derivatives 30 power sums, which fit in registers
 
     @torch.no_grad()
     def not_supported_reasons(self, query: Query) -> list[str]:
@@ -53,7 +53,34 @@ class KernelBackend(Backend):
     @torch.no_grad()
     def evaluate(self, query: Query) -> Survey:
         """In FP32 sums where these are no worse than the logits, else in FP64."""
-        return consecutive([query])[0] if in_float32(query) else _in_float64(query)
+        return consecutive([query])[0] if in_float32(query) else super().evaluate(query)
+
+    def tokens_at_a_time(self, query: Query) -> int:
+        """All where the logits are there, else as many as make blocks of 144 MiB."""
+        source = query.source
+        in_memory = isinstance(source, StoredLogits) and source.is_float64
+        return source.tokens if in_memory else max(1, _ENTRIES // source.vocabulary)
+
+    def power_sums(self, logits: LogitBlock, centres: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+        """By one launch."""
+        return power_sums(*logits, centres, terms)
+
+    def _sums(self, query: Query, logits: LogitBlock, scales_K: Tensor, spread_t: Tensor) -> Sums:
+        """Those at scale 0 are kept for a search's next scales, at which tokens whose scale is 0 are not read again."""
+        source = query.source
+        if query.common is not None or logits.z0.shape[0] != source.tokens:
+            return super()._sums(query, logits, scales_K, spread_t)
+        if source not in _starts:
+            _starts[source] = power_sums(*logits, scales_K.new_zeros(1), ORDER + 1)
+        entry0, powers0 = _starts[source]
+        own = scales_K[:, 1:]
+        entry, powers = power_sums(*logits, own, ORDER + 1, skip_zero=True)
+        entry = torch.cat([entry0, torch.where(own == 0.0, entry0, entry)], 1)
+        powers = torch.cat([powers0, torch.where(own == 0.0, powers0, powers)], 2)
+        return Sums(logits.z0.gather(1, entry), logits.v.gather(1, entry), powers.unbind())
+
+
+_starts: WeakKeyDictionary[LogitSource, tuple[Tensor, Tensor]] = WeakKeyDictionary()
 
 
 def in_float32(query: Query) -> bool:
@@ -222,112 +249,6 @@ class Plan:
         return Survey.of(query, gains, stack, initial, spread, ends)
 
 
-class _Sums(NamedTuple):
-    """Power sums of some tokens about the likeliest entry d at the centre of each interval of scales.
-
-    `powers` is [n, t, G]; `z0_d` and `v_d` are [t, G].
-    """
-
-    layout: list[Interval]
-    powers: Tensor
-    z0_d: Tensor
-    v_d: Tensor
-    z0_y: Tensor
-    v_y: Tensor
-    spread_t: Tensor
-    ends: EndpointDistributions | None
-
-
-def _in_float64(query: Query) -> Survey:
-    source = query.source
-    in_memory = isinstance(source, StoredLogits) and source.is_float64
-    rows = source.tokens if in_memory else max(1, _ENTRIES // source.vocabulary)
-    scales_K, shift = query.scales_K, int(query.common is None or query.common[0] != 0.0)
-    if shift:
-        scales_K = torch.cat([torch.zeros_like(scales_K[..., :1]), scales_K], -1)
-    parts: list[_Sums] = []
-    widest = 0.0
-    for some in blocks(source.tokens, rows):
-        part, widest = _some_in_float64(query, some, scales_K, widest, in_memory)
-        parts.append(part)
-    together = [list(group) for _, group in groupby(parts, key=lambda part: part.layout)]
-    return joined([_answered(query, group, scales_K, shift) for group in together])
-
-
-def _some_in_float64(
-    query: Query, rows: slice, scales_K: Tensor, widest: float, in_memory: bool
-) -> tuple[_Sums, float]:
-    """The widest displacement so far decides how many scales share an interval, so that blocks mostly agree."""
-    source, targets_t = query.source, query.targets_T[rows]
-    target = source.target_logits(rows, targets_t)
-    z0_tV, v_tV = source.block(rows, slice(0, source.vocabulary), targets_t, target)
-    if z0_tV.stride() != v_tV.stride() or z0_tV.stride(1) != 1:
-        z0_tV, v_tV = z0_tV.contiguous(), v_tV.contiguous()
-    step = None if query.common is None else spacing(query.common)
-    count, terms = int(scales_K.shape[-1]), max(query.order, 3) + 1
-    layout = [Interval(range(k, k + 1), 0.0, 1) for k in range(count)]
-    if query.common is None and in_memory:
-        spread_t, entry, powers = _at_start_and(query.scales_K, source, z0_tV, v_tV, terms)
-    else:
-        spread_t, centres = _spread(v_tV), scales_K if query.common is not None else scales_K[rows]
-        if step is not None:
-            widest = max(widest, float(spread_t.max()))
-            shared = intervals([0.0] * count, step, widest, _REACH)
-            if len(shared) <= count // 2:
-                layout, terms = shared, _TERMS
-                centres = scales_on(tuple(float(each.centre) for each in layout), source.device)
-        entry, powers = power_sums(z0_tV, v_tV, centres, terms)
-    ends = None
-    if query.distributions:
-        sweep = EndpointSweep()
-        sweep.add(z0_tV, v_tV)
-        ends = sweep.result()
-    return _Sums(layout, powers, z0_tV.gather(1, entry), v_tV.gather(1, entry), *target, spread_t, ends), widest
-
-
-def _answered(query: Query, parts: list[_Sums], scales_K: Tensor, shift: int) -> Survey:
-    """Power sums that have the same intervals."""
-    layout, step = parts[0].layout, None if query.common is None else spacing(query.common)
-    powers = torch.cat([part.powers for part in parts], 1).permute(2, 1, 0)
-    z0_d, v_d, z0_y, v_y = (torch.cat(each) for each in zip(*(part[2:6] for part in parts), strict=True))
-    ends = [part.ends.stacked() for part in parts if part.ends is not None]
-    sums = series(powers, layout, step or 0.0, max(query.order, 3))
-    return answered(
-        query,
-        from_sums(at_scales(z0_d, layout), at_scales(v_d, layout), sums, v_y),
-        z0_y,
-        v_y,
-        torch.cat([part.spread_t for part in parts]),
-        scales_K,
-        shift,
-        EndpointDistributions(*torch.cat(ends, 1)) if ends else None,
-    )
-
-
-_starts: WeakKeyDictionary[LogitSource, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
-
-
-def _at_start_and(
-    own_T1: Tensor, source: LogitSource, z0_TV: Tensor, v_TV: Tensor, terms: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Range of v, entries and power sums at scale 0, kept for a search's next scales, and at each token's scale.
-
-    A token whose scale is 0 is not read again.
-    """
-    if source not in _starts:
-        _starts[source] = (_spread(v_TV), *power_sums(z0_TV, v_TV, scales_on((0.0,), source.device), 5))
-    spread_T, entry0, powers0 = _starts[source]
-    entry, powers = power_sums(z0_TV, v_TV, own_T1, terms, skip_zero=True)
-    still, powers0 = own_T1 == 0.0, powers0[:terms]
-    entry, powers = torch.where(still, entry0, entry), torch.where(still, powers0, powers)
-    return spread_T, torch.cat([entry0, entry], 1), torch.cat([powers0, powers], 2)
-
-
-def _spread(v_tV: Tensor) -> Tensor:
-    least_t, most_t = v_tV.aminmax(dim=1)
-    return most_t - least_t
-
-
 def power_sums(
     z0_tV: Tensor, v_tV: Tensor, centres: Tensor, terms: int, *, skip_zero: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -335,6 +256,8 @@ def power_sums(
 
     With `skip_zero` nothing is written of tokens whose first centre is 0.
     """
+    if z0_tV.stride() != v_tV.stride() or z0_tV.stride(1) != 1:
+        z0_tV, v_tV = z0_tV.contiguous(), v_tV.contiguous()
     (tokens, vocabulary), count, cuda = z0_tV.shape, int(centres.shape[-1]), z0_tV.is_cuda
     entry = torch.empty(tokens, count, dtype=torch.int32, device=z0_tV.device)
     out = torch.empty(terms, tokens, count, dtype=torch.float64, device=z0_tV.device)
