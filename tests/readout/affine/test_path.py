@@ -156,9 +156,7 @@ def test_states_and_head_give_the_same_path_as_their_logits(head, impl, bias):
     offset = bias_V.double() if bias else 0.0
     z0 = h.double() @ weight.double().T + offset
     v = (h_plus.double() - h.double()) @ weight.double().T
-    path = affine_path_from_states(
-        h, h_plus, weight, bias_V if bias else None, y, impl=impl, block_tokens=4
-    )
+    path = affine_path_from_states(h, h_plus, weight, bias_V if bias else None, y, impl=impl, block_tokens=4)
     expected = affine_path(z0, v, y)
     torch.testing.assert_close(
         path.derivatives([0.0, 0.5, 1.0], 4).stack, expected.derivatives([0.0, 0.5, 1.0], 4).stack

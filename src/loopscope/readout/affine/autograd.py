@@ -47,7 +47,7 @@ class AutogradBackend(Backend):
             found = autograd_coefficients(utility, base, view.displacement, owner, tokens)
             columns.append(torch.stack([found.utility - initial, found.slope, found.curvature][: query.order + 1]))
         stack = torch.stack(columns, -1)
-        z0_tV, v_tV = source.block(rows)
+        z0_tV, v_tV = source.block(rows, targets_t)
         return Survey.of(
             query,
             stack[0],

@@ -194,7 +194,8 @@ class MomentsBackend(Backend):
         """All logits of some tokens, then on a CPU groups of these side by side."""
         source, found = query.source, []
         for rows in blocks(source.tokens, self.tokens_at_a_time(query)):
-            logits, here = source.block(rows), query.some(rows)
+            here = query.some(rows)
+            logits = source.block(rows, here.targets_T)
             tokens = int(logits.z0.shape[0])
             groups = 1 if source.device.type == "cuda" else max(1, min(workers(), tokens // _LEAST_TOKENS))
             found += in_parallel(

@@ -100,7 +100,7 @@ class ReferenceBackend(Backend):
 
     def _some(self, query: Query, rows: slice) -> Survey:
         source, targets_t = query.source, query.targets_T[rows]
-        z0_tV, v_tV = source.block(rows)
+        z0_tV, v_tV = source.block(rows, targets_t)
         scales = [query.scales_K[rows]] if query.common is None else query.common
         found = torch.stack([derivatives_at(z0_tV, v_tV, targets_t, alpha, query.order) for alpha in scales], -1)
         return Survey.of(

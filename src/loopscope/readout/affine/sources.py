@@ -46,8 +46,8 @@ class LogitSource(ABC):
     device: torch.device
 
     @abstractmethod
-    def block(self, rows: slice) -> LogitBlock:
-        """All logits of some tokens."""
+    def block(self, rows: slice, targets_t: Tensor) -> LogitBlock:
+        """All logits of some tokens; their targets may be given because these may have products of their own."""
 
     @abstractmethod
     def states(self, rows: slice) -> StateView:
@@ -72,7 +72,7 @@ class StoredLogits(LogitSource):
         """Whether blocks are the matrices themselves."""
         return self._z0_TV.dtype == self._v_TV.dtype == torch.float64
 
-    def block(self, rows: slice) -> LogitBlock:
+    def block(self, rows: slice, targets_t: Tensor) -> LogitBlock:
         """Rows of the matrices."""
         return LogitBlock(self._z0_TV[rows].double(), self._v_TV[rows].double())
 
@@ -110,15 +110,23 @@ class HeadLogits(LogitSource):
     def _in_parts(self) -> bool:
         return self.dtype == torch.float32 and self.device.type == "cpu" and self.h_TD.shape[1] > SUMMED
 
-    def block(self, rows: slice) -> LogitBlock:
-        """Both products, on a CPU with one block of the head after the other."""
+    def block(self, rows: slice, targets_t: Tensor) -> LogitBlock:
+        """Both products, on a CPU with one block of the head after the other, and row by row those of the targets."""
         states_nD, on_cpu = self._hd_T2D[rows].flatten(0, 1), self.device.type == "cpu"
         columns = blocks(self.vocabulary, _COLUMNS if on_cpu else self.vocabulary)
         parts = [self._products(states_nD, self.weight_VD[some].to(self.dtype)) for some in columns]
         products_t2V = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).view(-1, 2, self.vocabulary)
         if on_cpu:  # elsewhere the look would wait for the device; results are looked at in any case
             require_finite("the logits", products_t2V)
-        z0_tV, v_tV = products_t2V.double().unbind(1)
+        products_t2V = products_t2V.double()
+        weight_t1D, at_t21 = (
+            self.weight_VD[targets_t].to(self.dtype).unsqueeze(1),
+            targets_t.view(-1, 1, 1).expand(-1, 2, 1),
+        )
+        precise = torch.float64 if self._in_parts else self.dtype
+        own_t2 = (self._hd_T2D[rows] * weight_t1D).sum(2, dtype=precise)
+        products_t2V.scatter_(2, at_t21, own_t2.double().unsqueeze(2))
+        z0_tV, v_tV = products_t2V.unbind(1)
         if self.bias_V is not None:
             z0_tV += self.bias_V.double()
         return LogitBlock(z0_tV, v_tV)
