@@ -22,11 +22,15 @@ NODES = [k / 256 for k in range(257)]
 WIDTH, VOCABULARY = 2048, 49_152
 
 
-@pytest.mark.parametrize("vocabulary", [1, 1000, 49_152, 50_021])
+@pytest.mark.parametrize("vocabulary", [1, 1000, 3000, 49_152, 50_021])
 def test_hard_rows(vocabulary):
     hard = rows.hard_rows(max(vocabulary, 1000), "cuda")
     z0, z1 = (torch.stack(each)[:, :vocabulary] for each in zip(*hard.values(), strict=True))
-    rows.check(z0.contiguous(), z1.contiguous(), torch.full((len(hard),), min(5, vocabulary - 1), device="cuda"))
+    label = torch.full((len(hard),), min(5, vocabulary - 1), device="cuda")
+    rows.check(z0.contiguous(), z1.contiguous(), label)
+    for token, name in enumerate(hard):
+        here = slice(token, token + 1)
+        rows.check(z0[here].contiguous(), z1[here].contiguous(), label[here], name)
 
 
 def _plain(h, h_plus, weight, targets):
@@ -70,6 +74,20 @@ def test_no_worse_than_plain_float32(states, scale, step, tokens, vocabulary):
             float((x.double() - exact).square().mean().sqrt()) for x in (rows.quantities(found)[name], plain[name])
         )
         assert ours <= theirs, (name, ours, theirs)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_head_whose_bias_masks_some_entries(states, tokens):
+    h, h_plus, weight, bias, targets = states(tokens, 3000, 32, scale=2.0, bias=True, device="cuda")
+    bias[::3] = -3.0e38
+    targets = targets // 3 * 3 + 1
+    ours, exact = (
+        affine_path_from_states(h, h_plus, weight, bias, targets, dtype=kind, impl=impl).per_token().survey(21, AT, 2)
+        for kind, impl in ((torch.float32, "kernel"), (torch.float64, "reference"))
+    )
+    found, true = rows.quantities(ours), rows.quantities(exact)
+    for name in found:
+        torch.testing.assert_close(found[name], true[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("tokens", "width", "outputs"), [(1, 64, 8), (130, 1000, 257), (1024, 2048, 4096), (9, 30, 7)])
