@@ -32,7 +32,7 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    from loopscope.models.families.registry import families
+    from loopscope.models.families import families
 
     line = _printer(console)
     for family in families().values():
@@ -60,7 +60,7 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
 
 def model_rows() -> list[dict[str, Any]]:
     """What is listed, as plain values: embedded models, published checkpoints, the user's own."""
-    from loopscope.models.families.registry import families
+    from loopscope.models.families import families
     from loopscope.models.published import PUBLISHED, RUN_DTYPE
     from loopscope.models.user_models import user_models
 
@@ -105,7 +105,7 @@ def _row(
 
 def _embedded_rows() -> list[dict[str, Any]]:
     from loopscope.models.checkpoint.safetensors import open_checkpoint
-    from loopscope.models.families.registry import detect_family, families
+    from loopscope.models.families import detect_family, families
     from loopscope.models.registry import embedded_models
 
     rows = []

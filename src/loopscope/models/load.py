@@ -24,7 +24,7 @@ from loopscope.models.checkpoint.hub import HubRepository
 from loopscope.models.checkpoint.random_weights import fill_randomly
 from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards, open_checkpoint, read_header
 from loopscope.models.checkpoint.weights import load_tensors, main_dtype, match_tensors
-from loopscope.models.families.registry import build_model, check_architecture, detect_family
+from loopscope.models.families import build_model, check_architecture, detect_family
 from loopscope.models.in_memory import ModelSpec, spec_of, taken
 from loopscope.models.published import RUN_DTYPE
 from loopscope.models.registry import Source, parse_name

@@ -25,13 +25,13 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from loopscope.errors import LoopscopeError, text, whole
-from loopscope.models.base import LoopedModule, select
+from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.config import MOST_LOOPS
 from loopscope.models.identity import is_users_code
 from loopscope.models.in_memory import evaluating
 from loopscope.models.load import find_device
-from loopscope.models.protocol import AffineHead, Context
+from loopscope.models.protocol import AffineHead, Context, select
 from loopscope.models.walk import Walk, asks
 from loopscope.user_code import user_code
 

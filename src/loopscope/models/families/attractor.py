@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
+from loopscope.models.families import family
 from loopscope.models.families.config import (
     FamilyConfig,
     Fraction,
@@ -28,15 +29,12 @@ from loopscope.models.families.config import (
     Size,
     only,
 )
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.families.parcae import RopeSettings
-from loopscope.models.families.registry import family
 from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mlp import SquaredReluMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import Embedding, Linear, SquaredReluMLP
+from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.residual import Block, Names, RMSNorm
 from loopscope.models.layers.rope import StoredRotary, fill_table
 from loopscope.models.protocol import Context
 

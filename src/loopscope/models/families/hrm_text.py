@@ -23,15 +23,13 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.families import family
 from loopscope.models.families.config import LlamaConfig, Loops, Number, only, option
-from loopscope.models.families.registry import family
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.layers.attention import Attention, AttentionSizes
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mlp import GatedMLP
-from loopscope.models.layers.norm import WeightlessNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import Embedding, GatedMLP, Linear
+from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.residual import Block, Names, WeightlessNorm
 from loopscope.models.protocol import Context
 
 _LAYER = re.compile(r"model\.(H|L)_module\.layers\.(\d{1,6})\.")

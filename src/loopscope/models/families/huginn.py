@@ -19,6 +19,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
+from loopscope.models.families import family
 from loopscope.models.families.config import (
     FamilyConfig,
     Fraction,
@@ -31,15 +32,12 @@ from loopscope.models.families.config import (
     TokenIds,
     only,
 )
-from loopscope.models.families.registry import family
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.initial_state import DrawsState, InitialState
 from loopscope.models.layers.attention import Attention, AttentionSizes, Kind
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mlp import GatedMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import Embedding, GatedMLP, Linear
+from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.residual import Block, Names, RMSNorm
 from loopscope.models.layers.rope import Rotary, RotaryTables, rotate_own
 from loopscope.models.protocol import Context
 

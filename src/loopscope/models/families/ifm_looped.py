@@ -38,6 +38,7 @@ from torch.nn import functional
 
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.families import family
 from loopscope.models.families.config import (
     FamilyConfig,
     Fraction,
@@ -49,16 +50,12 @@ from loopscope.models.families.config import (
     only,
     option,
 )
-from loopscope.models.families.registry import family
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.initial_state import DrawsState, InitialState
 from loopscope.models.layers.attention import Attention, AttentionSizes
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.mask import AttentionContext
-from loopscope.models.layers.mlp import GatedMLP, gated_silu
-from loopscope.models.layers.norm import OffsetNorm, RMSNorm, WeightlessNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import Embedding, GatedMLP, Linear, gated_silu, linear
+from loopscope.models.layers.mask import AttentionContext, KeyValueCache
+from loopscope.models.layers.residual import Block, Names, OffsetNorm, RMSNorm, WeightlessNorm
 from loopscope.models.layers.rope import Rotary
 from loopscope.models.protocol import Context
 

@@ -28,14 +28,13 @@ from torch.nn import functional
 from loopscope.errors import shown
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.families import family
 from loopscope.models.families.config import FamilyConfig, Layers, Size, TokenIds, only, option
-from loopscope.models.families.registry import family
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.layers.attention import Attention, AttentionSizes
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
 from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mask import AttentionContext, positions_of
-from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.mask import AttentionContext, KeyValueCache, positions_of
+from loopscope.models.layers.residual import RMSNorm
 from loopscope.models.protocol import Context
 
 EPS = torch.finfo(torch.float32).eps

@@ -24,12 +24,12 @@ from torch.nn import functional
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint.safetensors import TensorEntry
 from loopscope.models.exit_gate import ExitGate
+from loopscope.models.families import family
 from loopscope.models.families.config import FamilyConfig, LlamaConfig, Loops, Number, only, option
-from loopscope.models.families.registry import family
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout, llama_layer
+from loopscope.models.families.decoder import LoopedDecoder, Readout, llama_layer
 from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.residual import RMSNorm
 from loopscope.models.protocol import Context
 
 _HALF = (torch.bfloat16, torch.float16)

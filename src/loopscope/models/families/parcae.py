@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
+from loopscope.models.families import family
 from loopscope.models.families.config import (
     FamilyConfig,
     Fraction,
@@ -40,16 +41,12 @@ from loopscope.models.families.config import (
     only,
     option,
 )
-from loopscope.models.families.registry import family
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.initial_state import DrawsState, InitialState, Rule
 from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.linear import Embedding, Fusing, Linear, linear
-from loopscope.models.layers.mask import AttentionContext
-from loopscope.models.layers.mlp import SquaredReluMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import Embedding, Fusing, Linear, SquaredReluMLP, linear
+from loopscope.models.layers.mask import AttentionContext, KeyValueCache
+from loopscope.models.layers.residual import Block, Names, RMSNorm
 from loopscope.models.layers.rope import StoredRotary, fill_table
 from loopscope.models.protocol import BodyAndHead, Context
 

@@ -16,15 +16,14 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from loopscope.models.families import family
 from loopscope.models.families.config import Loops, Size, only
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.families.huginn import Huginn, RavenConfig
-from loopscope.models.families.registry import family
 from loopscope.models.initial_state import InitialState
 from loopscope.models.layers.attention import Attention
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.mlp import GatedMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import GatedMLP
+from loopscope.models.layers.residual import Block, Names, RMSNorm
 
 
 class RetrofitConfig(RavenConfig):

@@ -15,17 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule, needs_elementary_operations, select
+from loopscope.models.base import LoopedModule, needs_elementary_operations
 from loopscope.models.batch import Batch
 from loopscope.models.layers.attention import Attention
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.mask import AttentionContext, attention_context, cached_context, readout_context
-from loopscope.models.layers.mlp import GatedMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names, read_blocks, run_blocks
+from loopscope.models.layers.linear import Embedding, GatedMLP, Linear, linear
+from loopscope.models.layers.mask import (
+    AttentionContext,
+    KeyValueCache,
+    attention_context,
+    cached_context,
+    readout_context,
+)
+from loopscope.models.layers.residual import Block, Names, RMSNorm, read_blocks, run_blocks
 from loopscope.models.layers.rope import Positions
-from loopscope.models.protocol import AffineHead, BodyAndHead, Context
+from loopscope.models.protocol import AffineHead, BodyAndHead, Context, select
 
 
 class Readout(nn.Module):
