@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loopscope.cli.listing import list_models, list_tasks, model_rows
 from loopscope.models.families import families
-from loopscope.models.published import PUBLISHED
+from loopscope.models.registry import PUBLISHED
 from loopscope.tasks.known_tasks import BENCHMARKS
 
 

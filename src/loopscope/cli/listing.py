@@ -61,7 +61,7 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
 def model_rows() -> list[dict[str, Any]]:
     """What is listed, as plain values: embedded models, published checkpoints, the user's own."""
     from loopscope.models.families import families
-    from loopscope.models.published import PUBLISHED, RUN_DTYPE
+    from loopscope.models.registry import PUBLISHED, RUN_DTYPE
     from loopscope.models.user_models import user_models
 
     published = [
@@ -104,7 +104,7 @@ def _row(
 
 
 def _embedded_rows() -> list[dict[str, Any]]:
-    from loopscope.models.checkpoint.safetensors import open_checkpoint
+    from loopscope.models.checkpoint import open_checkpoint
     from loopscope.models.families import detect_family, families
     from loopscope.models.registry import embedded_models
 

@@ -21,7 +21,7 @@ from loopscope.models.protocol import AffineHead, BodyAndHead, Context
 from loopscope.models.walk import Walk
 
 if TYPE_CHECKING:
-    from loopscope.models.checkpoint.safetensors import TensorEntry
+    from loopscope.models.checkpoint import TensorEntry
 
 
 class LoopedModule(nn.Module):

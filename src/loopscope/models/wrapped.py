@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from loopscope.errors import LoopscopeError, text, whole
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.config import MOST_LOOPS
+from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.identity import is_users_code
 from loopscope.models.in_memory import evaluating
 from loopscope.models.load import find_device

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.checkpoint import TensorEntry
 from loopscope.models.families import family
 from loopscope.models.families.config import LlamaConfig, Loops, Number, only, option
 from loopscope.models.families.decoder import LoopedDecoder, Readout

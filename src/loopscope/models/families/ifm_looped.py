@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.checkpoint import TensorEntry
 from loopscope.models.families import family
 from loopscope.models.families.config import (
     FamilyConfig,

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from loopscope.errors import shown
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.checkpoint import TensorEntry
 from loopscope.models.families import family
 from loopscope.models.families.config import FamilyConfig, Layers, Size, TokenIds, only, option
 from loopscope.models.families.decoder import LoopedDecoder, Readout
