@@ -186,7 +186,7 @@ def golden_model(golden_folder):
             return load_model(folder, model_args=choices or None, dtype=dtype)
         config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
         model = build_model(detect_family(config, tensors), config, tensors)
-        tensors = {key: value.to(dtype) for key, value in tensors.items() if key not in model.ignorable_tensors()}
+        tensors = {key: value.to(dtype) for key, value in tensors.items() if key not in model.ignored}
         model.load_state_dict(tensors, assign=True, strict=True)
         model.tie()
         return model

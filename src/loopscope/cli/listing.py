@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -120,7 +121,7 @@ def _embedded_rows() -> list[dict[str, Any]]:
             family,
             "embedded",
             "inside the package",
-            parameters=sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
+            parameters=sum(math.prod(entry.shape) for key, entry in checkpoint.tensors.items() if key not in uncounted),
             trained_depth=checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
             boundary=families()[family].boundary,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +42,10 @@ class LoopedModule(nn.Module):
     alike: bool = False
     """Whether `step` does the same at every depth, asks nothing of the device, and keeps nothing outside a cache."""
     eos_ids: tuple[int, ...] = ()
+    tied: Mapping[str, str] = MappingProxyType({})
+    """Parameters that are another one, by name; a checkpoint may leave them out."""
+    ignored: frozenset[str] = frozenset()
+    """Tensors a checkpoint may hold that nothing reads."""
     trained_clock: int | None = None
     """Steps after which a step that knows its time leaves what it was trained for; None where steps do not know it."""
 
@@ -96,14 +101,6 @@ class LoopedModule(nn.Module):
         walk = Walk.of(self, batch)
         return {depth: walk.to(depth).state for depth in wanted}
 
-    def tied_tensors(self) -> dict[str, str]:
-        """Tensors a checkpoint may leave out, with the tensor whose values they share."""
-        return {}
-
-    def ignorable_tensors(self) -> set[str]:
-        """Tensors a checkpoint may hold that nothing reads."""
-        return set()
-
     def arrange(self, tensors: Mapping[str, TensorEntry]) -> Mapping[str, TensorEntry]:
         """A checkpoint's tensors under the names of the model's parameters, where it may store them otherwise."""
         return tensors
@@ -117,7 +114,7 @@ class LoopedModule(nn.Module):
 
     def tie(self) -> None:
         """Makes tied parameters one parameter again after a checkpoint was assigned."""
-        for name, source in self.tied_tensors().items():
+        for name, source in self.tied.items():
             owner, _, leaf = name.rpartition(".")
             setattr(self.get_submodule(owner), leaf, self.get_parameter(source))
 

@@ -44,11 +44,11 @@ def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> di
         LoopscopeError: naming the first missing, unexpected or misshapen tensor, or one of unsupported type.
     """
     tensors = model.arrange(tensors)
-    expected, tied = stored_tensors(model), model.tied_tensors()
+    expected, tied = stored_tensors(model), model.tied
     missing = [name for name in expected if name not in tensors and name not in tied]
     if missing:
         raise LoopscopeError(f"the checkpoint lacks {_listed(missing)}: it is incomplete or of another architecture")
-    extra = [name for name in tensors if name not in expected and name not in model.ignorable_tensors()]
+    extra = [name for name in tensors if name not in expected and name not in model.ignored]
     if extra:
         raise LoopscopeError(
             f"the checkpoint holds {_listed(extra)}, which a {model.family} model of this configuration does not have"
@@ -135,7 +135,7 @@ def _fill(name: str, tensor: Tensor, embedding_std: float, generator: torch.Gene
 
 def _allocated(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
     """Gives all that a meta model stores memory of its own on the device, uninitialised; tied parameters once."""
-    tied = model.tied_tensors()
+    tied = model.tied
     stored = {name: tensor for name, tensor in stored_tensors(model).items() if name not in tied}
     kinds = {name: model.parameter_dtype(name, dtype) for name in stored}
     needed = sum(tensor.numel() * kinds[name].itemsize for name, tensor in stored.items())

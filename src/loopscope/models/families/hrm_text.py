@@ -132,14 +132,7 @@ class HrmText(LoopedDecoder):
 
     def __init__(self, config: HrmTextConfig) -> None:
         hidden, vocabulary = config.hidden_size, config.vocab_size
-        super().__init__(
-            config,
-            hidden=hidden,
-            vocabulary=vocabulary,
-            positions=config.max_position_embeddings,
-            trained_depth=config.H_cycles,
-            eos_ids=config.eos_token_id,
-        )
+        super().__init__(config, hidden, vocabulary, config.max_position_embeddings, config.H_cycles)
         self.rotary = config.half_split(config.sizes.head_width, rounded=True, default_theta=10000.0)
         self.scale = config.embedding_scale or 1.0 / config.initializer_range
         self.prefix = config.prefix

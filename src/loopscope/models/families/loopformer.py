@@ -158,14 +158,7 @@ class Tmlt(LoopedDecoder):
 
     def __init__(self, config: TmltConfig) -> None:
         hidden, vocabulary = config.n_embd, config.vocab_size
-        super().__init__(
-            config,
-            hidden=hidden,
-            vocabulary=vocabulary,
-            positions=config.block_size,
-            trained_depth=TRAINED_STEPS,
-            eos_ids=config.eos_token_id,
-        )
+        super().__init__(config, hidden, vocabulary, config.block_size, TRAINED_STEPS)
         self.trained_clock = TRAINED_STEPS
         self.gpt: Any = nn.Module()
         blocks = nn.ModuleList(TimedBlock(config) for _ in range(config.n_layer))
