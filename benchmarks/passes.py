@@ -24,7 +24,7 @@ from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.run import made_ready, run_pending, tasks_first
 from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Batch
-from loopscope.models.layers.varlen import runs_unpadded
+from loopscope.models.layers.attention import runs_unpadded
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
 from loopscope.readout import affine_path_from_states

@@ -211,7 +211,7 @@ def train(
 def export(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
     """Rounds the weights to BF16 and writes the folder that `load_model` reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    state, left_out = trainer.model.state_dict(), trainer.model.tied_tensors()
+    state, left_out = trainer.model.state_dict(), trainer.model.tied
     kept = {name: value.to("cpu", torch.bfloat16) for name, value in state.items() if name not in left_out}
     save_file(
         {name: value.contiguous() for name, value in kept.items()}, folder / "model.safetensors", {"format": "pt"}
