@@ -23,7 +23,7 @@ from loopscope.run import Run
 from loopscope.store.atomic import clear_write_errors, write_atomically
 from loopscope.studies.comparison import compare
 from loopscope.studies.conditions import place_of
-from loopscope.studies.paper import models as paper_models
+from loopscope.studies.paper.numbers import models as paper_models
 from loopscope.studies.paper_selection import figure_records, paper_tables
 from loopscope.studies.records import Records
 from loopscope.studies.registry import FIGURES, TABLES

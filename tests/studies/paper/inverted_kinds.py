@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loopscope.store import BatchInfo, StoredRun
-from loopscope.studies.paper import models, tables
+from loopscope.studies.paper.numbers import models, tables
 
 OURO_1, OURO_2, HUGINN = "Ouro-1.4B", "Ouro-2.6B", "Huginn"
 TINY = 1e-5

@@ -10,7 +10,7 @@ from inverted_tables import Maker
 
 from loopscope.stats import Bootstrap
 from loopscope.studies.comparison import compare
-from loopscope.studies.paper import Quantity, cells, claims
+from loopscope.studies.paper.numbers import Quantity, cells, claims
 from loopscope.studies.records import Records
 from loopscope.studies.verdicts import Verdict
 

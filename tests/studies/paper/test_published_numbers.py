@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.studies.paper import Printed, Quantity, cells, claims, measurements, number_count, tables
+from loopscope.studies.paper.numbers import Printed, Quantity, cells, claims, measurements, number_count, tables
 from loopscope.studies.paper.numbers import read_cell
 
 PAPER = Path(__file__).resolve().parents[3].parent / "shared" / "paper.tex"
