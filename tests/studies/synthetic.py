@@ -165,7 +165,7 @@ def examples(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any
     columns: dict[str, Any] = {
         **identity(task, rows),
         "source_row": rows,
-        "prompt": [f"Question {row}?" for row in rows],
+        "prompt": [f"Question {row} of {task.split}?" for row in rows],
         "n_tokens": token_counts(task, rows),
     }
     if task.kind == "options":

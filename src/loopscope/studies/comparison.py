@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -233,7 +234,8 @@ def compare(
         return Comparison(rehearsed, (), missing, (STAND_INS, *notes_on(line.condition for line in rehearsed)))
     rows = _remeasured(found)
     somewhere = next(condition for condition in conditions if in_paper(condition))
-    claimed = tuple(_claim_line(claim, known[claim.study].rows, records, somewhere) for claim in stated)
+    holding = {(row.study, row.setting, row.key, row.column) for row in rows if row.outcome.holds}
+    claimed = tuple(_claim_line(claim, known[claim.study].rows, records, somewhere, holding) for claim in stated)
     caveats = dict.fromkeys(f"{row.setting}: {row.caveat}" for row in rows if row.same_setting and row.caveat)
     return Comparison(rows, claimed, missing, (*notes_on(row.condition for row in rows), *caveats, *left_out))
 
@@ -356,8 +358,13 @@ def own_text(cell: PaperCell, value: Value) -> str:
     return f"{text} [{', '.join(range_)}]" if range_ else text
 
 
-def _claim_line(claim: Claim, rows: Sequence[Row], records: Records, somewhere: Condition) -> Compared:
-    """The value of a claim where every row that it is about has a run in the paper's setting, and the verdict."""
+def _claim_line(
+    claim: Claim, rows: Sequence[Row], records: Records, somewhere: Condition, holding: AbstractSet[tuple[str, ...]]
+) -> Compared:
+    """The value of a claim where every row that it is about has a run in the paper's setting, and the verdict.
+
+    What differs lies within re-measurement where every published number that it is made of holds.
+    """
     found = [(setting.title, join(setting, key, rows, claim.of)) for setting, key in claim.rows]
     joined = [one[0] for _, one in found if one is not None]
     missing = [where for where, one in found if one is None]
@@ -375,6 +382,9 @@ def _claim_line(claim: Claim, rows: Sequence[Row], records: Records, somewhere: 
         outcome, verdict = judge(*about, relation=claim.relation)
         if value is None and claim.of_verification:
             verdict = NOT_CHECKED
+        made_of = {(claim.study, setting.title, key, name) for setting, key in claim.rows for name in claim.of}
+        if outcome is Verdict.DIFFERS and not claim.relation and made_of <= holding:
+            outcome, verdict = Verdict.WITHIN, verdict.replace("differs by", "within re-measurement:", 1)
     title = claim.rows[0][0].title
     return Compared(
         joined[0].condition if joined else somewhere,

@@ -6,7 +6,7 @@ Models, tasks and folders carry whatever name their owners wrote; `title` and `p
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -170,7 +170,8 @@ def conditions_of(run: StoredRun, label: str = "", model: str = "") -> list[Cond
     manifest = run.manifest
     weights = _weights(manifest)
     if model and weights is Weights.OTHER:
-        weights = Weights.UNVERIFIED
+        known = downloaded_commit(model, Path(manifest.model.spec), manifest.model.weights)
+        weights = Weights.PUBLISHED if known else Weights.UNVERIFIED
     return [
         Condition(
             run=label or printable(run.path.resolve().name),
@@ -208,6 +209,30 @@ def _weights(manifest: Manifest) -> Weights:
     # A name alone proves nothing: a folder called Ouro-1.4B may hold anything, a hub revision is what it says.
     known = bare_name(model.name) in model_names() or model.revision in {each.revision for each in models().values()}
     return Weights.PUBLISHED if model.revision is not None and known else Weights.OTHER
+
+
+def downloaded_commit(model: str, folder: Path, hashes: Mapping[str, str] | None = None) -> str:
+    """The published commit of a model, where a folder shows that its weights were downloaded at it; else nothing.
+
+    Snapshots in the hub's cache lie in a folder of the commit's name, and their files are links to one that is named
+    by its SHA-256; `hf download --local-dir` notes both next to the files.
+
+    Args:
+        model: a bare name of the paper's models.
+        folder: of the checkpoint.
+        hashes: the SHA-256 of every weight file, as they were read.
+    """
+    commit = next((each.revision for each in models().values() if each.name == model), "")
+    files = hashes or {path.name: "" for path in folder.glob("*.safetensors")}
+
+    def noted(name: str) -> tuple[str, str]:
+        note = folder / ".cache" / "huggingface" / "download" / f"{name}.metadata"
+        if note.is_file():
+            return tuple(note.read_text(encoding="utf-8").split()[:2])  # type: ignore[return-value]
+        return folder.name, (folder / name).resolve().name
+
+    found = [(commit_there == commit, sha, files[name]) for name in files for commit_there, sha in [noted(name)]]
+    return commit if commit and found and all(same and sha in (there, "") for same, there, sha in found) else ""
 
 
 def printable(text: str) -> str:
