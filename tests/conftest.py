@@ -93,7 +93,7 @@ def run_of(made_once: Callable[..., Path]) -> Callable[[str], Path]:
     """The folder of a finished run that all tests share."""
 
     def get(name: str) -> Path:
-        return made_once(f"run-{name}", lambda folder: measure_named(name, folder / name)) / name
+        return made_once(f"run-{name}", lambda folder: measure_named(name, folder / "run")) / "run"
 
     return get
 
