@@ -33,14 +33,14 @@ MOST_SCALES = 33
 
 _TILE = 512  # entries of a row: four for each of 128 threads
 _ENTRIES = 18 << 20  # of a block of FP64 logits
-_ROWS = 6  # powers whose products the others are
+_TERMS, _ROWS = 30, 6  # of power sums, and powers whose products the others are
 
 
 class KernelBackend(MomentsBackend):
     """FP32 results of BF16 or FP16 states read in float32; of everything else FP64 results as `moments` has them."""
 
     name = "kernel"
-    reach = 2.0  # 26 terms: with four derivatives 30 power sums, which fit in registers
+    reach = 2.0  # 26 terms: with four derivatives 30 power sums, `_TERMS`, which fit in registers
 
     @torch.no_grad()
     def not_supported_reasons(self, query: Query) -> list[str]:
@@ -62,8 +62,9 @@ class KernelBackend(MomentsBackend):
         return source.tokens if in_memory else max(1, _ENTRIES // source.vocabulary)
 
     def power_sums(self, logits: LogitBlock, centres: Tensor, terms: int) -> tuple[Tensor, Tensor]:
-        """By one launch."""
-        return power_sums(*logits, centres, terms)
+        """By one launch; of kernels for a few terms or for all that fit, so that none is compiled for every number."""
+        entry, powers = power_sums(*logits, centres, terms if terms <= ORDER + 1 else _TERMS)
+        return entry, powers[:terms]
 
     def _sums(self, query: Query, logits: LogitBlock, scales_K: Tensor, spread_t: Tensor) -> Sums:
         """Those at scale 0 are kept for a search's next scales, at which tokens whose scale is 0 are not read again."""
@@ -275,8 +276,8 @@ def power_sums(
         vocabulary,
         z0_tV.stride(0),
         centres.stride(0) if centres.ndim == 2 else 0,
+        count,
         warps=4 if cuda else 1,
-        COUNT=count,
         GROUPS=groups,
         TERMS=terms,
         ROWS=min(_ROWS, terms),

@@ -321,14 +321,14 @@ def reduce_powers(
     vocabulary: Value,
     row_stride: Value,
     scale_stride: Value,
-    COUNT: constexpr,
+    count: Value,
     GROUPS: constexpr,
     TERMS: constexpr,
     ROWS: constexpr,
     SKIP_ZERO: constexpr,
     LANES: constexpr,
 ) -> None:
-    """One token at GROUPS of its COUNT scales. P_{i+ROWS·j} = Σ (w uⁱ)(u^ROWS)ʲ shares its products."""
+    """One token at GROUPS of its `count` scales. P_{i+ROWS·j} = Σ (w uⁱ)(u^ROWS)ʲ shares its products."""
     token = tl.program_id(1)
     if SKIP_ZERO:
         if tl.load(scales + token * scale_stride) == 0.0:
@@ -337,7 +337,7 @@ def reduce_powers(
     row1 = v + token.to(tl.int64) * row_stride
     lanes = tl.arange(0, LANES)[None, :]
     scale = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
-    alpha = tl.load(scales + token * scale_stride + tl.minimum(scale, COUNT - 1))
+    alpha = tl.load(scales + token * scale_stride + tl.minimum(scale, count - 1))
 
     top = tl.full([GROUPS, LANES], -float("inf"), dtype=tl.float64)
     place = tl.zeros([GROUPS, LANES], dtype=tl.int32)
@@ -378,8 +378,8 @@ def reduce_powers(
                     factor = factor * high
         sums = new
 
-    wanted = scale < COUNT
-    tl.store(entry + token * COUNT + scale, likeliest, mask=wanted)
-    to = out + token.to(tl.int64) * COUNT + scale
+    wanted = scale < count
+    tl.store(entry + token * count + scale, likeliest, mask=wanted)
+    to = out + token.to(tl.int64) * count + scale
     for n in tl.static_range(TERMS):
-        tl.store(to + n * (tokens.to(tl.int64) * COUNT), tl.sum(sums[n], 1, keep_dims=True), mask=wanted)
+        tl.store(to + n * (tokens.to(tl.int64) * count), tl.sum(sums[n], 1, keep_dims=True), mask=wanted)
