@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -92,6 +93,7 @@ def in_float32(query: Query) -> bool:
         and source.dtype == torch.float32
         and source.h_TD.dtype == source.h_plus_TD.dtype == source.weight_VD.dtype
         and source.h_TD.dtype in (torch.bfloat16, torch.float16)
+        and source.weight_VD.stride(1) == 1
         and len(scales) <= MOST_SCALES
         and all(0.0 <= alpha <= 1.0 for alpha in scales)
     )
@@ -116,15 +118,15 @@ def consecutive(queries: Sequence[Query]) -> list[Survey]:
     rows = most // 128 * 128 or most  # whole tiles of the product
     scratch = empty_logits(len(states) * min(rows, first.tokens), first.vocabulary, first.device)
     out = torch.empty(plan.slots, len(queries), first.tokens, dtype=torch.float64, device=first.device)
-    share, measured = scratch, 0
+    shares, measured = scratch, 0
     for some in blocks(first.tokens, rows):
-        here_D = torch.cat([state[some] for state in states])
-        logits = scratch[: here_D.shape[0]]
-        multiply(here_D, first.weight_VD, logits)
-        if logits.shape[0] != measured:  # the library may sum in another order
-            share, measured = missing_share(here_D, first.weight_VD, logits), logits.shape[0]
-        here = logits.unflatten(0, (len(states), -1))
-        plan.reduce(here, first.bias_V, queries[0].targets_T[some], share, out[:, :, some], some)
+        here_StD = torch.stack([state[some] for state in states])
+        logits_StV = scratch[: len(states) * here_StD.shape[1]].unflatten(0, here_StD.shape[:2])
+        multiply(here_StD.flatten(0, 1), first.weight_VD, logits_StV.flatten(0, 1))
+        if logits_StV.shape[1] != measured:  # the library may sum in another order
+            shares, measured = missing_shares(here_StD, first.weight_VD, logits_StV), logits_StV.shape[1]
+        head = Head(here_StD, first.weight_VD, first.bias_V)
+        plan.reduce(logits_StV, head, queries[0].targets_T[some], shares, out[:, :, some], some)
     return [plan.answer(query, out[:, update]) for update, query in enumerate(queries)]
 
 
@@ -146,17 +148,31 @@ def multiply(x_MK: Tensor, weight_NK: Tensor, out_MN: Tensor) -> None:
         torch.mm(x_MK.float(), weight_NK.float().T, out=out_MN)
 
 
-def missing_share(x_MK: Tensor, weight_NK: Tensor, product_MN: Tensor) -> Tensor:
-    """The share of themselves by which entries of a product are too small, from some thousands of them, float32 [].
+def missing_shares(states_StD: Tensor, weight_VD: Tensor, logits_StV: Tensor) -> Tensor:
+    """The shares of themselves by which logits and their differences are too small, from a part of them, float32 [2].
 
     A tensor core cuts its sum off after every sixteen products, towards zero. Over a long sum that is a bias of some
-    millionths, the same for every entry, which averages over a vocabulary do not average away: the variance of a
-    displacement is off by seventy times the error of a plain float32 sum. The rest of the error is less than that.
+    millionths, which averages over a vocabulary do not average away: the variance of a displacement is off by fifty
+    times the error of a plain float32 sum. The rest of the error is less than that. As the bias is not quite linear in
+    the sum, entries count by their probability at both ends.
     """
-    rows, outputs = (max(1, count // some) for count, some in zip(product_MN.shape, (64, 512), strict=True))
-    exact = x_MK[::rows].double() @ weight_NK[::outputs].double().T
-    missing = ((exact - product_MN[::rows, ::outputs]) * exact).sum() / exact.square().sum()
-    return missing.nan_to_num(0.0).clamp(0.0, 1e-5).float()
+    tokens, outputs = (max(1, size // some) for size, some in zip(logits_StV.shape[1:], (256, 1024), strict=True))
+    exact_Sno = states_StD[:, ::tokens].double() @ weight_VD[::outputs].double().T
+    off_Sno = exact_Sno - logits_StV[:, ::tokens, ::outputs]
+    p_Sno = torch.softmax(exact_Sno, -1)
+    found = (p_Sno * exact_Sno * off_Sno).sum() / (p_Sno * exact_Sno.square()).sum()
+    p_Uno, v_Uno = p_Sno[:-1] + p_Sno[1:], exact_Sno.diff(dim=0)
+    weighted_Uno = p_Uno * (v_Uno - 0.5 * (p_Uno * v_Uno).sum(-1, keepdim=True))
+    of_v = (weighted_Uno * off_Sno.diff(dim=0)).sum() / (weighted_Uno * v_Uno).sum()
+    return torch.stack([found, of_v]).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1e-5).float()
+
+
+class Head(NamedTuple):
+    """What the logits are products of: the states of some tokens, a matrix, and a bias that is added to the product."""
+
+    states_StD: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -204,11 +220,12 @@ class Plan:
         return self.count + len(self.places) * self.order + len(EXTRA) + 1
 
     def reduce(
-        self, logits: Tensor, bias_V: Tensor | None, targets_t: Tensor, share: Tensor, out: Tensor, rows: slice
+        self, logits: Tensor, head: Head | None, targets_t: Tensor, shares: Tensor, out: Tensor, rows: slice
     ) -> None:
-        """One launch, and a second one for tokens that the first has marked."""
+        """One launch, and a second one for tokens that the first has marked; targets are multiplied where a head is."""
         states, tokens, vocabulary = logits.shape
         scales = self.scales if self.scales.ndim == 1 else self.scales[rows]
+        states_StD, weight_VD, bias_V = head or Head(logits, logits, None)
         for even in (True, False) if self.even else (False,):
             launch(
                 reduce_path,
@@ -217,8 +234,10 @@ class Plan:
                 logits,
                 logits if bias_V is None else bias_V,
                 targets_t,
+                states_StD,
+                weight_VD,
                 scales,
-                share,
+                shares,
                 out,
                 out.stride(1),
                 vocabulary,
@@ -226,11 +245,14 @@ class Plan:
                 logits.stride(1),
                 scales.stride(0) if scales.ndim == 2 else 0,
                 out.stride(0),
+                states_StD.shape[-1],
+                weight_VD.stride(0),
                 fusion=True,
                 registers=128 if even and logits.is_cuda else None,
                 COUNT=self.count,
                 PLACES=sum(1 << place for place in self.places),
                 ORDER=max(1, self.order),
+                OWN=head is not None,
                 EVEN=even,
                 MARKED=self.even and not even,
                 HAS_BIAS=bias_V is not None,

@@ -50,8 +50,10 @@ def reduce_path(
     logits: Value,
     bias: Value,
     targets: Value,
+    states: Value,
+    weight: Value,
     scales: Value,
-    share: Value,
+    shares: Value,
     out: Value,
     tokens: Value,
     vocabulary: Value,
@@ -59,9 +61,12 @@ def reduce_path(
     row_stride: Value,
     scale_stride: Value,
     out_stride: Value,
+    width: Value,
+    weight_stride: Value,
     COUNT: constexpr,
     PLACES: constexpr,
     ORDER: constexpr,
+    OWN: constexpr,
     EVEN: constexpr,
     MARKED: constexpr,
     HAS_BIAS: constexpr,
@@ -70,8 +75,8 @@ def reduce_path(
 ) -> None:
     """One token of one update at COUNT scales from 0 to 1; the bits of PLACES are those with derivatives.
 
-    Logits are too small by `share` of themselves; rows hold whole tiles of 4 · LANES of them. MARKED: only a token that
-    is marked.
+    Logits are too small by the first of `shares`, of themselves, and their differences by the second, and rows hold
+    whole tiles of 4 · LANES of them. OWN: the target's are multiplied here. MARKED: only a token that is marked.
     """
     token = tl.program_id(1)
     to = out + tl.program_id(0).to(tl.int64) * tokens + token
@@ -83,11 +88,24 @@ def reduce_path(
             return
     row0 = logits + tl.program_id(0).to(tl.int64) * state_stride + token.to(tl.int64) * row_stride
     row1 = row0 + state_stride
-    missing = tl.load(share)
-    y0, y1 = _logits(row0, row1, bias, missing, tl.load(targets + token), True, HAS_BIAS, False)
-    v_y = y1 - y0
     entries = (tl.arange(0, LANES) * 4)[:, None] + tl.arange(0, 4)[None, :]
     nothing = tl.sum(tl.zeros([LANES, 4], dtype=tl.float32), 1)
+    share0 = tl.load(shares)
+    share = tl.load(shares + 1)
+    target = tl.load(targets + token)
+    if OWN:
+        y0, v_y, early = _own(
+            states + (tl.program_id(0) * tl.num_programs(1) + token).to(tl.int64) * width,
+            tl.num_programs(1).to(tl.int64) * width, weight + target * weight_stride, width, entries, nothing, LANES,
+        )  # fmt: skip
+        share = share * early
+        y1 = y0 + v_y
+        if HAS_BIAS:
+            y0 = tl.maximum(y0 + tl.load(bias + target).to(tl.float32), _LOWEST)
+            y1 = tl.maximum(y1 + tl.load(bias + target).to(tl.float32), _LOWEST)
+    else:
+        y0, y1, v_y = _logits(row0, row1, bias, share0, share, target, True, HAS_BIAS, False)
+    of_target = (target, y0, y1, v_y)
     step = 1.0 / (COUNT - 1)
     alphas = ()
     tops = ()
@@ -105,8 +123,8 @@ def reduce_path(
         end = tl.minimum(vocabulary, _SAMPLE)
     for start in range(0, end, LANES * 4):
         inside = start + entries < vocabulary
-        z0, z1 = _logits(row0, row1, bias, missing, start + entries, inside, HAS_BIAS, RAGGED)
-        v = z1 - z0
+        z0, z1, v = _logits(row0, row1, bias, share0, share, start + entries, inside, HAS_BIAS, RAGGED)
+        z0, z1, v = _with_target(z0, z1, v, start + entries, of_target)
         new_tops = ()
         new_likeliest = ()
         for k in tl.static_range(COUNT):
@@ -135,7 +153,8 @@ def reduce_path(
     references = ()
     centres = ()
     if EVEN:
-        z0, z1 = _logits(row0, row1, bias, missing, entries, entries < vocabulary, HAS_BIAS, RAGGED)
+        z0, z1, v = _logits(row0, row1, bias, share0, share, entries, entries < vocabulary, HAS_BIAS, RAGGED)
+        z0, z1, v = _with_target(z0, z1, v, entries, of_target)
     for k in tl.static_range(COUNT):
         if EVEN or k == 0 or k == COUNT - 1:
             references = references + (tl.zeros([], dtype=tl.float32),)
@@ -143,8 +162,8 @@ def reduce_path(
             references = references + ((tl.max(tops[k], 0) - top0 - alphas[k] * rise) * _LOG2_E,)
         if (PLACES >> k) & 1:
             if EVEN:
-                w = tl.exp2(tl.fma(z1 - z0 - rise, alphas[k], z0 - top0) * _LOG2_E)
-                centre = tl.sum(w * (z1 - z0)) / tl.maximum(tl.sum(w), 1.0e-30)
+                w = tl.exp2(tl.fma(v - rise, alphas[k], z0 - top0) * _LOG2_E)
+                centre = tl.sum(w * v) / tl.maximum(tl.sum(w), 1.0e-30)
             else:
                 most = tl.max(tops[k], 0)
                 centre = tl.max(tl.where(tops[k] == most, likeliest[k], -float("inf")), 0)
@@ -157,8 +176,8 @@ def reduce_path(
     powers = _copies(nothing, len(centres) * ORDER)
     for start in range(0, vocabulary, LANES * 4):
         inside = start + entries < vocabulary
-        z0, z1 = _logits(row0, row1, bias, missing, start + entries, inside, HAS_BIAS, RAGGED)
-        v = z1 - z0
+        z0, z1, v = _logits(row0, row1, bias, share0, share, start + entries, inside, HAS_BIAS, RAGGED)
+        z0, z1, v = _with_target(z0, z1, v, start + entries, of_target)
         if RAGGED:
             v = tl.where(inside, v, v_y)
         highest = tl.maximum(highest, tl.max(v, 1))
@@ -225,21 +244,51 @@ def reduce_path(
 
 
 @jit
-def _logits(
-    row0: Value,
-    row1: Value,
-    bias: Value,
-    share: Value,
-    at: Value,
-    inside: Value,
-    HAS_BIAS: constexpr,
-    RAGGED: constexpr,
+def _own(
+    state: Value, next_state: Value, head_row: Value, width: Value, entries: Value, nothing: Value, LANES: constexpr
 ) -> Value:
-    """Logits of both states."""
+    """The target's logit and displacement, and how early inputs differ.
+
+    A tensor core's sum of n inputs cuts off what comes first n times and what comes last once: the share of a
+    displacement grows with that of its squares that come early.
+    """
+    logit = nothing
+    displacement = nothing
+    squares = nothing
+    early = nothing
+    for start in range(0, width, LANES * 4):
+        at = start + entries
+        h = tl.load(state + at, mask=at < width, other=0.0).to(tl.float32)
+        d = tl.load(state + next_state + at, mask=at < width, other=0.0).to(tl.float32) - h
+        w = tl.load(head_row + at, mask=at < width, other=0.0).to(tl.float32)
+        logit += tl.sum(h * w, 1)
+        displacement += tl.sum(d * w, 1)
+        squares += tl.sum(d * d, 1)
+        early += tl.sum(d * d * (width - at).to(tl.float32), 1)
+    total = _total(squares)
+    factor = tl.where(total > 0.0, 2.0 * _total(early) / (total * (width + 1.0)), 1.0)
+    return _total(logit).to(tl.float32), _total(displacement).to(tl.float32), factor.to(tl.float32)
+
+
+@jit
+def _with_target(z0: Value, z1: Value, v: Value, at: Value, of_target: Value) -> Value:
+    """With the target's logits in their place."""
+    here = at == of_target[0]
+    return tl.where(here, of_target[1], z0), tl.where(here, of_target[2], z1), tl.where(here, of_target[3], v)
+
+
+@jit
+def _logits(
+    row0: Value, row1: Value, bias: Value, share0: Value, share: Value, at: Value, inside: Value, HAS_BIAS: constexpr,
+    RAGGED: constexpr,
+) -> Value:  # fmt: skip
+    """Logits of both states and their difference."""
     z0 = tl.maximum(tl.load(row0 + at), _LOWEST, propagate_nan=tl.PropagateNan.ALL)
     z1 = tl.maximum(tl.load(row1 + at), _LOWEST, propagate_nan=tl.PropagateNan.ALL)
-    z0 = tl.fma(z0, share, z0)
-    z1 = tl.fma(z1, share, z1)
+    v = z1 - z0
+    v = tl.fma(v, share, v)
+    z0 = tl.fma(z0, share0, z0)
+    z1 = tl.fma(z1, share0, z1)
     if HAS_BIAS:
         shift = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
         z0 = tl.maximum(z0 + shift, _LOWEST, propagate_nan=tl.PropagateNan.ALL)
@@ -247,7 +296,8 @@ def _logits(
     if RAGGED:
         z0 = tl.where(inside, z0, _NOWHERE)
         z1 = tl.where(inside, z1, _NOWHERE)
-    return z0, z1
+        v = tl.where(inside, v, 0.0)
+    return z0, z1, v
 
 
 @jit

@@ -51,10 +51,10 @@ def reduced(z0: Tensor, z1: Tensor, targets: Tensor, scales=None, places=None, o
     query = Query(source, targets, scales, places, order, distributions=True)
     plan, tokens = Plan.of(query), z0.shape[0]
     out = torch.full((plan.slots, 1, tokens), torch.nan, dtype=torch.float64, device=z0.device)
-    share = torch.zeros((), device=z0.device)
+    shares = torch.zeros(2, device=z0.device)
     logits = empty_logits(2 * tokens, z0.shape[1], z0.device).unflatten(0, (2, tokens))
     logits[0], logits[1] = z0, z1
-    plan.reduce(logits, None, targets, share, out, slice(0, tokens))
+    plan.reduce(logits, None, targets, shares, out, slice(0, tokens))
     return plan.answer(query, out[:, 0])
 
 
@@ -77,6 +77,31 @@ def quantities(found: Survey) -> dict[str, Tensor]:
         "initial_entropy": ends.initial_entropy,
         "final_entropy": ends.final_entropy,
         "entropy_change": ends.entropy_change,
+    }
+
+
+def plain(z0: Tensor, z1: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """What one would write down first: log-softmax and moments of float32 logits."""
+    v, y = z1 - z0, targets[:, None]
+    along = torch.stack([torch.log_softmax(z0 + k / 20 * v, -1).gather(1, y)[:, 0] for k in range(21)], 1)
+    slope, curvature = [], []
+    for alpha in AT:
+        p = torch.softmax(z0 + alpha * v, -1)
+        mean = (p * v).sum(1, keepdim=True)
+        slope.append((v.gather(1, y) - mean)[:, 0])
+        curvature.append(-(p * (v - mean) ** 2).sum(1))
+    lp, lq = torch.log_softmax(z0, -1), torch.log_softmax(z1, -1)
+    h0, h1 = -(lp.exp() * lp).sum(1), -(lq.exp() * lq).sum(1)
+    return {
+        "gains": along - along[:, :1],
+        "slope": torch.stack(slope, 1),
+        "curvature": torch.stack(curvature, 1),
+        "initial": along[:, 0],
+        "divergence": (lp.exp() * (lp - lq)).sum(1),
+        "reverse_divergence": (lq.exp() * (lq - lp)).sum(1),
+        "initial_entropy": h0,
+        "final_entropy": h1,
+        "entropy_change": h1 - h0,
     }
 
 

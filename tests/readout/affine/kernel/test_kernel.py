@@ -9,7 +9,8 @@ import rows
 import torch
 
 from loopscope.readout import affine_path, affine_path_from_states
-from loopscope.readout.affine.kernel import missing_share
+from loopscope.readout.affine import kernel
+from loopscope.readout.affine.kernel import missing_shares
 from loopscope.readout.affine.path import surveys
 
 AT = rows.AT
@@ -108,9 +109,47 @@ def test_fp64_is_the_reference(size, scales):
         torch.testing.assert_close(ours.at(alpha, 1).stack, exact.at(alpha, 1).stack, rtol=1e-10, atol=1e-300)
 
 
-@pytest.mark.parametrize("missing", [0.0, 1.35e-6])
-def test_the_bias_of_a_product_is_measured(missing):
+@pytest.mark.parametrize("missing", [(0.0, 0.0), (1.35e-6, 1.35e-6), (1.72e-6, 1.7e-6)])
+def test_the_bias_of_products_is_measured(missing):
     g = torch.Generator().manual_seed(1)
-    x, weight = (torch.randn(n, 256, generator=g).bfloat16() for n in (70, 900))
-    product = ((x.double() @ weight.double().T) * (1.0 - missing)).float()
-    assert abs(float(missing_share(x, weight, product)) - missing) <= 2e-9
+    states, weight = torch.randn(2, 70, 256, generator=g).bfloat16(), torch.randn(900, 256, generator=g).bfloat16() / 9
+    z0, z1 = states.double() @ weight.double().T
+    off = torch.stack([missing[0] * z0, missing[0] * z0 + missing[1] * (z1 - z0)])
+    logits = torch.stack([z0, z1]) - off
+    found = missing_shares(states, weight, logits)
+    assert (found - torch.tensor(missing)).abs().max() <= 4e-8
+
+
+def cut_off(x):
+    """To float32 towards zero, as tensor cores do it."""
+    exponent = torch.frexp(x).exponent
+    return torch.ldexp(torch.trunc(torch.ldexp(x, 24 - exponent)), exponent - 24)
+
+
+def test_no_worse_than_plain_float32_by_sums_that_are_cut_off(states, monkeypatch):
+    """Sixteen products at a time join a sum that is cut off each time; plain float32 sums one by one, with rounding."""
+
+    def by_tensor_core(x, weight, out):
+        total = torch.zeros(x.shape[0], weight.shape[0], dtype=torch.float64)
+        for start in range(0, x.shape[1], 16):
+            here = slice(start, start + 16)
+            total = cut_off(total + x[:, here].double() @ weight[:, here].double().T)
+        out.copy_(total)
+
+    def one_by_one(x, weight):
+        total = torch.zeros(x.shape[0], weight.shape[0])
+        for x_i, w_i in zip(x.float().unbind(1), weight.float().unbind(1), strict=True):
+            total += torch.outer(x_i, w_i)
+        return total
+
+    h, h_plus, weight, _, targets = states(8, 5000, 2048, scale=0.9, step=0.3)
+    monkeypatch.setattr(kernel, "multiply", by_tensor_core)
+    found = affine_path_from_states(h, h_plus, weight, None, targets, dtype=torch.float32, impl="kernel")
+    wide = (x.double() for x in (h, h_plus, weight))
+    true = affine_path_from_states(*wide, None, targets, impl="reference").per_token().survey(21, AT, 2)
+    ours, exact = rows.quantities(found.per_token().survey(21, AT, 2)), rows.quantities(true)
+    z0, z1 = one_by_one(h, weight), one_by_one(h_plus, weight)
+    plain = rows.plain(z0, z1, targets)
+    for name, truth in exact.items():
+        errors = [float((x.double() - truth).square().mean().sqrt()) for x in (ours[name], plain[name])]
+        assert errors[0] <= errors[1], (name, *errors)
