@@ -7,14 +7,15 @@ fields are allowed: a template given with the task may use any text field of the
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.encoding import Kind, Scalar, canonical
+from loopscope.tasks.encoding import Scalar
 from loopscope.tasks.source_rows import (
     SourceRow,
     check_texts,
@@ -23,7 +24,6 @@ from loopscope.tasks.source_rows import (
     json_kind,
     option_index,
     text,
-    texts,
     value,
 )
 
@@ -55,31 +55,12 @@ class Item:
     metadata: Mapping[str, Scalar] = field(default_factory=lambda: NO_METADATA)
 
 
-@dataclass
-class DataHash:
-    """SHA-256 over the questions of a split, in order: `data_hash` in a run's manifest.
-
-    It covers what is asked and what is right (fields, options, answer), not the file it came from: the hub's
-    copy and a local one give the same hash where they hold the same questions.
-    """
-
-    _digest: hashlib._Hash = field(default_factory=hashlib.sha256)
-
-    def add(self, item: Item) -> None:
-        """Take in the next question."""
-        content = [item.index, item.fields, item.options, item.answer]
-        self._digest.update(canonical(content) + b"\n")
-
-    def hexdigest(self) -> str:
-        """The hash of what was added so far."""
-        return self._digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class Columns:
+class Columns(BaseModel):
     """Which columns of a source row hold what; see `benchmarks.toml`."""
 
-    columns: Mapping[str, tuple[str, ...]]
+    model_config = ConfigDict(frozen=True)
+
+    columns: dict[str, tuple[str, ...]]
     empty: tuple[str, ...] = ()
     options: str | tuple[str, ...] | None = None
     choices: tuple[str, ...] | None = None
@@ -89,25 +70,23 @@ class Columns:
     def read(self, row: SourceRow, name: str) -> Item:
         """The question of a row, checked."""
         fields = {key: text(row, *names, empty=key in self.empty) for key, names in self.columns.items()}
-        found = find(row, self.source_id) if self.source_id is not None else None
+        found = None if self.source_id is None else find(row, self.source_id)
         metadata = NO_METADATA if found is None else MappingProxyType({"source_id": str(found)})
-        if found is not None and self.source_id is not None:
-            check_unicode(row, self.source_id, str(found))
+        check_unicode(row, self.source_id or "", str(found))
         if not self.answer:
             return Item(row.index, row.where, fields, id=name, metadata=metadata)
         options, labels = self._options(row)
         right = value(row, *self.answer)
-        if isinstance(right, bool) and isinstance(self.options, tuple):
-            right = int(right)
         if labels:
             if right not in labels:
                 listed = ", ".join(labels)
                 raise LoopscopeError(
                     f"{row.where}: answer key {right!r} is none of the option labels {listed}; mend the row"
                 )
-            answer = labels.index(right)
-        else:
-            answer = option_index(row, right, len(options), self.answer[-1])
+            right = labels.index(right)
+        elif isinstance(right, bool) and isinstance(self.options, tuple):
+            right = int(right)
+        answer = option_index(row, right, len(options), self.answer[-1])
         return Item(row.index, row.where, fields, options, answer, name, metadata)
 
     def _options(self, row: SourceRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -115,7 +94,7 @@ class Columns:
         if self.choices is not None:
             return _labelled(row, value(row, *self.choices))
         if isinstance(self.options, str):
-            return texts(row, self.options), ()
+            return check_texts(row, self.options, value(row, self.options)), ()
         assert self.options is not None
         return tuple(text(row, one[1:-1]) if one.startswith("{") else one for one in self.options), ()
 
@@ -131,14 +110,6 @@ def _labelled(row: SourceRow, choices: Any) -> tuple[tuple[str, ...], tuple[str,
             f"{row.where}: {len(options)} choices with the labels {', '.join(labels)}: give each a label of its own"
         )
     return options, labels
-
-
-def own_normaliser(names: Iterable[str], kind: Kind) -> Callable[[SourceRow], Item]:
-    """A function from a user's row to its question that checks the fields a template names, and ids."""
-    listed = {name: (name,) for name in sorted(names)}
-    columns = Columns(listed) if kind == "solution" else Columns(listed, options="options", answer=("answer",))
-    seen: dict[str, str] = {}
-    return lambda row: columns.read(row, row_id(row, seen))
 
 
 def row_id(row: SourceRow, seen: dict[str, str]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pydantic import Field
 
 from loopscope.errors import LoopscopeError
 from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS
@@ -38,18 +39,15 @@ class Subset(NamedTuple):
     every: int = 1
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """One benchmark; its template has its name.
+class Benchmark(Columns):
+    """One benchmark, as `benchmarks.toml` describes it; its template has its name.
 
     Attributes:
-        name: as on the command line.
         title: as in the paper.
         summary: one line.
-        kind: reference "solution" or joint "options".
-        hubs: the pinned data set on the hub that holds each split.
         splits: rows of each complete split; the first is the one meant when none is named.
-        columns: where a source row has what.
+        hub: the pinned data set on the hub.
+        elsewhere: that of splits that another one holds.
         subsets: the paper's named evaluation sets.
         aliases: further names, also of local files.
         files: further names of a split's local file, without its ending.
@@ -59,48 +57,26 @@ class Benchmark:
     title: str
     summary: str
     kind: Kind
-    hubs: Mapping[str, HubSource]
-    splits: Mapping[str, int]
-    columns: Columns
-    subsets: Mapping[str, Subset]
-    aliases: tuple[str, ...]
-    files: Mapping[str, str]
+    splits: dict[str, int]
+    hub: HubSource
+    elsewhere: dict[str, HubSource] = Field({})
+    subsets: dict[str, Subset] = Field({})
+    aliases: tuple[str, ...] = ()
+    files: dict[str, str] = Field({})
 
     @property
     def default_split(self) -> str:
         """The split meant when none is named: the one the paper's depth sweep uses."""
         return next(iter(self.splits))
 
-    @classmethod
-    def read(cls, name: str, entry: dict[str, Any]) -> Benchmark:
-        """From its table in `benchmarks.toml`."""
-        splits, elsewhere = entry["splits"], entry.get("elsewhere", {})
-        options, choices = entry.get("options"), entry.get("choices")
-        columns = Columns(
-            {field: tuple(names) for field, names in entry["columns"].items()},
-            tuple(entry.get("empty", ())),
-            tuple(options) if isinstance(options, list) else options,
-            None if choices is None else tuple(choices),
-            tuple(entry.get("answer", ())),
-            entry.get("source_id"),
-        )
-        return cls(
-            name,
-            entry["title"],
-            entry["summary"],
-            entry["kind"],
-            {split: HubSource(*elsewhere.get(split, entry["hub"])) for split in splits},
-            splits,
-            columns,
-            {subset: Subset(*given) for subset, given in entry.get("subsets", {}).items()},
-            tuple(entry.get("aliases", ())),
-            entry.get("files", {}),
-        )
+    def hub_of(self, split: str) -> HubSource:
+        """The data set that holds a split."""
+        return self.elsewhere.get(split, self.hub)
 
 
 _FILE = resources.files("loopscope.tasks") / "benchmarks.toml"
 BENCHMARKS: dict[str, Benchmark] = {
-    name: Benchmark.read(name, entry) for name, entry in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
+    name: Benchmark(name=name, **entry) for name, entry in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
 }
 
 
@@ -151,20 +127,12 @@ def list_tasks() -> tuple[TaskSummary, ...]:
         TaskSummary(name, name, task.summary, task.kind, dict(task.splits), {}, "in the package")
         for name, task in EMBEDDED_TASKS.items()
     ]
-    benchmarks = [
-        TaskSummary(
-            *(name, known.title, known.summary, known.kind, dict(known.splits)),
-            {subset: chosen.rows for subset, chosen in known.subsets.items()},
-            str(known.hubs[known.default_split]),
-        )
-        for name, known in BENCHMARKS.items()
-    ]
+    benchmarks = []
+    for name, known in BENCHMARKS.items():
+        subsets = {subset: chosen.rows for subset, chosen in known.subsets.items()}
+        source = str(known.hub_of(known.default_split))
+        benchmarks.append(TaskSummary(name, known.title, known.summary, known.kind, known.splits, subsets, source))
     return (*embedded, *benchmarks)
-
-
-def task_names() -> dict[str, str]:
-    """Every task's name with one line about it."""
-    return {task.name: task.summary for task in list_tasks()}
 
 
 def embedded_name(name: str) -> str | None:
@@ -174,7 +142,7 @@ def embedded_name(name: str) -> str | None:
 
 def unknown_task(name: str) -> LoopscopeError:
     """The error for a name that no task has, with the nearest ones."""
-    names = {squash(known): known for known in task_names()}
+    names = {squash(task.name): task.name for task in list_tasks()}
     near = [names[found] for found in difflib.get_close_matches(squash(name), names, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(names.values())}"
     return LoopscopeError(f"unknown task {name!r}: {hint} (a file of your own is named by its path, e.g. my.jsonl)")

@@ -121,7 +121,6 @@ def load_requests(spec: str, selection: Selection, num_fewshot: int | None, seed
         spec=spec,
         kind=requests.kind,
         split=split,
-        subset=None,
         source=f"lm_eval {version('lm_eval')}",
         source_rows=requests.total,
         data_hash=digest.hexdigest(),

@@ -13,7 +13,6 @@ import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.tasks.known_tasks import SPLIT_ALIASES, Benchmark, HubSource, squash
@@ -29,26 +28,25 @@ def find_file(benchmark: Benchmark, split: str, data_dir: str | Path) -> Path:
     folder = Path(data_dir)
     if not os.path.isdir(folder):  # unlike Path.is_dir also for names that are too long
         raise LoopscopeError(f"data directory {folder} does not exist; give the folder that holds the data files")
-    wanted = _spellings(benchmark, split)
+    # To the depth of a hub repository: ORGANISATION/NAME/CONFIG/FILE.
+    found = (path for pattern in ("*", "*/*", "*/*/*", "*/*/*/*") for path in folder.glob(pattern))
     # In order: more usual endings first, then shorter paths.
-    there = sorted((path for path in _data_files(folder)), key=lambda path: (_ending(path), len(path.parts), path))
+    there = sorted(
+        (path for path in found if is_data_file(path.name) and path.is_file()),
+        key=lambda path: (_ending(path), len(path.parts), path),
+    )
+    wanted = _spellings(benchmark, split)
     for path in there:
         name = str(path.relative_to(folder))[: -len(SUFFIXES[_ending(path)])]
         if squash(name.replace(os.sep, "_")) in wanted:
             _check_sum(path, folder)
             return path
-    found = [path.name for path in there if path.parent == folder]
-    listed = f"; it has {', '.join(found[:8])}{' …' if len(found) > 8 else ''}" if found else ""
+    names = [path.name for path in there if path.parent == folder]
+    listed = f"; it has {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else ""
     raise LoopscopeError(
         f"no {benchmark.name} {split} file in {folder}; expected {benchmark.name}_{split}.jsonl.gz (or .jsonl, "
         f".parquet){listed}"
     )
-
-
-def _data_files(folder: Path) -> Iterator[Path]:
-    """Data files to the depth of a hub repository: ORGANISATION/NAME/CONFIG/FILE."""
-    for pattern in ("*", "*/*", "*/*/*", "*/*/*/*"):
-        yield from (path for path in folder.glob(pattern) if is_data_file(path.name) and path.is_file())
 
 
 def _ending(path: Path) -> int:
@@ -59,7 +57,7 @@ def _spellings(benchmark: Benchmark, split: str) -> set[str]:
     names = [benchmark.name, benchmark.title, *benchmark.aliases]
     splits = [split, *(alias for alias, meant in SPLIT_ALIASES.items() if meant == split)]
     found = [f"{name}_{spelled}" for name in names for spelled in splits]
-    hub = benchmark.hubs[split]
+    hub = benchmark.hub_of(split)
     roots = [hub.repository.replace("/", "_"), hub.repository.split("/")[-1], *names]
     inner = [hub.config] if hub.config else ["data", ""]
     found += [f"{root}_{part}_{split}-00000-of-00001" for root in roots for part in inner]
@@ -86,23 +84,19 @@ def read_hub(source: HubSource, split: str) -> Iterator[SourceRow]:
     Raises:
         LoopscopeError: `datasets` is not installed, or the split cannot be fetched.
     """
-    for index, fields in enumerate(_load(source, split)):
-        yield SourceRow(index, f"{source} {split}, row {index}", dict(fields))
-
-
-def _load(source: HubSource, split: str) -> Any:
     try:
         datasets = importlib.import_module("datasets")
+        rows = datasets.load_dataset(source.repository, source.config, split=split, revision=source.revision)
     except ImportError as error:
         raise LoopscopeError(
             f"reading {source.repository} from the hub needs the hub extra: pip install 'loopscope[hub]', "
             f"or give local files with {setting('data_dir')}"
         ) from error
-    try:
-        return datasets.load_dataset(source.repository, source.config, split=split, revision=source.revision)
     except Exception as error:  # whatever the network, the hub or its cache did wrong; no code of ours runs here
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise LoopscopeError(
             f"cannot load {source} {split} from the hub ({reason}); check the network, or give local files "
             f"with {setting('data_dir')}"
         ) from error
+    for index, fields in enumerate(rows):
+        yield SourceRow(index, f"{source} {split}, row {index}", dict(fields))

@@ -173,11 +173,6 @@ def check_unicode(row: SourceRow, name: str, found: str) -> None:
         raise LoopscopeError(f"{row.where}: field {name!r} holds a broken character ({half}); mend the text") from error
 
 
-def texts(row: SourceRow, name: str) -> tuple[str, ...]:
-    """A list of two or more non-empty strings."""
-    return check_texts(row, name, value(row, name))
-
-
 def check_texts(row: SourceRow, name: str, found: Any) -> tuple[str, ...]:
     """`found`, once it is known to be a list of non-empty strings, one an option."""
     if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):

@@ -3,7 +3,7 @@ r"""How a question is worded: a TOML file that turns a normalised question into 
 A template of kind "solution" has a `prompt` and a `solution`; the solution is what the reference utility reads
 (Appendix C.2, "Reference solutions"). One of kind "options" has a `context`, an `option` that is filled once per
 answer option, and a `delimiter` between the two ("Joint options"). The package's templates lie in
-`loopscope/tasks/templates`; a user's own file replaces any of them. `template_hash` goes into the manifest.
+`templates.toml`; a user's own file replaces any of them. `template_hash` goes into the manifest.
 
 A template string is text with `{field}` places, as `str.format` writes them: `{name!t}` trims the field, `{name!c}`
 capitalises it as `str.capitalize` does; `{{` and `}}` are braces. There is no attribute or index access and no format
@@ -199,8 +199,8 @@ class Template:
 
 def builtin_template(name: str) -> Template:
     """A template of the package, by its task's name."""
-    text = (resources.files("loopscope.tasks.templates") / f"{name}.toml").read_text(encoding="utf-8")
-    return parse_template(tomllib.loads(text), name)
+    text = (resources.files("loopscope.tasks") / "templates.toml").read_text(encoding="utf-8")
+    return parse_template(tomllib.loads(text)[name], name)
 
 
 def own_template(first: SourceRow) -> Template:
