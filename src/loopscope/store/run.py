@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting, text
-from loopscope.regular_files import read_regular
+from loopscope.limits import read_regular
 from loopscope.store.atomic import write_atomically
 from loopscope.store.hashing import SealedJson, Sha256
 from loopscope.store.manifest import REQUESTED_BY, Manifest, WorkUnit

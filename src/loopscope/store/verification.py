@@ -13,7 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pydantic import Field
 
 from loopscope.errors import LoopscopeError
-from loopscope.regular_files import read_regular
+from loopscope.limits import read_regular
 from loopscope.store.atomic import PARTIAL, write_atomically
 from loopscope.store.hashing import SealedJson, Sha256, Stored, code_sha256, ids_sha256, sha256_bytes
 from loopscope.store.manifest import WorkUnit

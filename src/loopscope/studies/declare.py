@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from loopscope.frames import to_pandas
+from loopscope.display import to_pandas
 from loopscope.stats import Bootstrap, Estimate, Statistic
 from loopscope.studies.conditions import Condition
 

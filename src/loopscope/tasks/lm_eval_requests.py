@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.limits import TimeLimitError, time_limit
 from loopscope.tasks.encoding import Kind, LoadedTask, Row, canonical
 from loopscope.tasks.prompting import Chat
 from loopscope.tasks.selection import Selection
 from loopscope.tasks.template import check_size
-from loopscope.time_limit import TimeLimitError, time_limit
 
 PREFIX = "lm_eval:"
 _HERE = "<the answer goes on here>"

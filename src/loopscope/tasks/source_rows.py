@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError
-from loopscope.regular_files import check_regular
+from loopscope.limits import check_regular
 
 SUFFIXES = (".jsonl.gz", ".jsonl", ".parquet")
 MOST_SOURCE_ROWS = 10_000_000

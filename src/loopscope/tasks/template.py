@@ -33,11 +33,10 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.regular_files import read_text
+from loopscope.limits import TimeLimitError, read_text, time_limit
 from loopscope.tasks.encoding import Kind, Row, canonical
 from loopscope.tasks.items import Item
 from loopscope.tasks.source_rows import SourceRow
-from loopscope.time_limit import TimeLimitError, time_limit
 
 MOST_CHARACTERS = 1_000_000
 """Characters of a question as worded, its context counted once an option. A character may be a token, and a token takes

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, shown
+from loopscope.limits import check_regular
 from loopscope.models.checkpoint.config import CONFIG, read_config, read_json_object
-from loopscope.regular_files import check_regular
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,9 +1,14 @@
-"""Files that a user names, opened with care: regular ones only, and texts of a bounded size."""
+"""Limits for what comes from somebody else: regular files only, texts of a bounded size, code of a bounded time."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from loopscope.errors import LoopscopeError
@@ -59,3 +64,58 @@ def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
     if status.st_size > most:
         raise OSError(0, f"it has more than {most >> 20} MiB", str(path))
     return path.read_bytes()
+
+
+class TimeLimitError(Exception):
+    """The code within `time_limit` took too long."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises `TimeLimitError` in this thread after some seconds.
+
+    In the main thread a signal does it, which interrupts a regular expression, too; elsewhere a call into compiled code
+    is not interrupted.
+    """
+    if _alarm_is_free():
+        yield from _by_signal(seconds)
+    else:
+        yield from _by_thread(seconds)
+
+
+def _alarm_is_free() -> bool:
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        return False
+    return signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def _by_signal(seconds: float) -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise TimeLimitError
+
+    signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _by_thread(seconds: float) -> Iterator[None]:
+    thread, lock, running = threading.get_ident(), threading.Lock(), True
+
+    def interrupt() -> None:
+        with lock:
+            if running:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TimeLimitError))
+
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            running = False
+        timer.cancel()
