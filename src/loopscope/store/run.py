@@ -138,8 +138,11 @@ class StoredRun:
     def scan(self, table: str) -> pl.LazyFrame:
         """A table as a lazy frame over its shards, which are read and checked when the frame is collected."""
         empty = pl.DataFrame(arrow_schema(self._require(table)).empty_table())
-        shards = (partial(self.read_shard, table, unit) for unit in self.present_units)
-        frames = [pl.defer(lambda read=read: pl.DataFrame(read()), schema=empty.schema) for read in shards]
+
+        def rows_of(unit: WorkUnit) -> pl.DataFrame:
+            return pl.DataFrame(self.read_shard(table, unit))
+
+        frames = [pl.defer(partial(rows_of, unit), schema=empty.schema) for unit in self.present_units]
         return pl.concat([empty.lazy(), *frames])
 
     def read(self, table: str) -> pl.DataFrame:
