@@ -304,13 +304,6 @@ def _benchmarks() -> Iterator[Case]:
     ):
         yield command(f"--data-dir: {name}", why, *flags, model_of, make)
     yield command("--data-dir: a file", "no folder", *flags, model_of, lambda p: f"--data-dir={p.file('f', '')}")
-
-    def sums(place: Place) -> str:
-        place.file("data/gsm8k_test.jsonl", question)
-        place.file("data/SHA256SUMS", "0" * 64 + "  gsm8k_test.jsonl\n")
-        return f"--data-dir={place.here / 'data'}"
-
-    yield command("--data-dir: another sum", "not the listed file", *flags, model_of, sums)
     hellaswag = {"ind": 1, "activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["d", "e", "f", "g"]}
     for name, label in {"a label that is no number": "x", "a label too large": "4", "an empty label": ""}.items():
         yield command(

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.items import Item
 from loopscope.tasks.known_tasks import BENCHMARKS
 from loopscope.tasks.load import TextRows
-from loopscope.tasks.source_rows import SourceRow
+from loopscope.tasks.source_rows import Item, SourceRow
 from loopscope.tasks.template import builtin_template
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -14,8 +13,7 @@ import pytest
 
 from loopscope.errors import LoopscopeError
 from loopscope.tasks import load, load_task
-from loopscope.tasks.known_tasks import BENCHMARKS, HubSource
-from loopscope.tasks.local_and_hub import _spellings, find_file, read_hub
+from loopscope.tasks.known_tasks import BENCHMARKS, HubSource, _spellings, find_file, read_hub
 
 
 @pytest.mark.parametrize(
@@ -51,16 +49,6 @@ def test_a_missing_file_says_what_was_expected_and_what_is_there(tmp_path: Path)
     (tmp_path / "gsm8k_train.jsonl").touch()
     with pytest.raises(LoopscopeError, match=r"expected gsm8k_test\.jsonl\.gz.*it has gsm8k_train\.jsonl"):
         find_file(BENCHMARKS["gsm8k"], "test", tmp_path)
-
-
-def test_a_file_that_is_not_the_listed_one_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "piqa_val.jsonl").write_bytes(b"{}\n")
-    digest = hashlib.sha256(b"{}\n").hexdigest()
-    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  other.jsonl\n{digest}  piqa_val.jsonl\n")
-    assert find_file(BENCHMARKS["piqa"], "validation", tmp_path).name == "piqa_val.jsonl"
-    (tmp_path / "piqa_val.jsonl").write_bytes(b"{ }\n")
-    with pytest.raises(LoopscopeError, match=r"is not the file that .*SHA256SUMS lists"):
-        find_file(BENCHMARKS["piqa"], "validation", tmp_path)
 
 
 GSM8K = [{"question": f"What is {n}+1?", "answer": f"{n}+1=<<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"} for n in range(6)]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.items import Item
 from loopscope.tasks.known_tasks import BENCHMARKS
+from loopscope.tasks.source_rows import Item
 from loopscope.tasks.template import (
     MOST_TEMPLATE_BYTES,
     Wording,

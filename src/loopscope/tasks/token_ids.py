@@ -13,8 +13,7 @@ from typing import Any
 
 from loopscope.errors import LoopscopeError, index, setting, shown
 from loopscope.tasks.encoding import GivenIds, Kind, LoadedTask, Row, Split, canonical
-from loopscope.tasks.items import row_id
-from loopscope.tasks.source_rows import MOST_OPTIONS, SourceRow, json_kind, option_index, value
+from loopscope.tasks.source_rows import MOST_OPTIONS, SourceRow, json_kind, option_index, row_id, value
 
 LARGEST_ID = 2**31 - 1
 """The largest token id that a row may hold."""
