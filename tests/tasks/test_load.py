@@ -56,12 +56,6 @@ def test_the_math_pilot_is_spread_over_the_training_problems(data_dir: Path) -> 
         load_task("math500:train128", data_dir=data_dir, ids=[94])
 
 
-def test_the_data_hash_is_the_splits_and_not_the_selections(data_dir: Path) -> None:
-    whole, part = load_task("piqa", data_dir=data_dir), load_task("piqa", data_dir=data_dir, ids=[3])
-    assert whole.data_hash == part.data_hash
-    assert whole.data_hash != load_task("boolq", data_dir=data_dir).data_hash
-
-
 @pytest.mark.parametrize("spec", ["gsm8k", "GSM8K:test", "gsm-8k"])
 def test_names_may_be_spelled_loosely(small: Path, spec: str) -> None:
     task = load_task(spec, data_dir=small)
