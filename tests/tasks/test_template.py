@@ -48,29 +48,27 @@ def test_hellaswag_brackets_go_and_the_second_half_is_capitalised() -> None:
     assert row.continuations == ("  dry it.", " fold it. away")
 
 
-def test_hellaswag_without_a_second_half_has_no_blank_at_the_end() -> None:
-    row = builtin_template("hellaswag").word(item(("a",), 0, activity_label="Washing", ctx_a="Wet it.", ctx_b=""))
-    assert row.context == "Washing: Wet it."
-
-
-def test_commonsense_qa_lists_options_and_scores_letters() -> None:
-    row = builtin_template("commonsense_qa").word(item(("bed", "sea", "sky", "tea", "ice"), 2, question=" Where? "))
-    assert row.context == "Question: Where?\nA. bed\nB. sea\nC. sky\nD. tea\nE. ice\nAnswer:"
-    assert row.continuations == (" A", " B", " C", " D", " E")
-    assert row.answer == 2
-
-
-def test_boolq_scores_no_and_yes() -> None:
-    row = builtin_template("boolq").word(item(("no", "yes"), 1, passage="Cats purr.", question="do cats purr"))
-    assert row.context == "Cats purr.\nQuestion: do cats purr?\nAnswer:"
-    assert row.continuations == (" no", " yes")
-
-
-@pytest.mark.parametrize(("name", "field"), [("arc_challenge", "question"), ("piqa", "goal")])
-def test_question_and_answer_wording(name: str, field: str) -> None:
-    row = builtin_template(name).word(item(("one", "two"), 0, **{field: "Why?"}))
-    assert row.context == "Question: Why?\nAnswer:"
-    assert row.continuations == (" one", " two")
+@pytest.mark.parametrize(
+    ("name", "fields", "options", "context", "continuations"),
+    [
+        ("hellaswag", {"activity_label": "A", "ctx_a": "b.", "ctx_b": ""}, ("c",), "A: b.", (" c",)),
+        (
+            "commonsense_qa",
+            {"question": " Where? "},
+            ("bed", "sea", "sky"),
+            "Question: Where?\nA. bed\nB. sea\nC. sky\nAnswer:",
+            (" A", " B", " C"),
+        ),
+        ("boolq", {"passage": "P.", "question": "q"}, ("no", "yes"), "P.\nQuestion: q?\nAnswer:", (" no", " yes")),
+        ("arc_challenge", {"question": "Why?"}, ("one", "two"), "Question: Why?\nAnswer:", (" one", " two")),
+        ("piqa", {"goal": "Why?"}, ("one", "two"), "Question: Why?\nAnswer:", (" one", " two")),
+    ],
+)
+def test_the_wording_of_options(
+    name: str, fields: dict[str, str], options: tuple[str, ...], context: str, continuations: tuple[str, ...]
+) -> None:
+    row = builtin_template(name).word(item(options, 0, **fields))
+    assert (row.context, row.continuations, row.answer) == (context, continuations, 0)
 
 
 def test_blanks_and_line_ends_after_an_options_context_go_to_the_options() -> None:
@@ -169,9 +167,6 @@ def test_steps_run_in_the_order_given() -> None:
     first, second = {"replace": "a", "with": "b"}, {"replace": "b", "with": "c"}
     assert clean("ab", [first, second]) == "cc"
     assert clean("ab", [second, first]) == "bc"
-
-
-def test_a_replaced_text_is_no_pattern() -> None:
     assert clean("x [title] y", [{"replace": " [title]", "with": ". "}]) == "x.  y"
 
 
