@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from loopscope.report.evaluation_set import sets_of
-from loopscope.report.overview import EXPLAINED, FACTS, Overview, outcome_shares, step_gains
+from loopscope.report.overview import FACTS, STEPS, outcome_shares, step_gains
+from loopscope.report.overview import overview as overview_of
 from loopscope.report.study_pages import compute_tables
 from loopscope.stats import Bootstrap
 from loopscope.studies.records import Records
@@ -18,7 +19,7 @@ def run(tmp_path_factory, synthetic, riddles):
 @pytest.fixture(scope="module")
 def overview(run):
     records = Records([run])
-    return Overview(records, compute_tables(records, FEW), FEW).of(sets_of(run)[0])
+    return overview_of(sets_of(run)[0], records, compute_tables(records, FEW), FEW)
 
 
 def test_outcome_counts_are_those_of_the_paths(overview, riddles):
@@ -88,7 +89,7 @@ def test_depths_carry_means_and_the_best(overview, riddles):
 
 def test_every_number_is_explained_once(overview):
     for entry in overview["updates"]:
-        assert {step["key"] for step in (*entry["steps"], *entry["bounded"]["steps"])} <= set(EXPLAINED)
+        assert {step["key"] for step in (*entry["steps"], *entry["bounded"]["steps"])} <= set(STEPS)
         assert {fact["key"] for fact in entry["facts"]} <= set(FACTS)
 
 
@@ -114,6 +115,6 @@ def test_a_quick_run_shows_what_it_has(tmp_path, synthetic):
     made = synthetic.Made([synthetic.Question("q", ["a"])] * 4, level="quick", tokens=False)
     run = synthetic.write_run(tmp_path / "quick", made)
     records = Records([run])
-    found = Overview(records, compute_tables(records, FEW), FEW).of(sets_of(run)[0])
+    found = overview_of(sets_of(run)[0], records, compute_tables(records, FEW), FEW)
     assert [step["key"] for step in found["updates"][0]["steps"]] == ["full"]
     assert found["updates"][0]["bounded"] is None

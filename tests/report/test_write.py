@@ -9,7 +9,6 @@ import pytest
 
 from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
-from loopscope.report.pack import unpack
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
 from loopscope.studies.conditions import run_labels
@@ -88,7 +87,7 @@ def test_runs_of_the_same_name_are_numbered(folder):
     assert run_labels([run, run]) == ["run (1)", "run (2)"]
 
 
-def test_runs_that_are_alike_keep_their_own_numbers(tmp_path, synthetic):
+def test_runs_that_are_alike_keep_their_own_numbers(tmp_path, synthetic, unpack):
     made = [synthetic.Made([synthetic.Question("q", ["a"])] * 8, tokens=False, seed=seed) for seed in (1, 2)]
     runs = [synthetic.write_run(tmp_path / name / "run", each) for name, each in zip("ab", made, strict=True)]
     page = write_report([run.path for run in runs], tmp_path / "report.html", FEW).read_text(encoding="utf-8")

@@ -12,7 +12,6 @@ VIEWS = (
     "#/question?run=second&task=choices/test&id=choices-4&t=4",
     "#/question?run=first&task=riddles/test&id=riddles-4&t=4&token=1",
     "#/lens?run=first&task=riddles/test&id=riddles-4",
-    "#/training",
     "#/studies?study=table-mechanism",
     "#/studies?study=figure-scale-prediction",
     "#/studies?study=missing",
@@ -41,9 +40,9 @@ def axe(tmp_path_factory):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing_serious(visit, report, training, axe, view, scheme):
+def test_axe_finds_nothing_serious(visit, report, axe, view, scheme):
     # The page's own policy would refuse a foreign script, which is the point of it; only this test lifts it.
-    page = visit(training if view == "#/training" else report, view, color_scheme=scheme, bypass_csp=True)
+    page = visit(report, view, color_scheme=scheme, bypass_csp=True)
     page.add_script_tag(content=axe)
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     serious = [
@@ -70,8 +69,8 @@ def test_dark_follows_the_system_and_can_be_chosen(visit, report):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_narrow_window_needs_no_sideways_scrolling(visit, report, training, view):
-    page = visit(training if view == "#/training" else report, view, viewport={"width": 360, "height": 740})
+def test_a_narrow_window_needs_no_sideways_scrolling(visit, report, view):
+    page = visit(report, view, viewport={"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 

@@ -162,8 +162,8 @@ def test_hovering_and_clicking_a_point_opens_its_question(visit, report):
           const frame = tip.parentElement.getBoundingClientRect();
           const { left, right, top, bottom } = tip.style;
           return [
-            left === "auto" ? frame.right - parseFloat(right) + 14 : frame.left + parseFloat(left) - 14,
-            top === "auto" ? frame.bottom - parseFloat(bottom) + 10 : frame.top + parseFloat(top) - 10,
+            left === "auto" ? frame.right - parseFloat(right) + 12 : frame.left + parseFloat(left) - 12,
+            top === "auto" ? frame.bottom - parseFloat(bottom) + 12 : frame.top + parseFloat(top) - 12,
           ];
         }"""
     )

@@ -28,10 +28,10 @@ def hostile(page_of, synthetic):
 def test_samples_stay_text_in_every_view(visit, expect, hostile):
     page = visit(hostile)
     for view in ("overview", "questions", "studies", "provenance"):
-        page.goto(hostile.as_uri() + f"#/{view}{'?study=all' * (view == 'studies')}")
+        page.goto(hostile.as_uri() + f"#/{view}{'?study=table-mechanism' * (view == 'studies')}")
         expect(page.locator(f"main[data-view={view}]")).to_be_visible()
         assert page.evaluate("window.pwned") is None
-        assert page.locator("main img:not(.plate img), main script, main i:not(.path-legend i), main b").count() == 0
+        assert page.locator("main img:not(.drawing), main script, main i:not(.path-legend i), main b").count() == 0
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -94,7 +94,7 @@ def named(tmp_path_factory, synthetic):
 def test_any_name_is_shown_within_the_window(visit, expect, named, width):
     path, tasks = named
     page = visit(path, viewport={"width": width, "height": 900})
-    views = ["overview", "questions", "studies?study=all", "provenance"]
+    views = ["overview", "questions", "studies?study=table-mechanism", "provenance"]
     for run, task in tasks.items():
         query = urlencode({"run": run, "task": f"{task}/test", "id": f"{task}-3", "t": 4})
         views.append(f"question?{query}")
