@@ -75,4 +75,3 @@ def test_any_address_opens_a_view(visit, report):
     page = visit(report)
     silent = [address[:80] for address in addresses if page.evaluate(GO, address) is None]
     assert silent == []
-    assert visit.errors == []
