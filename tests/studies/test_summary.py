@@ -42,12 +42,12 @@ def finding(**changes):
 @pytest.mark.parametrize(
     ("changes", "title", "said"),
     [
-        ({}, "m: loop 4→5 goes too far on 26 of 64 questions", "44.8% of these updates start in a helpful direction"),
+        ({}, "m: loop 4→5 goes too far on 26 of 64 questions", "44.8% of these updates are finite-step failures"),
         ({"failures": 0}, "m: loop 4→5 goes the wrong way on 58 of 64 questions", "none of these updates starts"),
         ({"harmful": 0, "failures": 0}, "m: loop 4→5 harms no question", "makes no reference of the 64 questions less"),
         ({"kind": "options"}, "m: loop 4→5 goes too far", "the right option less likely for 58 of 64 questions"),
         ({"predicted": 3}, "m: loop 4→5 goes too far", "gains in 3 of these 26."),
-        ({"predicted": None}, "m: loop 4→5 goes too far", "too long a step."),
+        ({"predicted": None}, "m: loop 4→5 goes too far", "the step is too long."),
     ],
 )
 def test_a_finding_in_words(changes, title, said):

@@ -51,7 +51,7 @@ class Finding:
         if not self.failures:
             return f"{said}; none of these updates starts in a helpful direction."
         share = percent(self.failures / self.harmful)
-        said += f"; {share} of these updates start in a helpful direction and are finite-step failures: too long a step"
+        said += f"; {share} of these updates are finite-step failures: the direction helps, the step is too long"
         if self.predicted is None:
             return f"{said}."
         return (

@@ -69,8 +69,10 @@ function section(entry) {
   );
 }
 
-const figure = ({ title, caption, image, width }) =>
-  h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}, figure` }, h("img", { class: "drawing", src: image, width, alt: `${title}. ${caption}` }));
+const figure = ({ title, caption, image, width }) => [
+  h("p", { class: "soft small sideways" }, "The figure is wider than this window: move it sideways."),
+  h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}, figure` }, h("img", { class: "drawing", src: image, width, alt: `${title}. ${caption}` })),
+];
 
 /** In a narrow window all names of a line share one column, which stays while the numbers move sideways. */
 function merged(sheet) {
