@@ -17,10 +17,10 @@ from loopscope.measuring.batch_policy import BatchPolicy
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.plan import QuestionEncoder
 from loopscope.models import load_tokenizer
-from loopscope.models.base import LoopedModule, select
+from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.layers.mask import causal_mask
-from loopscope.models.protocol import BodyAndHead, Context
+from loopscope.models.protocol import BodyAndHead, Context, select
 from loopscope.tasks.load import load_task
 
 T, VOCABULARY, WIDTH = 2, 1024, 12

@@ -23,7 +23,7 @@ from loopscope.measuring.config import LongPolicy, MeasureConfig
 from loopscope.models.families.config import FamilyConfig
 from loopscope.models.identity import model_identity
 from loopscope.models.initial_state import InitialState, Rule
-from loopscope.models.layers.varlen import runs_unpadded
+from loopscope.models.layers.attention import runs_unpadded
 from loopscope.models.load import ModelCard, card_of
 from loopscope.models.packing import common_prefix
 from loopscope.models.protocol import LoopedModel

@@ -347,10 +347,7 @@ class AffineReadout(Readout):
         # A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones.
         on_cpu, vocabulary = head.weight_VD.device.type == "cpu", int(head.weight_VD.shape[0])
         self.reads_pairs = model.device.type != "cpu"
-        self._blocks: dict[str, Any] = {
-            "block_tokens": None if on_cpu else max(1, _GPU_BLOCK // vocabulary),
-            "block_vocabulary": None if on_cpu else vocabulary,
-        }
+        self._blocks: dict[str, Any] = {"block_tokens": None if on_cpu else max(1, _GPU_BLOCK // vocabulary)}
 
     def read_pair(self, first_ND: Tensor, second_ND: Tensor, layout: Layout) -> tuple[Reading, Reading]:
         """Two states at the prediction positions, for one pass over the head."""

@@ -27,9 +27,9 @@ from loopscope.measuring.model_check import checked
 from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, facts_of, settings_for
 from loopscope.measuring.probes import before_a_pass
 from loopscope.measuring.producers import Tables
-from loopscope.models import recorded_step
 from loopscope.models.load import card_of
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.walk import forget_recorded_steps
 from loopscope.readout.checks import is_out_of_memory
 from loopscope.store.manifest import WorkUnit
 from loopscope.tasks.encoding import LoadedTask, Row
@@ -38,7 +38,7 @@ from loopscope.user_code import user_code
 
 def release() -> None:
     """Give back what a failed attempt left behind."""
-    recorded_step.forget()
+    forget_recorded_steps()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -75,7 +75,7 @@ def overview(data: EvaluationSet, records: Records, tables: Tables, bootstrap: B
 def _update(updates: Updates, gains: Mapping[str, Estimate], tables: Tables, bootstrap: Bootstrap) -> dict[str, Any]:
     condition = updates.condition
     bounded = _row(tables, "bound-selected", updates, "primary")
-    safe = bounded_gains(updates, bootstrap) if bounded is not None and bounded.value("n") else None
+    safe = bounded_gains(updates, bootstrap) if bounded is not None and bounded["n"] else None
     return {
         "transition": condition.transition,
         "update": condition.update,
