@@ -1,4 +1,3 @@
-import numpy as np
 import polars as pl
 import pytest
 
@@ -90,10 +89,3 @@ def test_ids_stand_for_texts_where_the_run_does_not_say_them(tmp_path, synthetic
     (run.layout.vocabulary).write_text("{")
     with pytest.raises(LoopscopeError, match=r"vocabulary\.json is damaged: remove it"):
         write_report([run.path], tmp_path / "report.html", Bootstrap(resamples=5))
-
-
-@pytest.mark.parametrize("given", [-1, 2.5, "many"])
-def test_a_number_of_questions_that_is_none_is_refused(run, tmp_path, given):
-    with pytest.raises(LoopscopeError, match="lens_questions"):
-        write_report([run.path], tmp_path / "report.html", lens_questions=given)
-    assert np.asarray(list(tmp_path.iterdir())).size == 0

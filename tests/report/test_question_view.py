@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from loopscope import LoopscopeError, Outcome, Run
-from loopscope.path import GRID
 
 
 class Parsed(HTMLParser):
@@ -63,12 +62,6 @@ def test_the_last_update_is_shown_unless_another_is_named(first):
     assert (other.id, other.transition, other.alpha) == (view.id, first.manifest.transitions[0], 0.5)
 
 
-def test_without_stored_paths_the_grid_is_the_path(second, choices):
-    alphas, gains = second.question("choices-6", 2).path
-    np.testing.assert_array_equal(alphas, GRID)
-    np.testing.assert_allclose(gains, choices.grid(0)[6])
-
-
 def test_tokens_come_with_their_words_and_outcomes(second):
     tokens = second.question("choices-0", 4).tokens
     assert tokens.filter(pl.col("option") == 2)["text"].to_list() == [" green", " 😀", " one"]
@@ -118,19 +111,6 @@ def test_words_stay_words(tmp_path, synthetic):
     assert f"{HOSTILE} b" in parsed.text
 
 
-def test_marks_that_reorder_text_are_spelled(tmp_path, synthetic):
-    synthetic.write_run(tmp_path / "run", synthetic.Made([synthetic.Question("safe \u202egnp.exe", ["fine"])] * 2))
-    assert "\\u202e" in Parsed(Run(tmp_path / "run").question("riddles-0")._repr_html_()).text
-
-
-def test_plain_text_is_short_and_tells_it_all(first):
-    view = first.question("riddles-3", 4)
-    assert len(repr(view)) < 200
-    assert "\n" not in repr(view)
-    assert view.verdict in str(view)
-    assert "Riddle 3" in str(view)
-
-
 @pytest.mark.parametrize(
     ("call", "line"),
     [
@@ -169,15 +149,6 @@ def test_a_damaged_run_says_so(tmp_path, synthetic):
     shard = next((tmp_path / "run" / "questions").glob("*.parquet"))
     shard.write_bytes(shard.read_bytes()[:-1])
     assert "is damaged" in Parsed(Run(tmp_path / "run")._repr_html_()).text
-
-
-def test_frames_have_outcomes_by_name_and_files_codes(first, riddles):
-    labels = [Outcome(int(code)).label for code in riddles.outcome(1)]
-    here = first.to_polars().filter(pl.col("transition") == 4)
-    assert here["outcome"].to_list() == labels
-    assert first.to_pandas().query("transition == 4")["outcome"].tolist() == labels
-    assert first.tokens.select("outcome").collect()["outcome"].dtype == first.records["outcome"].dtype
-    assert pl.read_parquet([first.layout.shard("questions", unit) for unit in first.units])["outcome"].dtype == pl.Int8
 
 
 def test_pandas_is_only_needed_for_pandas(first, monkeypatch):

@@ -10,8 +10,6 @@ import pytest
 from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
 from loopscope.stats import Bootstrap
-from loopscope.store import StoredRun
-from loopscope.studies.conditions import run_labels
 
 FEW = Bootstrap(resamples=20)
 
@@ -33,10 +31,6 @@ def test_the_page_refers_to_nothing_outside(folder):
     assert re.findall(r'(?:src|href)="(?!#)[^"]*"', text) == []
     assert re.findall(r"https?://[^\s\"')]+", text) == ["http://www.w3.org/2000/svg"]
     assert text.count("<script>") == 1
-
-
-def test_missing_folders_are_made(folder):
-    assert write_report([folder / "run"], folder / "deep" / "er" / "report.html", FEW).exists()
 
 
 def test_a_folder_as_output_is_a_users_mistake(folder):
@@ -80,11 +74,6 @@ def test_a_run_without_any_unit_is_a_users_mistake(folder):
         path.unlink()
     with pytest.raises(LoopscopeError, match="holds no measured question yet"):
         write_report([empty], folder / "x.html", FEW)
-
-
-def test_runs_of_the_same_name_are_numbered(folder):
-    run = StoredRun(folder / "run")
-    assert run_labels([run, run]) == ["run (1)", "run (2)"]
 
 
 def test_runs_that_are_alike_keep_their_own_numbers(tmp_path, synthetic, unpack):

@@ -38,6 +38,7 @@ def axe(tmp_path_factory):
     return source.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_nothing_serious(visit, report, axe, view, scheme):
@@ -107,22 +108,6 @@ def test_updates_are_chosen_with_arrow_keys(visit, report):
     after = card.locator("input[type=radio]:checked").input_value()
     assert {before, after} == {"3", "4"}
     assert f"Outcomes of {after}→" in card.inner_text()
-
-
-def test_the_skip_link_leads_past_the_navigation(visit, report):
-    page = visit(report, "#/studies")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
-    assert page.locator("h1").inner_text() == "Studies"
-
-
-def test_it_prints(visit, report):
-    page = visit(report, "#/overview")
-    page.emulate_media(media="print")
-    assert not page.locator("nav.views").is_visible()
-    assert page.locator(".set-card").first.is_visible()
-    assert page.pdf()[:5] == b"%PDF-"
 
 
 def test_paper_is_white_whatever_the_screen_shows(visit, report):

@@ -48,14 +48,6 @@ def test_without_a_finer_path_it_is_read_on_straight_lines(visit, report, choice
     assert phi(page) == pytest.approx(grid[6] + 0.4 * (grid[7] - grid[6]), rel=1e-5)
 
 
-def test_the_utility_is_the_current_one_plus_the_gain(visit, report):
-    page = visit(report, ADDRESS.format(row=2, t=4))
-    values = stored(report, 2, 4)
-    slide(page, 0)
-    shown = page.locator("#utility").inner_text().replace("−", "-")
-    assert float(shown) == pytest.approx(values["utility_before"], rel=5e-3)
-
-
 def token_rows(report, run, row, transition):
     frame = StoredRun(report.parent / run).tokens.collect()
     return frame.filter(pl.col("row") == row, pl.col("transition") == transition)
@@ -120,15 +112,6 @@ def test_option_scores_follow_the_slider(visit, report):
         )
 
 
-def test_without_tokens_options_have_scores_at_both_ends_alone(visit, page_of, synthetic):
-    questions = [synthetic.Question("q", [" a", " b"], 1)] * 3
-    path = page_of(synthetic.Made(questions, tokens=False, name="pair"))
-    page = visit(path, "#/question?run=run&task=pair/test&id=pair-1&t=4&alpha=0.5")
-    assert "only a run with --tokens knows the score" in page.locator(".option").first.inner_text()
-    slide(page, 1)
-    assert len(shown_scores(page)) == 2
-
-
 def test_the_plot_is_dragged_and_read(visit, report, riddles):
     page = visit(report, ADDRESS.format(row=8, t=4))
     box = page.locator(".held .chart svg").bounding_box()
@@ -149,19 +132,6 @@ def test_the_plot_is_dragged_and_read(visit, report, riddles):
     assert page.locator("output").inner_text() == "0.5"
 
 
-def test_the_question_names_its_model_and_run(visit, report):
-    page = visit(report, ADDRESS.format(row=8, t=4))
-    assert page.locator(".question-head .where").inner_text() == "some/looped-model · run first · loop 4→5"
-
-
-def test_axes_have_titles(visit, report):
-    page = visit(report, ADDRESS.format(row=8, t=4))
-    titles = page.locator(".question svg .axis-title").all_text_contents()
-    assert "share α of the update" in titles
-    assert any(text.startswith("gain φ(α), ") and text.endswith("nats") for text in titles)
-    assert any(text.startswith("utility, ") for text in titles)
-
-
 def test_all_updates_stand_on_one_axis(visit, expect, report, riddles):
     page = visit(report, ADDRESS.format(row=3, t=4))
     links = page.locator(".depth-panel svg[role=group] a")
@@ -178,22 +148,6 @@ def test_all_updates_stand_on_one_axis(visit, expect, report, riddles):
     np.testing.assert_allclose(heights, fitted, atol=0.05)
     links.first.click()
     expect(page.locator(".chip[aria-current]")).to_contain_text("3→4")
-
-
-def test_an_uphill_that_nobody_could_see_is_enlarged(visit, page_of, synthetic):
-    made = synthetic.Made([synthetic.Question("q", ["a b"])] * 3)
-    made.A[:], made.Q[:], made.R[:] = 0.1, -1.0, 0.0
-    path = page_of(made)
-    assert (
-        visit(path, "#/question?run=run&task=riddles/test&id=riddles-1&t=4").locator(".numbers-panel svg").count() == 1
-    )
-    made.A[:], made.Q[:] = 1.0, -1.5
-    assert (
-        visit(page_of(made), "#/question?run=run&task=riddles/test&id=riddles-1&t=4")
-        .locator(".numbers-panel svg")
-        .count()
-        == 0
-    )
 
 
 @pytest.mark.parametrize(("A", "Q", "names"), [(1.0, -1.02, 3)])
@@ -227,14 +181,6 @@ def test_a_link_opens_the_same_scale(visit, report):
     assert phi(again) == phi(page)
 
 
-def test_presets_jump_to_named_scales(visit, report, riddles):
-    page = visit(report, ADDRESS.format(row=8, t=4))
-    page.get_by_role("button", name="Quarter").click()
-    assert phi(page) == np.float32(riddles.grid(1)[8, 5])
-    page.get_by_role("button", name="Full").click()
-    assert phi(page) == np.float32(riddles.grid(1)[8, 20])
-
-
 def test_bounds_and_boundary_are_drawn_where_they_are_known(visit, report, riddles):
     row = int(np.flatnonzero(riddles.outcome(1) == 3)[0])
     page = visit(report, ADDRESS.format(row=row, t=4))
@@ -245,13 +191,6 @@ def test_bounds_and_boundary_are_drawn_where_they_are_known(visit, report, riddl
     assert "Safe range" in text
     assert page.locator(".step-panel svg polygon").count() == 1
     assert "The direction was right, the step too long." in page.locator(".verdict").inner_text()
-
-
-def test_the_same_question_at_another_update(visit, expect, report):
-    page = visit(report, ADDRESS.format(row=3, t=4))
-    page.locator(".chip", has_text="3→4").click()
-    expect(page.locator(".chip[aria-current]")).to_contain_text("3→4")
-    assert "t=3" in page.url
 
 
 def test_a_quick_run_has_ends_and_no_slider(visit, page_of, synthetic):
