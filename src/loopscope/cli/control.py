@@ -34,7 +34,7 @@ def control(
     output: Annotated[str | None, flag("--output", "Also draw the figure, into this file.")] = None,
 ) -> None:
     """When to stop and how far to step: rules fitted on train questions, tested on others."""
-    from loopscope.cli.studies import FORMATS
+    from loopscope.cli.flags import FORMATS
     from loopscope.control.runs import control as compare
     from loopscope.errors import LoopscopeError
 
