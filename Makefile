@@ -14,9 +14,9 @@ PINS       := -c constraints/pins.txt
 else
 PINS       := -c constraints/pins.txt -c constraints/torch.txt
 endif
-WORKERS ?= 3
-# Files in the order of tests/conftest.py, which begins with the longest.
-PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+WORKERS ?= 2
+# Each worker begins with its own half; whoever is done takes from the end of the other's.
+PARALLEL := -n $(WORKERS) --dist worksteal
 # What Python compiles is kept, whatever the machine's setting: tests start many processes, and pip need not compile all.
 export PYTHONDONTWRITEBYTECODE :=
 

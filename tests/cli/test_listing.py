@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from loopscope.cli.listing import list_models, list_tasks, model_rows
-from loopscope.models.families.registry import families
-from loopscope.models.published import PUBLISHED
+from loopscope.models.families import families
+from loopscope.models.registry import PUBLISHED
 from loopscope.tasks.known_tasks import BENCHMARKS
 
 

@@ -90,7 +90,7 @@ def _affine() -> Iterator[Case]:
     yield call("affine_path(examples with a gap)", "example 1 is empty", lambda p: affine(examples=[0, 2]))
     for name, value in {"nothing": "nothing", "None": None, "5": 5, "a list": ["blocked"]}.items():
         yield call(f"affine_path(impl={name})", "no implementation", lambda p, value=value: affine(impl=value))
-    for parameter in ("block_tokens", "block_vocabulary"):
+    for parameter in ("block_tokens",):
         for name, value in {"0": 0, "-1": -1, "1.5": 1.5, "text": "8", "true": True, "nan": math.nan}.items():
             yield call(
                 f"affine_path({parameter}={name})",

@@ -84,7 +84,7 @@ def make_checkpoint(folder: Path, family: str, tokenizer: Path, vocabulary: int)
     (folder / "config.json").write_text(json.dumps(config))
     shutil.copy(tokenizer / "tokenizer.json", folder / "tokenizer.json")
     model: Any = load_model(folder, model_args={"random_weights": True, "seed": 3})
-    tied = model.tied_tensors()
+    tied = model.tied
     tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name not in tied}
     if family == "ouro":
         # A head that says something, and a gate that does not treat every position alike.

@@ -130,8 +130,7 @@ def test_batches_of_a_unit_are_saved_by_time_and_not_measured_again(
     with pytest.raises(KeyboardInterrupt):
         measured("ouro", "arithmetic", output=tmp_path / "cut", **options)
     assert not list((tmp_path / "cut" / "units").iterdir())
-    assert len(list((tmp_path / "cut" / "partial" / "units").iterdir())) == 2
-    first = next(iter((tmp_path / "cut" / "partial" / "questions").iterdir()))
+    first, _ = (tmp_path / "cut" / "partial").iterdir()
     damaged = bytearray(first.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     first.write_bytes(damaged)

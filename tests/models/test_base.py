@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule, select
+from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
-from loopscope.models.protocol import AffineHead, Context, LoopedModel
+from loopscope.models.protocol import AffineHead, Context, LoopedModel, select
 from loopscope.readout.general.core import Series
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]

@@ -14,9 +14,8 @@ import torch
 from loopscope.kernels.choice import implementation, takes_kernel
 from loopscope.models.batch import Batch
 from loopscope.models.generate import generate
-from loopscope.models.layers.mlp import gated_silu_joined
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import add_branch
+from loopscope.models.layers.linear import gated_silu_joined
+from loopscope.models.layers.residual import RMSNorm, add_branch
 from loopscope.models.layers.rope import Rotary, rotate, rotate_own
 from loopscope.models.walk import Walk
 

@@ -8,9 +8,8 @@ import torch
 
 from loopscope.models.batch import Batch
 from loopscope.models.layers import varlen
-from loopscope.models.layers.attention import attend
+from loopscope.models.layers.attention import attend, runs_unpadded, takes_varlen
 from loopscope.models.layers.mask import attention_context
-from loopscope.models.layers.varlen import runs_unpadded, takes_varlen
 from loopscope.models.packing import Group, common_prefix, pack
 
 pytestmark = [

@@ -5,10 +5,9 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.models import registry
-from loopscope.models.families.registry import build_model, detect_family, families
+from loopscope.models.families import build_model, detect_family, families
 from loopscope.models.load import load_model
-from loopscope.models.published import PUBLISHED
-from loopscope.models.registry import find_published, parse_name
+from loopscope.models.registry import PUBLISHED, find_published, parse_name
 
 # Parameter counts as the model cards and checkpoints state them, independent of our own table.
 COUNTS = {

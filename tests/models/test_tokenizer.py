@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.config import TOKENIZER
+from loopscope.models.checkpoint import TOKENIZER
 from loopscope.models.tokenizer import Tokenizer
 
 OURO = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers" / "ouro"

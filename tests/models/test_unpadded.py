@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.layers.attention import attend
+from loopscope.models.layers.attention import attend, runs_unpadded, takes_varlen
 from loopscope.models.layers.mask import attention_context
 from loopscope.models.layers.rope import Rotary
-from loopscope.models.layers.varlen import runs_unpadded, takes_varlen
 from loopscope.models.packing import Group, common_prefix, pack
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule, select
+from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.generate import generate
-from loopscope.models.protocol import Context
+from loopscope.models.protocol import Context, select
 from loopscope.models.walk import Walk, asks, read
 
 IDS = Batch.from_rows([[1, 2, 3], [4, 5], [6, 0, 2]], source_rows=[7, 8, 9])

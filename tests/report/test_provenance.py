@@ -88,9 +88,9 @@ def test_a_seed_is_named_where_something_is_drawn(make, model, said):
 
 
 def test_the_families_that_draw_a_state_are_those_whose_models_do():
-    from loopscope.models.families.registry import build_model
+    from loopscope.models.families import build_model
     from loopscope.models.initial_state import InitialState
-    from loopscope.models.published import PUBLISHED
+    from loopscope.models.registry import PUBLISHED
 
     one_of = {model.family: model for model in PUBLISHED if model.config}
     assert set(one_of) > {"ouro", *DRAWING}

@@ -18,7 +18,7 @@ from loopscope.measuring.config import PROTOCOLS
 from loopscope.models.registry import EMBEDDED, parse_name
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.run import Run
-from loopscope.studies.paper import model_names, models, tables
+from loopscope.studies.paper.numbers import model_names, models, tables
 from loopscope.studies.registry import FIGURES, TABLES
 from loopscope.tasks.known_tasks import BENCHMARKS
 

@@ -19,7 +19,6 @@ from loopscope.store import SCHEMA_VERSION, TABLES, Column, Manifest, Table, Wor
 from loopscope.store.shards import (
     Problem,
     arrow_schema,
-    constants,
     decode,
     encode,
     table_problems,
@@ -141,7 +140,7 @@ def problems(make_manifest: Make, make_tables: Tables) -> Check:
         unit = manifest.units()[0]
         columns = make_tables(manifest, unit)
         change(columns)
-        fixed = constants(manifest, unit)
+        fixed = {"task": unit.task, "split": unit.split, "kind": manifest.task(unit.task, unit.split).kind}
         arrow = {table: to_arrow(table, columns[table.name], fixed) for table in manifest.tables()}
         return [problem for table, data in arrow.items() for problem in table_problems(manifest, unit, table, data)]
 

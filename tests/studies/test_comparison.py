@@ -9,7 +9,7 @@ from loopscope.stats import Bootstrap, Estimate, Interval
 from loopscope.store import BatchInfo
 from loopscope.studies.comparison import compare
 from loopscope.studies.declare import TABLES, Table
-from loopscope.studies.paper import Printed, Quantity, cells, claims, tables
+from loopscope.studies.paper.numbers import Printed, Quantity, cells, claims, tables
 from loopscope.studies.records import Records
 from loopscope.studies.verdicts import Verdict, judge, setting_differences
 
@@ -263,7 +263,7 @@ def test_another_protocol_gets_no_verdict(tmp_path, synthetic, monkeypatch, how)
 
 
 def test_the_papers_wording_is_the_one_that_ships():
-    from loopscope.studies.paper import templates
+    from loopscope.studies.paper.numbers import templates
     from loopscope.tasks.template import builtin_template
 
     assert templates() == {task: builtin_template(task).hash for task in templates()}
@@ -376,7 +376,7 @@ def test_the_published_data_are_those_that_the_benchmarks_list():
     """Hashes of the splits, where the files are at hand."""
     from pathlib import Path
 
-    from loopscope.studies.paper import data_hashes
+    from loopscope.studies.paper.numbers import data_hashes
     from loopscope.tasks.load import load_task
 
     folder = Path(__file__).resolve().parents[2].parent / "shared" / "data"

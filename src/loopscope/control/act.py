@@ -32,8 +32,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.generate import can_cache
-from loopscope.models.layers.cache import KeysValues, KeyValueCache
-from loopscope.models.layers.mask import AttentionContext, seen_in_cache
+from loopscope.models.layers.mask import AttentionContext, KeysValues, KeyValueCache, seen_in_cache
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, read
 from loopscope.readout.softmax import log_probability

@@ -36,7 +36,7 @@ from loopscope.control.rules import ThresholdRule
 from loopscope.control.signals import of_states
 from loopscope.control.trace import Trace
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.config import MOST_LOOPS
+from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
 from loopscope.store.atomic import write_atomically

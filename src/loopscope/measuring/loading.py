@@ -21,7 +21,7 @@ from loopscope.models.families.config import FamilyConfig
 from loopscope.models.identity import model_identity
 from loopscope.models.in_memory import is_factory, spec_of
 from loopscope.models.initial_state import InitialState, Rule
-from loopscope.models.layers.varlen import runs_unpadded
+from loopscope.models.layers.attention import runs_unpadded
 from loopscope.models.load import card_of, load_model
 from loopscope.models.tokenizer import load_tokenizer, no_tokenizer
 from loopscope.models.user_models import OBJECT

@@ -424,10 +424,7 @@ class AffineReadout(Readout):
         self.reads_pairs = model.device.type != "cpu"
         if dtype == torch.float32 and takes_kernel(head.weight_VD.detach()):
             self.most_consecutive = _MOST_CONSECUTIVE
-        self._blocks: dict[str, Any] = {
-            "block_tokens": None if on_cpu else max(1, _GPU_BLOCK // vocabulary),
-            "block_vocabulary": None if on_cpu else vocabulary,
-        }
+        self._blocks: dict[str, Any] = {"block_tokens": None if on_cpu else max(1, _GPU_BLOCK // vocabulary)}
 
     def read_pair(self, first_ND: Tensor, second_ND: Tensor, layout: Layout) -> tuple[Reading, Reading]:
         """Two states at the prediction positions, for one pass over the head."""

@@ -23,9 +23,9 @@ from loopscope.measuring.host_copies import stacked
 from loopscope.measuring.loading import ModelFacts, facts_of, load_configured_model, load_configured_tokenizer
 from loopscope.measuring.model_check import before_a_pass, checked
 from loopscope.measuring.producers import Tables
-from loopscope.models import recorded_step
 from loopscope.models.load import card_of
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.walk import forget_recorded_steps
 from loopscope.readout.checks import is_out_of_memory
 from loopscope.store.manifest import WorkUnit
 from loopscope.user_code import user_code
@@ -167,7 +167,7 @@ class Worker:
 
 def release() -> None:
     """Give back what a failed attempt left behind."""
-    recorded_step.forget()
+    forget_recorded_steps()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -85,7 +85,7 @@ class EvaluationSet:
 
     def certified(self) -> NDArray[np.uint8] | None:
         """How each outcome stands: 0 open, 1 certified, 2 certified to be another one, [T, N]; None without."""
-        frames = [Records([self.run]).certificates(updates.condition) for updates in self.updates]
+        frames = [Records([self.run]).other_table("certificates", updates.condition) for updates in self.updates]
         if all(frame is None for frame in frames):
             return None
         return np.stack([_standing(updates, frame) for updates, frame in zip(self.updates, frames, strict=True)])

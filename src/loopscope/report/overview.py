@@ -111,7 +111,7 @@ class Overview:
     def _bounded(self, updates: Updates) -> dict[str, Any] | None:
         """The safe step beside others, all over the questions that have one; None where the run has no bounds."""
         row = self._row("bound-selected", updates, "primary")
-        if row is None or not row.value("n"):
+        if row is None or not row["n"]:
             return None
         gains = bounded_gains(updates, self.bootstrap)
         return {"n": gains["safe"].n, "steps": _steps(gains)}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from loopscope.models.families.registry import build_model
+from loopscope.models.families import build_model
 
 CONFIG = {
     "architectures": ["OuroForCausalLM"],

@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.config import CONFIG, TOKENIZER
-from loopscope.models.checkpoint.hub import HubRepository
-from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS
+from loopscope.models.checkpoint import CONFIG, INDEX, TOKENIZER, WEIGHTS
+from loopscope.models.hub import HubRepository
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "maker/looped"
@@ -222,7 +221,7 @@ def test_shard_name_that_leaves_the_folder_is_never_asked_for(sharded):
 
 def test_environment_is_honoured(single, tmp_path):
     """HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE, in a process of their own because they are read once."""
-    code = f"from loopscope.models.checkpoint.hub import HubRepository as R; print(R({REPO!r}).fetch_weights())"
+    code = f"from loopscope.models.hub import HubRepository as R; print(R({REPO!r}).fetch_weights())"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     env = clean | {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_secret", "HF_ENDPOINT": single.endpoint}
 

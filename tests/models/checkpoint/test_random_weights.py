@@ -8,8 +8,8 @@ import torch
 from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, card_of, load_model
 from loopscope.models import load as load_module
-from loopscope.models.checkpoint.random_weights import fill_randomly
-from loopscope.models.families.registry import build_model
+from loopscope.models.families import build_model
+from loopscope.models.weights import fill_randomly
 
 FAMILIES = ["ouro", "huginn", "retrofit-llama", "retrofit-olmo"]
 BATCH = Batch.from_rows([[1, 2, 3, 4], [5, 6, 7, 8]])

@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.config import CONFIG
-from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, open_checkpoint, read_header
+from loopscope.models.checkpoint import CONFIG, INDEX, WEIGHTS, open_checkpoint, read_header
 
 
 def complaint(path):

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from loopscope.errors import LoopscopeError
 from loopscope.models import load_model
-from loopscope.models.checkpoint.safetensors import read_header
+from loopscope.models.checkpoint import read_header
 
 
 @pytest.mark.parametrize("shape", [(37, 11), (), (0,), (3, 0, 2)])

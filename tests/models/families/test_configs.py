@@ -9,7 +9,7 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.families.registry import check_architecture, detect_family, families
+from loopscope.models.families import check_architecture, detect_family, families
 from loopscope.models.load import load_model
 from loopscope.models.walk import Walk
 

@@ -7,7 +7,7 @@ import torch
 
 from loopscope.models.batch import Batch
 from loopscope.models.exit_gate import exit_distribution, exit_gate_of, state_at_exit
-from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.mask import KeyValueCache
 from loopscope.models.load import load_model
 from loopscope.models.walk import Walk
 

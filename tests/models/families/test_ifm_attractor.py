@@ -13,7 +13,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.families.ifm_looped import DiagonalInjection, Experts, IfmLooped, IfmLoopedConfig
 from loopscope.models.generate import generate
-from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.mask import KeyValueCache
 from loopscope.models.load import load_model
 from loopscope.models.registry import EMBEDDED
 from loopscope.models.tokenizer import load_tokenizer
@@ -271,7 +271,7 @@ def test_random_weights_of_an_offset_norm_are_norms_of_one(golden_folder):
 
 
 def test_the_container_without_a_class_name_is_known(golden_folder):
-    from loopscope.models.families.registry import detect_family
+    from loopscope.models.families import detect_family
 
     config = json.loads((golden_folder("attractor") / "config.json").read_text())
     assert detect_family(config, None) == "attractor"

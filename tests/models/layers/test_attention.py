@@ -11,9 +11,9 @@ import torch
 from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.layers.attention import attend
-from loopscope.models.layers.cache import KeyValueCache
 from loopscope.models.layers.mask import (
     AttentionContext,
+    KeyValueCache,
     attention_context,
     cached_context,
     queries_at,

@@ -11,7 +11,7 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.families.config import RotaryFields
-from loopscope.models.layers.rope import LinearScaling, Llama3Scaling, Rotary, rotate
+from loopscope.models.layers.rope import Rotary, Scaling, rotate
 
 HEAD = 16
 
@@ -77,7 +77,7 @@ def test_tables_are_float32_in_a_bfloat16_model_unless_rounded():
 
 
 def test_llama3_scaling_follows_its_formula():
-    scaling = Llama3Scaling(32.0, 1.0, 4.0, 8192)
+    scaling = Scaling(32.0, 1.0, 4.0, 8192)
     found = Rotary(64, 500000.0, scaling=scaling).frequencies().tolist()
     for i, value in enumerate(found):
         plain = 500000.0 ** (-2 * i / 64)
@@ -93,7 +93,7 @@ def test_llama3_scaling_follows_its_formula():
 
 
 def test_linear_scaling_divides():
-    plain, scaled = Rotary(8, 100.0), Rotary(8, 100.0, scaling=LinearScaling(4.0))
+    plain, scaled = Rotary(8, 100.0), Rotary(8, 100.0, scaling=Scaling(4.0))
     assert torch.allclose(scaled.frequencies() * 4, plain.frequencies())
 
 
@@ -119,7 +119,7 @@ LLAMA3 = {
     ],
 )
 def test_both_spellings_of_the_configuration_are_read(json):
-    expected = Rotary(64, 5e5, "half", True, Llama3Scaling(32.0, 1.0, 4.0, 8192))
+    expected = Rotary(64, 5e5, "half", True, Scaling(32.0, 1.0, 4.0, 8192))
     assert Fields.read(json).half_split(64, rounded=True) == expected
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 from paper_arithmetic import Rounded, Scope, checks, discrepancies, exactly, follows
 
-from loopscope.studies.paper import tables
+from loopscope.studies.paper.numbers import tables
 
 EXPECTED = {
     # Separate measurements of one condition; the paper says of each that it is its own.

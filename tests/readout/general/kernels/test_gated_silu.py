@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.models.layers.mlp import gated_silu_joined
+from loopscope.models.layers.linear import gated_silu_joined
 from loopscope.readout.general.core import Series
 
 

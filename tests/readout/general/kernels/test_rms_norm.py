@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.residual import RMSNorm
 
 
 def _coefficients(order, *shape):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
-from loopscope.studies.paper import PaperRow, PaperTable, Printed, claims, tables
+from loopscope.studies.paper.numbers import PaperRow, PaperTable, Printed, claims, tables
 
 
 class Scope(StrEnum):

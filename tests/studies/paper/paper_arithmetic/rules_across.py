@@ -8,7 +8,7 @@ against.
 from collections.abc import Iterator
 from decimal import Decimal
 
-from loopscope.studies.paper import PaperRow
+from loopscope.studies.paper.numbers import PaperRow
 from paper_arithmetic import (
     Check,
     Rounded,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from decimal import Decimal
 
-from loopscope.studies.paper import PaperRow, tables
+from loopscope.studies.paper.numbers import PaperRow, tables
 from paper_arithmetic import (
     Check,
     Rounded,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 
-from loopscope.studies.paper import PaperRow, claims, models
+from loopscope.studies.paper.numbers import PaperRow, claims, models
 from paper_arithmetic import (
     Check,
     Rounded,

@@ -15,17 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule, needs_elementary_operations, select
+from loopscope.models.base import LoopedModule, needs_elementary_operations
 from loopscope.models.batch import Batch
 from loopscope.models.layers.attention import Attention
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.mask import AttentionContext, attention_context, cached_context, readout_context
-from loopscope.models.layers.mlp import GatedMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names, read_blocks, run_blocks
+from loopscope.models.layers.linear import Embedding, GatedMLP, Linear, linear
+from loopscope.models.layers.mask import (
+    AttentionContext,
+    KeyValueCache,
+    attention_context,
+    cached_context,
+    readout_context,
+)
+from loopscope.models.layers.residual import Block, Names, RMSNorm, read_blocks, run_blocks
 from loopscope.models.layers.rope import Positions
-from loopscope.models.protocol import AffineHead, BodyAndHead, Context
+from loopscope.models.protocol import AffineHead, BodyAndHead, Context, select
 
 
 class Readout(nn.Module):
@@ -59,8 +62,6 @@ class LoopedDecoder(LoopedModule):
 
     Attributes:
         rotary: what positions mean; None where nothing is rotated.
-        tied: parameters that are another one, by name.
-        ignored: tensors of a checkpoint that nothing reads.
         prefix: whether the prompt attends both ways.
     """
 
@@ -72,22 +73,12 @@ class LoopedDecoder(LoopedModule):
     lm_head: Linear
 
     def __init__(
-        self,
-        config: Any,
-        *,
-        hidden: int,
-        vocabulary: int,
-        positions: int | None,
-        trained_depth: int | None,
-        eos_ids: tuple[int, ...] = (),
+        self, config: Any, width: int, vocabulary: int, positions: int | None, trained_depth: int | None
     ) -> None:
         super().__init__()
-        self.config = config
-        self.hidden_size, self.vocabulary_size = hidden, vocabulary
-        self.max_positions, self.eos_ids = positions, eos_ids
+        self.config, self.eos_ids = config, getattr(config, "eos_token_id", ())
+        self.hidden_size, self.vocabulary_size, self.max_positions = width, vocabulary, positions
         self.trained_depth = trained_depth  # type: ignore[assignment]
-        self.tied: dict[str, str] = {}
-        self.ignored: set[str] = set()
 
     @property
     def readout_layers(self) -> Readout:
@@ -98,14 +89,6 @@ class LoopedDecoder(LoopedModule):
         """Makes the head the embedding where the configuration says so."""
         self.tied = {head: source} if tied else {}
         self.tie()
-
-    def tied_tensors(self) -> dict[str, str]:
-        """Parameters that are another one."""
-        return self.tied
-
-    def ignorable_tensors(self) -> set[str]:
-        """Tensors of a checkpoint that nothing reads."""
-        return self.ignored
 
     def enter(self, batch: Batch, cache: KeyValueCache | None = None) -> tuple[Batch, AttentionContext]:
         """The batch on the model's device and what its layers share; with a cache, of new positions alone."""
@@ -209,19 +192,14 @@ class LoopedLlama(LoopedDecoder):
         self, config: Any, layer: Callable[[], Block], trained_depth: int, default_theta: float | None = None
     ) -> None:
         hidden, vocabulary, count = config.hidden_size, config.vocab_size, config.num_hidden_layers
-        super().__init__(
-            config,
-            hidden=hidden,
-            vocabulary=vocabulary,
-            positions=config.max_position_embeddings,
-            trained_depth=trained_depth,
-            eos_ids=config.eos_token_id,
-        )
+        super().__init__(config, hidden, vocabulary, config.max_position_embeddings, trained_depth)
         self.rotary = config.half_split(config.sizes.head_width, rounded=True, default_theta=default_theta)
         layers = (layer() for _ in range(count))
         self.model: Any = LlamaStack(vocabulary, hidden, layers, RMSNorm(hidden, config.rms_norm_eps))
         self.lm_head = Linear(hidden, vocabulary, bias=False)
-        self.ignored = stored_frequencies(count)
+        # Rotary frequencies, which some tools store.
+        owners = ("", *(f"layers.{index}.self_attn." for index in range(count)))
+        self.ignored = frozenset(f"model.{owner}rotary_emb.inv_freq" for owner in owners)
         self.tie_head(config.tie_word_embeddings, "model.embed_tokens.weight")
 
 
@@ -230,8 +208,3 @@ def llama_layer(config: Any, kind: type[Block] = LlamaLayer, **options: Any) -> 
     hidden, eps = config.hidden_size, config.rms_norm_eps
     attention = Attention(config.sizes, norm_eps=eps, **options)
     return kind(attention, GatedMLP(hidden, config.intermediate_size), lambda: RMSNorm(hidden, eps))
-
-
-def stored_frequencies(layers: int) -> set[str]:
-    """Rotary frequencies, which some tools store and no model reads."""
-    return {"model.rotary_emb.inv_freq"} | {f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(layers)}
