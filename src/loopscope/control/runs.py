@@ -20,7 +20,7 @@ from loopscope.control.scales import FixedScale, Taps
 from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, text, whole
 from loopscope.measuring.arguments import task_list
 from loopscope.measuring.loading import load_configured_model
-from loopscope.measuring.rerun import Named, Sources, config_of
+from loopscope.measuring.verify import Named, Sources, config_of
 from loopscope.models.in_memory import borrowed
 from loopscope.models.user_models import load_code, names_code
 from loopscope.stats import Bootstrap
@@ -193,14 +193,13 @@ class _WithModel:
         """The model and the questions of a run, which must be those that it recorded."""
         if run.path not in self._sources:
             self._sources[run.path] = Sources.of(run, self._named)
-            self._sources[run.path].check()
         return self._sources[run.path]
 
     def task(self, run: StoredRun, condition: Condition, ids: Sequence[str]) -> Any:
         """The task of a condition, with the questions of these identifiers."""
         tasks = self.sources(run).prepared.tasks
         planned = next(t for t in tasks if (t.task.name, t.task.split) == (condition.task, condition.split))
-        rows = tuple(row for row in planned.rows if row.id in set(ids))
+        rows = tuple(question.text for question in planned.questions if question.text.id in set(ids))
         return dataclasses.replace(planned.task, rows=rows)
 
     def questions(self, run: StoredRun, condition: Condition, ids: Sequence[str]) -> Questions:
