@@ -71,17 +71,6 @@ def test_groups_say_how_much_room_they_take(drawn):
     assert batch.padding in ("none", "right")
 
 
-def test_without_anything_shared_the_batch_is_the_plain_one():
-    packing, plain = (
-        pack([Group([[1, 2], [3]], 0, 7), Group([[4, 5, 6]], 0, 8)]),
-        Batch.from_rows([[1, 2], [3], [4, 5, 6]]),
-    )
-    assert packing.place_RS is None
-    assert packing.batch.segments is None
-    assert torch.equal(packing.batch.input_ids, plain.input_ids)
-    assert packing.batch.source_rows == [7, 7, 8]
-
-
 @pytest.mark.parametrize("is_plain", [False, True])
 @pytest.mark.parametrize("shared", [4, 2])
 def test_attention_sees_the_context_and_its_own_option(plain, shared, is_plain):
@@ -121,24 +110,6 @@ def test_initial_states_are_drawn_by_position_to_the_bit(model_of):
     assert torch.equal(found[plain.attention_mask], model.embed(plain).state[plain.attention_mask])
 
 
-def test_initial_states_of_the_official_rule_are_refused(model_of):
-    model = model_of("huginn", torch.float32)
-    model.initial_state = dataclasses.replace(model.initial_state, rule="official")
-    with pytest.raises(LoopscopeError, match="one to a row"):
-        model.embed(pack(GROUPS).batch)
-
-
-@pytest.mark.parametrize("family", ["ouro", "huginn"])
-def test_positions_count_and_not_the_width_of_a_packed_row(model_of, family):
-    model, packing = model_of(family), pack([GROUPS[2]])
-    model.max_positions = 9
-    assert packing.batch.input_ids.shape[1] == 10
-    model.embed(packing.batch)
-    model.max_positions = 8
-    with pytest.raises(LoopscopeError, match="9 tokens are more than"):
-        model.embed(packing.batch)
-
-
 class Wheel(LoopedModule):
     """A user's own: learned places, no rotation, nothing from the package but the mask."""
 
@@ -173,17 +144,5 @@ def test_models_that_do_not_know_segments_refuse_them():
     class Careless(LoopedModule):
         vocabulary_size = 100
 
-    with pytest.raises(LoopscopeError, match="leave segments out"):
+    with pytest.raises(LoopscopeError, match="leave segments and parts out"):
         Careless().check_batch(pack(GROUPS).batch)
-
-
-def test_segments_need_positions():
-    ids = torch.zeros(1, 3, dtype=torch.int64)
-    with pytest.raises(LoopscopeError, match="give position_ids"):
-        Batch(ids, torch.ones(1, 3), segments=ids)
-
-
-def test_moving_takes_the_places_along():
-    moved = pack(GROUPS).to("meta")
-    assert moved.place_RS.device.type == moved.batch.segments.device.type == "meta"
-    assert moved.batch.reach == 9

@@ -6,7 +6,6 @@ import torch
 from loopscope.errors import LoopscopeError
 from loopscope.models import registry
 from loopscope.models.families import build_model, detect_family, families
-from loopscope.models.load import load_model
 from loopscope.models.registry import PUBLISHED, find_published, parse_name
 
 # Parameter counts as the model cards and checkpoints state them, independent of our own table.
@@ -48,38 +47,6 @@ def test_published_parameter_counts(name, count):
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
-@pytest.mark.parametrize("entry", [entry for entry in PUBLISHED if not entry.config], ids=lambda entry: entry.name)
-def test_what_is_not_known_is_not_made_up(entry):
-    assert (entry.parameters, entry.trained_depth) == (None, None)
-    assert entry.note
-    with pytest.raises(LoopscopeError, match=f"the sizes of {entry.name} are not known here"):
-        load_model(entry.name, model_args={"random_weights": True})
-
-
-@pytest.mark.parametrize(("name", "count"), TENSORS.items())
-def test_published_tensor_counts(name, count):
-    entry = find_published(name)
-    assert len(build_model(entry.family, entry.config).state_dict()) == count
-
-
-def test_known_commits_are_full_hashes():
-    pinned = {entry.name: entry.revision for entry in PUBLISHED if entry.revision}
-    assert {name: commit[:8] for name, commit in pinned.items()} == {
-        "ouro-1.4b": "574fa66c",
-        "ouro-2.6b": "1ed04250",
-        "ouro-1.4b-thinking": "3aaa2224",
-        "ouro-2.6b-thinking": "f1edd81e",
-        "huginn-0125": "bb6621b6",
-        "nanbeige4.2-3b": "5d54321e",
-    }
-    assert {len(commit) for commit in pinned.values()} == {40}
-
-
-def test_names_are_unique():
-    names = registry.known_names()
-    assert len({name.lower() for name in names}) == len(names)
-
-
 @pytest.mark.parametrize("spec", ["ouro-1.4b", "Ouro-1.4B", "ByteDance/Ouro-1.4B", "bytedance/ouro-1.4b"])
 def test_short_and_hub_names_mean_the_pinned_checkpoint(spec):
     source = parse_name(spec)
@@ -92,31 +59,12 @@ def test_a_revision_wins_over_the_pinned_one(name):
     assert parse_name(name).revision == "main"
 
 
-def test_unpinned_hub_name_takes_the_newest():
-    source = parse_name("somebody/some.model-1")
-    assert (source.kind, source.location, source.revision) == ("hub", "somebody/some.model-1", None)
-
-
-def test_retrofits_are_known_by_short_name():
-    for size in ("llama-3.2", "tinyllama-3t", "olmo-2-0425"):
-        for depth in (4, 8, 16, 32):
-            source = parse_name(f"recurrent-{size}-train-recurrence-{depth}")
-            assert source.published.trained_depth == depth
-            assert source.location.startswith("smcleish/Recurrent-")
-
-
 def test_folder_by_path(tmp_path, monkeypatch):
     (tmp_path / "runs" / "step-9").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for spec in ("runs/step-9", "./runs/step-9", str(tmp_path / "runs/step-9"), "runs/step-9/"):
         source = parse_name(spec)
         assert (source.kind, source.location, source.name) == ("folder", str(tmp_path / "runs/step-9"), "step-9")
-
-
-def test_bare_name_of_a_folder_here(tmp_path, monkeypatch):
-    (tmp_path / "checkpoint").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert parse_name("checkpoint").kind == "folder"
 
 
 def test_known_name_wins_over_a_folder_of_that_name_unless_it_is_written_as_a_path(tmp_path, monkeypatch):
@@ -132,29 +80,6 @@ def test_local_copy_of_a_hub_name_wins_over_the_hub(tmp_path, monkeypatch):
     assert parse_name("ByteDance/Ouro-1.4B").kind == "folder"
 
 
-def test_folder_with_an_at_sign(tmp_path, monkeypatch):
-    (tmp_path / "a@b").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert parse_name("./a@b").location == str(tmp_path / "a@b")
-
-
-def test_folder_has_no_revision(tmp_path):
-    with pytest.raises(LoopscopeError, match="no revisions"):
-        parse_name(f"{tmp_path}@main")
-
-
-def test_file_instead_of_folder(tmp_path):
-    (tmp_path / "model.safetensors").touch()
-    with pytest.raises(LoopscopeError, match="give the folder"):
-        parse_name(str(tmp_path / "model.safetensors"))
-
-
-@pytest.mark.parametrize("spec", ["./nowhere", "/no/such/folder", "~/no-such-folder-here", "a/b/c"])
-def test_folder_that_does_not_exist(spec):
-    with pytest.raises(LoopscopeError, match="does not exist"):
-        parse_name(spec)
-
-
 def test_embedded_model_by_folder(tmp_path, monkeypatch):
     (tmp_path / "toy-x").mkdir()
     (tmp_path / "toy-x" / "config.json").touch()
@@ -168,12 +93,6 @@ def test_embedded_model_by_folder(tmp_path, monkeypatch):
 def test_options_in_a_name_are_refused_with_the_remedy(name):
     with pytest.raises(LoopscopeError, match="model_args="):
         parse_name(name)
-
-
-@pytest.mark.parametrize("loop", ["", "10", "a-b", "1-2-3", 5, "9" * 5000 + "-1"])
-def test_malformed_span(loop):
-    with pytest.raises(LoopscopeError, match="FIRST-LAST"):
-        load_model("toy-ouro", model_args={"loop": loop})
 
 
 @pytest.mark.parametrize(
@@ -193,12 +112,6 @@ def test_unknown_name_suggests_the_nearest(typo, meant):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("spec", ["", "zzzzzzzz", "@", "name@rev", "\0"])
-def test_name_like_nothing_known(spec):
-    with pytest.raises(LoopscopeError, match="loopscope models"):
-        parse_name(spec)
-
-
 # --- families from configurations ---
 
 
@@ -211,31 +124,6 @@ def test_family_needs_the_tensors_only_where_the_configuration_is_shared():
     assert detect_family(raven, [block + "norm_1.weight", block + "norm_3.weight"]) == "huginn"
     assert detect_family(raven, [block + "norm_1.weight"]) == "retrofit-llama"
     assert detect_family(raven, [block + "norm_1.weight", block + "attn.q_norm.weight"]) == "retrofit-olmo"
-
-
-def test_retrofit_without_tensors_cannot_be_told_apart():
-    with pytest.raises(LoopscopeError, match="does not say whether the model is huginn or"):
-        detect_family({"model_type": "huginn_raven", "qk_bias": False}, None)
-
-
-@pytest.mark.parametrize(
-    ("config", "named"),
-    [
-        ({"model_type": "gpt2"}, "'gpt2'"),
-        ({"architectures": ["OtherLM"]}, "'OtherLM'"),
-        ({"architectures": ["OtherLM"], "model_type": "other"}, "'OtherLM'"),
-        ({}, r"\(none named\)"),
-    ],
-)
-def test_unknown_architecture_is_named(config, named):
-    with pytest.raises(LoopscopeError, match=f"unknown architecture {named}:"):
-        detect_family(config, None)
-
-
-@pytest.mark.parametrize("config", [{}, {"architectures": []}, {"architectures": "Ouro"}, {"model_type": 7}])
-def test_configuration_that_names_nothing(config):
-    with pytest.raises(LoopscopeError, match="unknown architecture"):
-        detect_family(config, None)
 
 
 @pytest.mark.parametrize(
@@ -258,11 +146,3 @@ def test_specification_of_nothing_is_one_short_line(spec):
         parse_name(spec)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 700
-
-
-@pytest.mark.parametrize("revision", ["", "x" * 5000, "a\nb", "../..", "\0"])
-def test_revision_of_nothing_is_one_short_line(revision):
-    with pytest.raises(LoopscopeError) as caught:
-        load_model(f"ByteDance/Ouro-1.4B@{revision}", offline=True)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 300

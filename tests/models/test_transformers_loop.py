@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 
 import pytest
@@ -165,16 +164,6 @@ def test_the_model_is_left_as_it_was():
     assert shared == {pointer for _, pointer in weights.values()}
 
 
-@pytest.mark.parametrize("span", [(0, 0), (0, 4), (4, 4)])
-def test_spans_that_touch_the_ends(span):
-    model = make("Qwen3")
-    looped = ls.loop_layers(model, *span)
-    batch = ls.Batch.from_rows(ROWS[:1])
-    with torch.no_grad():
-        expected = model(input_ids=batch.input_ids, use_cache=False).logits
-        torch.testing.assert_close(looped.readout(looped.states(batch, [1])[1]), expected, rtol=1e-5, atol=1e-6)
-
-
 def test_weights_configuration_and_span_are_its_identity():
     def identity(model, *span):
         return model_identity(ls.loop_layers(model, *span))
@@ -240,15 +229,6 @@ def test_a_tokenizer_given_along_reads_text(tmp_path):
     assert run.records.height == 1
 
 
-def test_transformers_is_an_extra_that_nothing_else_needs():
-    # The module works on objects that the caller made: it does not import transformers itself.
-    spec = importlib.util.find_spec("loopscope.models.transformers_loop")
-    assert spec is not None
-    assert spec.origin is not None
-    with open(spec.origin, encoding="utf-8") as source:
-        assert "import transformers" not in source.read()
-
-
 def test_a_checkpoint_of_any_architecture_is_looped_by_name(tmp_path):
     model = make("GPT2")
     model.save_pretrained(tmp_path / "tinygpt2")
@@ -258,7 +238,7 @@ def test_a_checkpoint_of_any_architecture_is_looped_by_name(tmp_path):
     torch.testing.assert_close(found.states(batch, [3])[3], expected.states(batch, [3])[3])
     with pytest.raises(LoopscopeError, match="not a span of this"):
         ls.load_model(tmp_path / "tinygpt2", model_args="loop=1-20")
-    with pytest.raises(LoopscopeError, match="have no option 'inside'"):
+    with pytest.raises(LoopscopeError, match="take loop=FIRST-LAST alone"):
         ls.load_model(tmp_path / "tinygpt2", model_args="loop=1-2,inside=3")
 
 
@@ -268,5 +248,5 @@ def test_no_code_of_a_checkpoint_is_run_to_loop_it(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     named = {"architectures": ["Mine"], "model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Mine"}}
     (tmp_path / "config.json").write_text(json.dumps(config | named))
-    with pytest.raises(LoopscopeError, match="transformers cannot load 'Mine'"):
+    with pytest.raises(LoopscopeError, match="transformers cannot load it"):
         ls.load_model(tmp_path, model_args="loop=1-2")

@@ -101,52 +101,6 @@ def test_depth_one_is_the_ordinary_model_exactly(randomise, span):
         assert torch.equal(logits, whole.readout(whole.states(batch, [1])[1]))
 
 
-def test_the_state_is_the_output_of_the_span(plain, randomise):
-    model = build(randomise, {}, (1, 2))
-    assert "layers 1-2" in model.boundary
-    ids = [5, 9, 1, 60]
-    state = model.states(Batch.from_rows([ids]), [2])[2]
-    x = plain.weights(model)["model.embed_tokens.weight"][ids]
-    for i in (0, 1, 2, 1, 2):
-        x = plain_layer(plain, model, x, i)
-    assert np.abs(state[0].numpy() - x).max() < 5e-5
-
-
-def test_readout_at_positions(randomise):
-    model = build(randomise, {}, (1, 2))
-    state = model.states(Batch.from_rows([[1, 2, 3], [4, 5, 6]]), [2])[2]
-    with torch.no_grad():
-        chosen = model.readout(state, torch.tensor([[1, 2], [0, 0]]), torch.float64)
-        everything = model.readout(state, dtype=torch.float64)
-    assert torch.allclose(chosen, torch.stack([everything[1, 2], everything[0, 0]]), rtol=0, atol=1e-13)
-
-
-def test_gradients_reach_every_parameter(randomise):
-    model = build(randomise, {}, (1, 3), prepare=False)
-    context = model.embed(Batch.from_rows([[1, 2, 3, 4], [5, 6]]))
-    model.readout(model.step(model.step(context.state, context), context)).square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().max() > 0, name
-
-
-def test_a_configuration_without_a_rotation_base_means_ten_thousand():
-    bare = {key: value for key, value in CONFIG.items() if key != "rope_theta"}
-    found, given = (LayerLoop(LayerLoopConfig.read(one, chosen={"loop": "1-2"})) for one in (bare, CONFIG))
-    assert found.rotary == given.rotary
-
-
-def test_left_padding_gets_one_line(randomise):
-    with pytest.raises(LoopscopeError, match="padding on the right"):
-        build(randomise, {}, (1, 3)).embed(Batch.from_rows([[1, 2], [3]], padding="left"))
-
-
-@pytest.mark.parametrize("span", [(3, 2), (-1, 2), (0, 5), (7, 9)])
-def test_a_span_outside_the_model_gets_one_line(span):
-    with pytest.raises(LoopscopeError, match="not a span of this 5-layer model; choose within 0-4"):
-        LayerLoopConfig.read(CONFIG, chosen=looped(span))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

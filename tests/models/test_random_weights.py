@@ -8,8 +8,6 @@ import torch
 from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, card_of, load_model
 from loopscope.models import load as load_module
-from loopscope.models.families import build_model
-from loopscope.models.weights import fill_randomly
 
 FAMILIES = ["ouro", "huginn", "retrofit-llama", "retrofit-olmo"]
 BATCH = Batch.from_rows([[1, 2, 3, 4], [5, 6, 7, 8]])
@@ -46,16 +44,6 @@ def test_same_seed_same_weights(tiny, family):
             assert not torch.equal(tensor, weights(other)[name])
 
 
-def test_global_random_state_neither_read_nor_moved(tiny):
-    folder = str(tiny("ouro"))
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    one = load_model(folder, model_args={"random_weights": True})
-    assert torch.equal(before, torch.get_rng_state())
-    torch.manual_seed(2)
-    assert torch.equal(one.lm_head.weight, load_model(folder, model_args={"random_weights": True}).lm_head.weight)
-
-
 def test_scales_follow_the_fan_in(tiny):
     config = {
         "hidden_size": 256,
@@ -78,19 +66,6 @@ def test_marked_as_random_everywhere(tiny):
     assert model.is_random
     assert model.name == card.name == "checkpoint (random weights)"
     assert (card.kind, card.random, card.seed, card.files) == ("random", True, 5, ())
-    assert card.as_dict()["random"] is True
-
-
-def test_real_weights_are_not_marked(tiny):
-    model = load_model(str(tiny("huginn")))
-    assert model.is_random is False
-    assert card_of(model).random is False
-
-
-def test_folder_needs_no_weights(tiny):
-    folder = tiny("ouro")
-    (folder / "model.safetensors").unlink()
-    assert load_model(str(folder), model_args={"random_weights": True}).is_random
 
 
 def test_retrofit_folder_is_told_apart_by_its_header_or_index(tiny):
@@ -121,16 +96,6 @@ def test_dtype_that_the_configuration_states(tiny, fields, dtype):
     assert load_model(folder, model_args={"random_weights": True}).dtype == dtype
 
 
-def test_tied_weights_stay_tied(tiny):
-    model = load_model(str(tiny("huginn")), model_args={"random_weights": True})
-    assert model.lm_head.weight is model.get_parameter("transformer.wte.weight")
-
-
-def test_layer_loop(tiny):
-    model = load_model(tiny("loop"), model_args={"loop": "0-1", "random_weights": True})
-    assert model.name == "checkpoint:loop=0-1 (random weights)"
-
-
 def test_hub_model_needs_its_configuration_only(tiny, local_hub):
     folder = tiny("ouro")
     local_hub.files["maker/model"] = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -154,20 +119,3 @@ def test_published_sizes_need_no_network_and_take_the_papers_dtype(spec, given, 
     load_model(spec, model_args={"random_weights": True, "seed": 9}, **given)
     dtype = torch.float32 if given else torch.bfloat16
     assert asked == {"device": torch.device("cpu"), "dtype": dtype, "seed": 9}
-
-
-def test_parameters_own_their_memory_in_the_asked_dtype():
-    from loopscope.models.registry import find_published
-
-    entry = find_published("recurrent-tinyllama-3t-untrained")
-    small = dict(entry.config) | {
-        "n_embd": 64,
-        "n_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "vocab_size": 50,
-    }
-    model = build_model(entry.family, small | {"intermediate_size": 32, "padded_vocab_size": 50})
-    fill_randomly(model, torch.device("cpu"), torch.bfloat16, 0)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    assert not any(parameter.is_meta for parameter in model.parameters())
