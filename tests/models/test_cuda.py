@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 
 import pytest
@@ -14,9 +13,6 @@ import torch
 from loopscope.kernels.choice import implementation
 from loopscope.models.batch import Batch
 from loopscope.models.generate import generate
-from loopscope.models.layers.linear import gated_silu_joined
-from loopscope.models.layers.residual import RMSNorm, add_branch
-from loopscope.models.layers.rope import Rotary, rotate, rotate_own
 from loopscope.models.walk import Walk
 
 pytestmark = [
@@ -70,76 +66,6 @@ def test_cached_generation_equals_reference(golden_model, family):
     model = golden_model(family).to("cuda")
     options = {"max_new_tokens": 8, "depth": 3, "source_rows": [3, 4, 5], "eos_ids": []}
     assert generate(model, ROWS, **options) == generate(model, ROWS, impl="reference", **options)
-
-
-def normal(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to("cuda", dtype)
-
-
-def norm_of(width, dtype, seed=9, eps=1e-6):
-    norm = RMSNorm(width, eps).to("cuda", dtype)
-    with torch.no_grad():
-        norm.weight.copy_(1 + 0.3 * normal(width, seed=seed))
-    return norm
-
-
-def differing(found, expected):
-    """The share of entries that differ, by one unit in the last place before the last product at most."""
-    assert found.dtype == expected.dtype
-    unit = 2.0 ** (-7 if found.dtype == torch.bfloat16 else -10)
-    torch.testing.assert_close(found, expected, rtol=2 * unit, atol=2.0**-19)
-    return (found != expected).float().mean().item()
-
-
-@LOW
-@pytest.mark.parametrize("shape", [(1, 1), (3, 37), (2, 70, 2048), (2, 9, 5280)])
-@torch.no_grad()
-def test_the_fused_norm(shape, dtype):
-    norm, x = norm_of(shape[-1], dtype), normal(*shape, dtype=dtype)
-    assert differing(norm(x, impl="triton"), norm(x, impl="reference")) < 0.01
-    wider = normal(2, 3, shape[-1] + 24, dtype=dtype)[..., 8 : 8 + shape[-1]]
-    assert differing(norm(wider, impl="triton"), norm(wider, impl="reference")) < 0.02
-
-
-@LOW
-@pytest.mark.parametrize("present", list(itertools.product([False, True], repeat=3)))
-@pytest.mark.parametrize("width", [37, 2048, 5280])
-@torch.no_grad()
-def test_the_fused_residual_sum(width, present, dtype):
-    state, branch = (normal(3, 20, width, dtype=dtype, seed=seed) for seed in (0, 1))
-    norms = {
-        name: norm_of(width, dtype, seed=seed, eps=10.0 ** (-6 + 2 * seed)) if is_there else None
-        for seed, (name, is_there) in enumerate(zip(("branch_norm", "sum_norm", "next_norm"), present, strict=True))
-    }
-    found = add_branch(state, branch, impl="triton", **norms)
-    expected = add_branch(state, branch, impl="reference", **norms)
-    # A norm's last bit, where it flips, may flip those that come after it: two roundings apart at most.
-    unit = 2.0 ** (-7 if dtype == torch.bfloat16 else -10)
-    for one, other in zip(found, expected, strict=True):
-        assert (one != other).float().mean() < 0.01
-        torch.testing.assert_close(one, other, rtol=2 * unit, atol=8 * unit)
-
-
-@LOW
-@pytest.mark.parametrize("shape", [(1, 2), (3, 26), (2, 40, 2 * 5632), (2, 3, 2 * 17920)])
-@torch.no_grad()
-def test_the_fused_activation(shape, dtype):
-    both = 4 * normal(*shape, dtype=dtype)
-    assert differing(gated_silu_joined(both, False, "triton"), gated_silu_joined(both, False, "reference")) < 0.02
-
-
-@LOW
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("rounded", [False, True])
-@pytest.mark.parametrize(("heads", "width"), [(3, 10), (32, 128), (110, 96)])
-@torch.no_grad()
-def test_the_rotation_in_place_is_the_same_bit_by_bit(layout, rounded, heads, width, dtype):
-    tables = Rotary(width, 5e4, layout, rounded).tables(torch.arange(40, device="cuda")[None], dtype)
-    joined, bias = normal(2, 40, heads + 5, width, dtype=dtype), normal(heads, width, dtype=dtype, seed=1)
-    before = joined.clone()
-    found = rotate_own(joined[:, :, :heads], tables, bias, "triton")
-    assert torch.equal(found, rotate(before[:, :, :heads] + bias, tables))
-    assert torch.equal(joined[:, :, heads:], before[:, :, heads:])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -94,14 +94,6 @@ def linked(name, target):
     return change
 
 
-def replaced_by_folder(name):
-    def change(folder):
-        (folder / name).unlink()
-        (folder / name).mkdir()
-
-    return change
-
-
 def pipe(name):
     def change(folder):
         (folder / name).unlink()
@@ -116,17 +108,6 @@ def sparse(name, size):
             file.truncate(size)
 
     return change
-
-
-def grown(table):
-    """So many names that looking each one up among the others would take hours; the last is there twice."""
-    many = ",".join(f'"{number}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for number in range(300_000))
-    return f'{{{many},"0":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}}}'.encode()
-
-
-def crowded(table):
-    many = ",".join(f'"{number}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for number in range(200_001))
-    return f"{{{many}}}".encode()
 
 
 NAN, INFINITE = float("nan"), float("inf")

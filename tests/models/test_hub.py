@@ -73,21 +73,6 @@ def test_cached_model_loads_offline(single, revision):
     assert single.requests == []
 
 
-def test_pinned_cached_model_asks_nobody_even_online(sharded):
-    HubRepository(REPO, COMMIT).fetch_weights()
-    sharded.requests.clear()
-    HubRepository(REPO, COMMIT).fetch_weights()
-    assert sharded.requests == []
-
-
-def unreachable(monkeypatch):
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-
-
 @pytest.mark.parametrize("revision", [None, COMMIT])
 def test_offline_and_not_cached(single, revision):
     message = complaint(REPO, revision, offline=True)
@@ -127,3 +112,27 @@ def test_environment_is_honoured(single, tmp_path):
     single.requests.clear()
     assert run(HF_HUB_OFFLINE="1").stdout == online.stdout
     assert single.requests == []
+
+
+@pytest.mark.parametrize(
+    ("change", "revision", "remedy"),
+    [
+        (lambda hub: hub.files.clear(), None, "check the name"),
+        (lambda hub: hub.gated.add(REPO), None, "ask for access"),
+        (lambda hub: hub.branches.clear(), "no-such-branch", "give a branch, a tag"),
+        (lambda hub: setattr(hub, "broken", True), None, "check network"),
+        (lambda hub: None, "a/../b", "is not a revision"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line_with_a_remedy(single, change, revision, remedy):
+    change(single)
+    with pytest.raises(LoopscopeError, match=remedy) as caught:
+        HubRepository(REPO, revision).fetch_weights()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../b", "a/b/c", "a/b c"])
+def test_a_name_that_the_hub_cannot_have_is_never_asked_for(local_hub, name):
+    with pytest.raises(LoopscopeError, match="not a hub name"):
+        HubRepository(name).fetch_weights()
+    assert local_hub.requests == []

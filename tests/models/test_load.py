@@ -112,22 +112,6 @@ def test_tied_head_with_other_values_is_pointed_out(tiny):
     assert torch.equal(model.lm_head.weight, load_file(folder / "model.safetensors")["transformer.wte.weight"])
 
 
-def test_stored_rotation_tables_are_ignored(tiny):
-    folder = tiny("huginn")
-    edit_tensors(folder, lambda tensors: tensors.update(freqs_cis=torch.zeros(1, 64, 1, 2, 2)))
-    load_model(str(folder))
-
-
-def test_layers_of_a_llama_are_looped(tiny):
-    folder = tiny("loop")
-    model = load_model(folder, model_args="loop=1-2")
-    assert model.family == "loop"
-    assert model.name == "checkpoint:loop=1-2"
-    assert "1-2" in model.boundary
-    batch = Batch.from_rows([[1, 2, 3]])
-    assert model.readout(model.states(batch, [2])[2]).shape == (1, 3, 40)
-
-
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference checkpoints are not beside the repository")
 @pytest.mark.parametrize(
     ("name", "family"),
@@ -144,28 +128,6 @@ def test_reference_checkpoints_load_whole_and_sharded_alike(name, family):
         assert found == stored
         for (key, one), (_, other) in zip(models[0].named_parameters(), model.named_parameters(), strict=True):
             assert torch.equal(one, other), key
-
-
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference checkpoints are not beside the repository")
-@pytest.mark.parametrize(
-    ("folder", "states", "tolerance"),
-    [
-        ("ouro", "hidden", 5e-5),
-        ("huginn", "raw", 5e-5),
-        ("huginn/sharded", "raw", 5e-5),
-        ("retrofit_llama/sharded", "raw", 1e-4),
-        ("retrofit_olmo/sharded", "raw", 1e-4),
-    ],
-)
-def test_loaded_reference_checkpoints_reproduce_the_published_code(folder, states, tolerance):
-    model = load_model(GOLDEN / folder)
-    reference = load_file(GOLDEN / folder.partition("/")[0] / "ref_plain.safetensors")
-    ids = reference["input_ids"].long()
-    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), initial_state=reference.get("s0"))
-    found = model.states(batch, range(1, 9))
-    for depth in range(1, 9):
-        torch.testing.assert_close(found[depth], reference[states][depth - 1], rtol=0, atol=tolerance)
-        torch.testing.assert_close(model.readout(found[depth]), reference["logits"][depth - 1], rtol=0, atol=tolerance)
 
 
 # --- cards ---
@@ -269,10 +231,6 @@ def test_wrong_shape_shows_both(tiny):
     assert "[16]" in message
 
 
-def test_llama_without_a_span_points_to_loop(tiny):
-    assert "loop=FIRST-LAST" in complaint(tiny("loop"))
-
-
 def test_eight_bit_weights_are_refused_by_name(tiny):
     folder = tiny("ouro")
     edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["lm_head.weight"].to(torch.float8_e4m3fn)}))
@@ -298,29 +256,3 @@ def test_more_memory_than_there_is(tiny):
     message = complaint(folder, model_args={"random_weights": True})
     assert "GB in float32" in message
     assert "smaller dtype" in message
-
-
-@pytest.mark.parametrize("action", ["truncate", "remove"])
-def test_file_that_changes_between_check_and_copy(tiny, monkeypatch, action):
-    from loopscope.models import load as load_module
-
-    folder = tiny("ouro")
-    path = folder / "model.safetensors"
-    load_tensors = load_module.load_tensors
-
-    def change_first(*arguments):
-        if action == "truncate":
-            path.write_bytes(path.read_bytes()[:100])
-        else:
-            path.unlink()
-        load_tensors(*arguments)
-
-    monkeypatch.setattr(load_module, "load_tensors", change_first)
-    assert str(path) in complaint(folder)
-
-
-def test_nothing_is_allocated_for_a_checkpoint_that_does_not_fit(tiny, monkeypatch):
-    folder = tiny("ouro")
-    edit_tensors(folder, lambda tensors: tensors.pop("model.norm.weight"))
-    monkeypatch.setattr("loopscope.models.load.load_tensors", lambda *arguments: pytest.fail("memory was taken"))
-    complaint(folder)

@@ -9,7 +9,6 @@ from loopscope.kernels import split_product
 from loopscope.kernels.choice import chosen, implementation, is_differentiating
 from loopscope.models.layers.linear import Linear
 from loopscope.readout.general.core import Series
-from loopscope.readout.general.nested import nested_derivatives
 
 NONLINEAR = ("huginn", "retrofit_llama", "retrofit_olmo")
 POSITIONS = torch.tensor([[0, 2], [1, 4], [0, 0]])
@@ -65,16 +64,6 @@ def test_a_series_passes_through(splitting, model):
         with implementation("reference"):
             plain = model.readout(line, POSITIONS, torch.float32).coefficients
     torch.testing.assert_close(split, plain, rtol=1e-4, atol=1e-5)
-
-
-def test_a_copy_made_inside_forward_mode_outlives_it(model):
-    state = state_of(model).float()
-
-    def total(state):
-        return model.readout(state, POSITIONS, torch.float32).sum()
-
-    first, second = (nested_derivatives(total, state, 0.1 * state, 2) for _ in range(2))
-    assert torch.equal(torch.stack(first), torch.stack(second))
 
 
 def test_body_and_head_make_the_readout(model):

@@ -4,30 +4,8 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.models import registry
 from loopscope.models.families import build_model, detect_family, families
-from loopscope.models.registry import PUBLISHED, find_published, parse_name
-
-# Parameter counts as the model cards and checkpoints state them, independent of our own table.
-COUNTS = {
-    "ouro-1.4b": 1_434_652_673,
-    "ouro-2.6b": 2_667_974_657,
-    "ouro-1.4b-thinking": 1_434_652_673,
-    "ouro-2.6b-thinking": 2_667_974_657,
-    "huginn-0125": 3_564_976_800,
-    "recurrent-llama-3.2-train-recurrence-4": 1_385_228_288,
-    "recurrent-tinyllama-3t-train-recurrence-8": 844_171_264,
-    "recurrent-olmo-2-0425-train-recurrence-32": 1_359_071_232,
-    "nanbeige4.2-3b": 4_169_800_704,
-    "hrm-text-1b": 1_182_795_264,
-    "qwen3_1.7b_loopus": 2_031_739_904 + 534_529,
-    "parcae-140m": 144_323_136,
-    "parcae-370m": 388_003_328,
-    "parcae-770m": 776_655_680,
-    "parcae-1.3b": 1_338_591_744,
-    "loopformer-3block-8iterations": 278_169_600,
-}
-TENSORS = {"ouro-1.4b": 269, "ouro-2.6b": 533, "huginn-0125": 76}
+from loopscope.models.registry import PUBLISHED, parse_name
 
 
 @pytest.mark.parametrize("entry", [entry for entry in PUBLISHED if entry.config], ids=lambda entry: entry.name)
@@ -38,13 +16,6 @@ def test_table_agrees_with_the_model_it_describes(entry):
     assert (model.family, model.trained_depth) == (entry.family, entry.trained_depth)
     assert model.boundary.startswith(families()[entry.family].boundary)
     assert getattr(torch, entry.stored_dtype).is_floating_point
-
-
-@pytest.mark.parametrize(("name", "count"), COUNTS.items())
-def test_published_parameter_counts(name, count):
-    entry = find_published(name)
-    model = build_model(entry.family, entry.config)
-    assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
 @pytest.mark.parametrize("spec", ["ouro-1.4b", "Ouro-1.4B", "ByteDance/Ouro-1.4B", "bytedance/ouro-1.4b"])
@@ -80,15 +51,6 @@ def test_local_copy_of_a_hub_name_wins_over_the_hub(tmp_path, monkeypatch):
     assert parse_name("ByteDance/Ouro-1.4B").kind == "folder"
 
 
-def test_embedded_model_by_folder(tmp_path, monkeypatch):
-    (tmp_path / "toy-x").mkdir()
-    (tmp_path / "toy-x" / "config.json").touch()
-    (tmp_path / "half").mkdir()
-    monkeypatch.setattr(registry, "EMBEDDED", tmp_path)
-    assert list(registry.embedded_models()) == ["toy-x"]
-    assert parse_name("toy-x").kind == "embedded"
-
-
 @pytest.mark.parametrize("name", ["loop:org/name:10-20", "toy-ouro:inside=3", "mine.py:build:a=1"])
 def test_options_in_a_name_are_refused_with_the_remedy(name):
     with pytest.raises(LoopscopeError, match="model_args="):
@@ -97,13 +59,7 @@ def test_options_in_a_name_are_refused_with_the_remedy(name):
 
 @pytest.mark.parametrize(
     ("typo", "meant"),
-    [
-        ("ouro-1.4", "ouro-1.4b"),
-        ("oro-2.6b", "ouro-2.6b"),
-        ("hugin-0125", "huginn-0125"),
-        ("OURO-1.4B-THINKIN", "ouro-1.4b-thinking"),
-        ("recurrent-lama-3.2-train-recurrence-8", "recurrent-llama-3.2-train-recurrence-8"),
-    ],
+    [("ouro-1.4", "ouro-1.4b"), ("OURO-1.4B-THINKIN", "ouro-1.4b-thinking")],
 )
 def test_unknown_name_suggests_the_nearest(typo, meant):
     with pytest.raises(LoopscopeError) as caught:
@@ -128,18 +84,7 @@ def test_family_needs_the_tensors_only_where_the_configuration_is_shared():
 
 @pytest.mark.parametrize(
     "spec",
-    [
-        "x" * 5000,
-        "x" * 300,
-        "./" + "x" * 300,
-        "~nobody-of-this-name/x",
-        "a\0b",
-        "./a\nb",
-        "a\nb",
-        "loop:" * 500 + "toy-ouro:1-2",
-        "\udcff",
-        "ouro-1.4b@",
-    ],
+    ["x" * 5000, "./" + "x" * 300, "~nobody-of-this-name/x", "a\0b", "./a\nb", "\udcff", "ouro-1.4b@", "toy-ouro@main"],
 )
 def test_specification_of_nothing_is_one_short_line(spec):
     with pytest.raises(LoopscopeError) as caught:

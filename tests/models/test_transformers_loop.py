@@ -124,13 +124,24 @@ def test_derivatives_through_every_architecture_in_float64(kind):
     torch.testing.assert_close(slope, phi[1, :, 1], rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_it_agrees_with_the_family_that_reads_such_checkpoints(tied):
-    json = GROUPED | {"tie_word_embeddings": tied, "rms_norm_eps": 1e-6}
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("Llama", {"tie_word_embeddings": True}),
+        ("Llama", {"attention_bias": True, "head_dim": 12}),
+        ("Mistral", {"sliding_window": None}),
+        ("Qwen2", {}),
+        ("Qwen3", {"head_dim": 10, "num_key_value_heads": 1}),
+    ],
+)
+def test_it_agrees_with_the_family_that_reads_such_checkpoints(kind, fields):
+    json = GROUPED | {"rms_norm_eps": 1e-6} | fields
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**json)).eval()
-    config = json | {"architectures": ["LlamaForCausalLM"]}
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{kind}Config")(**json)).eval()
+        for weight in model.parameters():
+            nn.init.normal_(weight, std=0.3)
+    config = json | {"architectures": [type(model).__name__]}
     own = LayerLoop(LayerLoopConfig.read(config, chosen={"loop": f"{START}-{END}"}))
     own.load_state_dict(model.state_dict())
     own.prepare()

@@ -12,8 +12,7 @@ import torch
 
 import loopscope as ls
 from loopscope.errors import LoopscopeError
-from loopscope.models import Batch, LoopedModel, card_of, load_model, load_tokenizer
-from loopscope.readout import affine_path_from_states, nonlinear_path_from_states
+from loopscope.models import LoopedModel, card_of, load_model, load_tokenizer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "your-own-model.md"
 
@@ -91,27 +90,6 @@ def test_usage_of_the_documentation_runs_and_agrees_with_direct_evaluation(tmp_p
 
 
 @pytest.mark.usefixtures("wheel")
-def test_closed_form_equals_taylor_mode_through_its_readout():
-    model = load_model("my-wheel", dtype="float64")
-    states = model.states(Batch.from_rows([[5, 17, 42, 7, 99]]), [4, 5])
-    positions = torch.tensor([[0, 2], [0, 3]])
-    rows, places = positions.T
-    affine = affine_path_from_states(states[4][rows, places], states[5][rows, places], *model.head, targets=[7, 99])
-    through = nonlinear_path_from_states(
-        lambda state, where: model.readout(state, where, dtype=torch.float64),
-        states[4],
-        states[5],
-        [7, 99],
-        positions,
-        dtype=torch.float64,
-    )
-    for alpha in (0.0, 0.3, 1.0):
-        torch.testing.assert_close(
-            affine.derivatives(alpha, 3).stack, through.derivatives(alpha, 3).stack, rtol=1e-9, atol=1e-11
-        )
-
-
-@pytest.mark.usefixtures("wheel")
 def test_it_is_listed_and_suggested():
     from loopscope.cli.listing import model_rows
 
@@ -178,10 +156,3 @@ def test_entry_point_that_cannot_be_imported(install, value):
     install("half_model", "", {"loopscope.models": {"half": value}})
     with pytest.raises(LoopscopeError, match="cannot be imported"):
         load_model("half")
-
-
-def test_published_name_cannot_be_taken_over(install):
-    install("bad", "def build(): raise SystemExit", {"loopscope.models": {"ouro-1.4b": "bad:build"}})
-    from loopscope.models.registry import parse_name
-
-    assert parse_name("ouro-1.4b").kind == "hub"

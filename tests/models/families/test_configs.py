@@ -97,14 +97,6 @@ def test_files_that_other_tools_saved_again(golden_folder, golden_variant, folde
     assert torch.equal(*states)
 
 
-@pytest.mark.parametrize(
-    ("fields", "depth"),
-    [({"num_loops": 5}, 5), ({"loop_loss_weights": [0.5, 0.5]}, 3), ({"loop_loss_weights": [1.0], "num_loops": 7}, 2)],
-)
-def test_listed_losses_are_stronger_than_the_number_of_loops(golden_variant, fields, depth):
-    assert load_model(golden_variant("nanbeige", **fields)).trained_depth == depth
-
-
 def test_the_tensors_tell_huginn_and_its_retrofits_apart(golden_folder):
     for folder, family in (
         ("huginn", "huginn"),

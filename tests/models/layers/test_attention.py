@@ -12,13 +12,10 @@ from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.layers.attention import attend
 from loopscope.models.layers.mask import (
-    AttentionContext,
     KeyValueCache,
     attention_context,
     cached_context,
-    queries_at,
 )
-from loopscope.models.layers.residual import run_blocks
 from loopscope.models.layers.rope import Rotary
 
 ROTARY = Rotary(8, 100.0)
@@ -66,16 +63,6 @@ def test_padding_is_never_seen(plain, padding, shared, is_plain):
         assert np.abs(found[row, valid].numpy() - expected).max() < 1e-12
 
 
-def test_bfloat16_takes_the_softmax_in_float32():
-    q, k, v = queries(2, 2, dtype=torch.bfloat16)
-    batch = Batch.of(torch.zeros(1, 9, dtype=torch.int64))
-    found = attend(q, k, v, around(batch, torch.bfloat16, plain=True), 0)
-    scores = (q.transpose(1, 2) @ k.transpose(1, 2).transpose(-1, -2)) * 8**-0.5
-    hidden = torch.ones(9, 9, dtype=torch.bool).triu(1)
-    weights = scores.float().masked_fill(hidden, -torch.inf).softmax(-1).to(torch.bfloat16)
-    assert torch.equal(found, (weights @ v.transpose(1, 2)).transpose(1, 2).reshape(1, 9, 16))
-
-
 def test_rows_of_different_lengths_continue_in_the_cache_at_their_own_positions(plain):
     lengths, extra = [6, 2, 4], 3
     q, k, v = queries(4, 2, rows=3, width=9)
@@ -98,13 +85,6 @@ def test_rows_of_different_lengths_continue_in_the_cache_at_their_own_positions(
         expected = plain.attention(*(tensor[row, valid].numpy() for tensor in (q, k, v)))
         assert np.abs(torch.stack(outputs[row]).numpy() - expected).max() < 1e-13
     assert cache.slots() == [7]
-
-
-def test_every_query_sees_something():
-    batch = Batch.from_rows([[1, 2, 3], [4]], padding="left")
-    visible = around(batch).mask
-    assert visible.any(dim=-1).all()
-    assert visible[1, 0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
 
 FAMILIES = ["huginn", "retrofit_llama", "retrofit_olmo", "loop", "loop_of_qwen3", "loop_to_the_end"]
@@ -201,34 +181,6 @@ def test_every_parameter_of_an_unprepared_model_gets_its_gradient(model_of):
             torch.testing.assert_close(found, gradients[1][name], rtol=1e-3, atol=1e-4, msg=f"{family} {name}")
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_nested_forward_mode_equals_the_full_readout(model):
-    state, direction = state_of(model), state_of(model, seed=1)
-    positions = POSITIONS["ragged"]
-
-    def twice(readout):
-        def once(x):
-            return torch.func.jvp(readout, (x,), (direction,))[1]
-
-        with torch.no_grad():
-            return torch.func.jvp(once, (state,), (direction,))
-
-    found = twice(lambda x: model.readout(x, torch.tensor(positions), torch.float64))
-    expected = twice(lambda x: at(model.readout(x, dtype=torch.float64), positions)[0])
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-
-
-def test_company_and_padding_do_not_change_a_positions_logits(model):
-    lengths = (7, 4, 1, 5)
-    state = state_of(model).float()
-    with torch.no_grad():
-        together = model.readout(state, torch.tensor([[row, length - 1] for row, length in enumerate(lengths)]))
-        for row, length in enumerate(lengths):
-            alone = model.readout(state[row : row + 1, :length], torch.tensor([[0, length - 1]]))
-            assert (together[row] - alone[0]).abs().max() <= 1e-5
-
-
 @pytest.mark.parametrize("width", [1, 3])
 def test_new_positions_of_a_cache(model, width):
     """A prompt, then `width` more positions, read at one position a row and at all of them."""
@@ -251,14 +203,3 @@ def test_new_positions_of_a_cache(model, width):
                 else:
                     found.append(model.readout_cached(state, context)[where[:, 0], where[:, 1]])
     torch.testing.assert_close(torch.stack(found[:2]), torch.stack(found[2:]), rtol=0, atol=1e-5)
-
-
-def test_no_block_at_all_picks_and_norms(model_of):
-    model = model_of("huginn")
-    around = AttentionContext(model.rotary.tables(torch.arange(7)[None], torch.float64))
-    queries = queries_at(torch.tensor([[1, 2]]), around, 4, 7, torch.device("cpu"))
-    norm = model.transformer["ln_f"]
-    with torch.no_grad():
-        found = run_blocks(state_of(model), [], around, [], norm, queries)
-        expected = norm(state_of(model)[1:2, 2:3])
-    assert torch.equal(found, expected)
