@@ -1,4 +1,4 @@
-"""Tokenizers from tokenizer.json: exact ids, special-token policy, and a vocabulary that must fit the model."""
+"""Tokenizers from tokenizer.json: exact ids, special tokens, and a vocabulary that must fit the model."""
 
 import json
 from pathlib import Path
@@ -38,11 +38,10 @@ def write_tokenizer(folder, *, bos=False, eos=False, config=None, tokenizer_conf
 
 
 @needs_ouro
-def test_ouro_ids_and_policy():
+def test_ouro_ids():
     tokenizer = Tokenizer.from_folder(OURO)
     assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
     assert tokenizer.encode("The capital of France is", special_tokens=True) == [504, 3575, 282, 4649, 314]
-    assert tokenizer.special_token_policy == "adds nothing"
     assert tokenizer.vocabulary_size == 49152
     assert (tokenizer.bos_id, tokenizer.eos_ids) == (0, (0,))
 
@@ -59,8 +58,6 @@ def test_bos_only_when_asked(tmp_path):
     assert tokenizer.encode("the loop") == [3, 4]
     assert tokenizer.encode("the loop", special_tokens=True) == [0, 3, 4]
     assert tokenizer.prefix_ids == (0,)
-    assert tokenizer.suffix_ids == ()
-    assert tokenizer.special_token_policy == "prepends <s> (0)"
 
 
 def test_batch_equals_one_by_one(tmp_path):
