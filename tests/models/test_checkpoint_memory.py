@@ -69,6 +69,7 @@ def folders(tmp_path_factory):
     (root / "large" / "model.safetensors").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_peak_memory_is_the_models_own_and_a_few_tensors(folders, dtype):
