@@ -91,9 +91,9 @@ class Run(StoredRun):
 
         Of a run without updates it is the mean utility at every depth.
         """
-        from loopscope.studies.summary import run_lines
+        from loopscope.studies.summary import run_summary
 
-        return "\n".join(run_lines(self))
+        return str(run_summary(self))
 
     def __str__(self) -> str:
         return self.summary()

@@ -8,19 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from loopscope.path import Outcome
 from loopscope.stats import Best, Estimate, Mean, Ratio
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition, at, title
 from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Values, table, words
 from loopscope.studies.populations import Population, Selection, select, updates_with
 from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
+from loopscope.studies.training import OUTCOMES
 
 DESIGN = ("topology", "injection", "depth_prior")
-OUTCOMES = {
-    **{"progressing": Outcome.PROGRESSING, "neutral": Outcome.NEUTRAL},
-    **{"directional": Outcome.DIRECTIONAL_FAILURE, "finite_step": Outcome.FINITE_STEP_FAILURE},
-}
 
 
 @dataclass(frozen=True)
