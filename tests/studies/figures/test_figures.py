@@ -103,7 +103,16 @@ def test_only_outcomes_that_are_drawn_are_explained(records, synthetic):
     assert said == {"Vermillion", "Grey"}
 
 
-HOSTILE = ["$\\frac{1}{$", "a\\$b_{x}^2", "\x1b[31mred\x00", "\u202eesrever", "模型-🙂", "_hidden", "x" * 5000, "%&#{}~^<>|\"'`"]
+HOSTILE = [
+    "$\\frac{1}{$",
+    "a\\$b_{x}^2",
+    "\x1b[31mred\x00",
+    "\u202eesrever",
+    "模型-🙂",
+    "_hidden",
+    "x" * 5000,
+    "%&#{}~^<>|\"'`",
+]
 
 
 def test_names_are_drawn_as_they_stand(synthetic, tmp_path):

@@ -93,7 +93,10 @@ def families(run: RunUpdates) -> Values:
         *(*IDENTITY, Column("Residual\n[95% CI]", "{residual:.3g}", ci=True), Column("Largest", "{largest:.3g}")),
         Column("ΔU (1e-3)\n[95% CI]", "{gain:+.3f}", per=1e-3, ci=True),
         Column("A (1e-3)\n[95% CI]", "{slope:+.3f}", per=1e-3, ci=True),
-        *(Column(name.replace("_", "-").capitalize(), f"{{{name}:.1%}}", group="Updates (%)") for name in OUTCOMES),
+        *(
+            Column(name.replace("_", "-").capitalize(), f"{{{name}:.1%}}", group="Updates (%)")
+            for name in reversed(OUTCOMES)
+        ),
     ),
 )
 def convergence(updates: Updates) -> Values:
@@ -106,5 +109,5 @@ def convergence(updates: Updates) -> Values:
         "largest": residual.max(),
         "gain": Mean(updates.gain),
         "slope": Mean(updates.slope),
-        **{name: Mean(updates.outcome == code) for name, code in OUTCOMES.items()},
+        **{name: Mean(updates.outcome == code) for name, code in reversed(OUTCOMES.items())},
     }
