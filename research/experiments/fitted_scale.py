@@ -35,6 +35,21 @@ def log_prob(z_NV: Tensor, target_N: Tensor) -> Tensor:
     return -torch.nn.functional.cross_entropy(z_NV, target_N, reduction="none")
 
 
+def along_line(z_NV: Tensor, u_NV: Tensor, target_N: Tensor, omega_J: np.ndarray) -> Tensor:
+    """Log probabilities of the references at z + omega · u for an even grid, [N, J].
+
+    From one point of the grid to the next every exp(z + omega · u) is multiplied by exp(step · u), in float64.
+    """
+    z_NV, u_NV = z_NV.double(), u_NV.double()
+    z_NV, u_NV = (x - x.gather(1, target_N[:, None]) for x in (z_NV, u_NV))  # the reference's own is 0
+    powers_NV, step_NV = (z_NV + omega_J[0] * u_NV).exp(), ((omega_J[1] - omega_J[0]) * u_NV).exp()
+    found = []
+    for _ in omega_J:
+        found.append(-powers_NV.sum(dim=1).log())
+        powers_NV = powers_NV * step_NV
+    return torch.stack(found, dim=1)
+
+
 @torch.no_grad()
 def along(
     model: ls.LoopedModel, questions: Questions, loops: int, kinds: tuple[str, ...], longest: int, scale_J: np.ndarray
@@ -64,13 +79,13 @@ def along(
                 centred_NV, u_NV = (x - x.mean(-1, keepdim=True) for x in (z_NV, u_NV))
                 share_N = (u_NV * centred_NV).sum(-1) / centred_NV.square().sum(-1).clamp_min(1e-12)
                 u_NV = u_NV - share_N[:, None] * centred_NV
+            if kind != "path":
+                held[key][at_N] = along_line(z_NV, u_NV, target_N, scale_J - 1).cpu().numpy()
+                continue
+            assert k is not None
             for place, scale in enumerate(scale_J.tolist()):
-                if kind == "path":
-                    assert k is not None
-                    between = states[k] + scale * (states[depth] - states[k])
-                    moved_NV = walk.changed(between).read(where_N2).float()
-                else:
-                    moved_NV = z_NV + (scale - 1) * u_NV
+                between = states[k] + scale * (states[depth] - states[k])
+                moved_NV = walk.changed(between).read(where_N2).float()
                 held[key][at_N, place] = log_prob(moved_NV, target_N).cpu().numpy()
     return {key: np.stack([questions.utility(column) for column in values.T], axis=1) for key, values in held.items()}
 

@@ -76,13 +76,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--questions", type=int, default=512)
     parser.add_argument("--train", type=int, default=64)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--depths", type=int, nargs="+", default=[2, 3], help="where readouts are scaled")
+    parser.add_argument("--fixed", type=int, nargs="+", default=[2, 3, 4, 5], help="fixed depths")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("fitted_scale_answers.json"))
     flags = parser.parse_args(arguments)
-    model = ls.load_model(flags.model, dtype=torch.float32)
-    fitted = caps(model, flags.model, [(1, 2), (2, 3)], flags.train)
+    model = ls.load_model(flags.model, dtype=torch.float32, device=flags.device)
+    fitted = caps(model, flags.model, [(depth - 1, depth) for depth in flags.depths], flags.train)
     print(fitted, flush=True)
-    policies: list[Policy] = [FixedDepth(depth) for depth in (2, 3, 4, 5)]
-    for depth in (2, 3):
+    policies: list[Policy] = [FixedDepth(depth) for depth in flags.fixed]
+    for depth in flags.depths:
         omega = fitted[f"{depth - 1}>{depth}"]
         policies += [ScaledReadout(depth, depth - 1, omega), MarginScaled(depth, depth - 1, omega)]
     task, costs, started = ls.load_task("arithmetic:test", limit=flags.questions), costs_of(model), time.monotonic()
