@@ -39,6 +39,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.checkpoint.config import MOST_LOOPS
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
+from loopscope.regular_files import check_regular
 from loopscope.store.atomic import write_atomically
 
 _TINY = 1e-12
@@ -253,6 +254,7 @@ def load_head(path: str | Path) -> Head:
     Raises:
         LoopscopeError: the file holds no head.
     """
+    check_regular(path, "head")
     networks: dict[int, Network] = {}
     try:
         with safe_open(path, framework="pt") as file:
