@@ -92,11 +92,14 @@ def run_tests(tests: Path, package: str, source: Path, seconds: float | None = N
             resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not gpu and not slow"]
+    words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
     done = subprocess.run(
-        [sys.executable, *words, str(tests / package)], cwd=tests.parent, preexec_fn=bounded, capture_output=True,
+        [sys.executable, *words, "-m", "not gpu and not slow", str(tests / package)],
+        cwd=tests.parent,
+        preexec_fn=bounded,
+        capture_output=True,
         env=os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
+    )
     return done.returncode == 0, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
 
 
