@@ -48,6 +48,7 @@ from loopscope.control.policy import Array, Decision, Policy, Seen
 from loopscope.control.signals import of_states
 from loopscope.control.trace import SCALES, Trace
 from loopscope.errors import LoopscopeError
+from loopscope.limits import check_regular
 from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
@@ -323,6 +324,7 @@ def load_head(path: str | Path) -> Head:
     Raises:
         LoopscopeError: the file holds no head.
     """
+    check_regular(path, "head")
     networks: dict[int, Network] = {}
     try:
         with safe_open(path, framework="pt") as file:

@@ -193,7 +193,9 @@ class _WithModel:
                 one for one in sources.prepared.tasks
                 if (one.task.name, one.task.split) == (condition.task, condition.split)
             )  # fmt: skip
-            task = dataclasses.replace(planned.task, rows=tuple(question.text for question in planned.questions if question.text.id in ids))
+            task = dataclasses.replace(
+                planned.task, rows=tuple(question.text for question in planned.questions if question.text.id in ids)
+            )
             yield sources.model, Questions.of(task.encode(sources.tokenizer)), trace
 
     def lines(self, pair: TracePair) -> TracePair:
