@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -75,11 +74,6 @@ def test_an_unknown_value_gets_one_line(variable):
         takes_kernel(X)
 
 
-def test_an_unknown_name_gets_one_line():
-    with pytest.raises(LoopscopeError, match="'fast'; choose one of auto, triton, reference"), implementation("fast"):
-        pass
-
-
 def test_a_failing_compiler_is_reported_once_and_done_without(monkeypatch):
     def fails(*arguments):
         raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
@@ -112,10 +106,3 @@ def test_without_triton_the_plain_code_runs(tmp_path):
         text=True,
     )
     assert done.stderr.splitlines()[-1].endswith("not installed: pip install triton"), done.stderr
-
-
-def test_a_missing_triton_is_no_reason_to_warn(monkeypatch):
-    choice._works.cache_clear()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not choice._works(torch.device("cpu"))
-    choice._works.cache_clear()

@@ -8,7 +8,6 @@ import pytest
 
 from loopscope import path
 from loopscope.errors import LoopscopeError
-from loopscope.path import arrays
 
 HUGE = 1.7e308
 MISSING = "is NaN or infinite: leave such updates out"
@@ -146,20 +145,6 @@ def test_each_unsuitable_argument_is_refused_in_its_line(call, line):
     with np.errstate(all="raise"), pytest.raises(LoopscopeError) as caught:
         call()
     assert str(caught.value) == line
-
-
-@pytest.mark.parametrize("name", sorted(arrays.MAGNITUDES | arrays.SCALES))
-def test_arguments_of_one_name_have_one_range(name):
-    assert arrays.as_floats(name, [0.0, 1.0]).tolist() == [0.0, 1.0]
-    with pytest.raises(LoopscopeError, match=name):
-        arrays.as_floats(name, [0.0, -1e-300])
-
-
-@pytest.mark.parametrize("value", [3, [1, 2], np.float32([1, 2]), np.arange(3, dtype=np.uint8), np.float16(2)])
-def test_real_numbers_become_float64(value):
-    array = arrays.as_floats("slope", value)
-    assert array.dtype == np.float64
-    assert np.array_equal(array, value)
 
 
 def test_objects_that_refuse_conversion_are_refused():

@@ -46,18 +46,6 @@ def test_boundaries_of_softmax_paths_agree_with_brent(concave_paths):
     assert (concave_paths.at(found.upper)[crossing] < 0).all()
 
 
-def test_evaluations_are_few(concave_paths):
-    seen = np.zeros(concave_paths.count, dtype=int)
-
-    def value(alpha, rows):
-        np.add.at(seen, rows, 1)
-        return concave_paths.evaluate(0, alpha, rows)
-
-    concave_boundary(value, concave_paths.slope)
-    assert seen.max() <= 1 + 41
-    assert (seen[concave_paths.gain >= 0] == 1).all()
-
-
 GRID = [0.0, 0.25, 0.5, 1.0]
 
 
@@ -127,20 +115,3 @@ def test_boundary_and_root_lie_in_the_sandwich_of_concave_paths(concave_paths, r
         assert found.root_lower[index] - rounding <= root[index] <= found.root_upper[index] + rounding
         if found.bounded[index]:
             assert abs(root[index] - r1) <= found.distance[index] + rounding
-
-
-def test_some_sandwiches_are_bounded_and_tight():
-    """Nearly quadratic cubics: r₁ by the quadratic formula for φ(α)/α."""
-    rng = np.random.default_rng(11)
-    slope, bend, twist = rng.uniform(0.05, 0.4, 2000), rng.uniform(1, 3, 2000), rng.uniform(-0.1, 0.1, 2000)
-    curvatures = np.stack([-bend, -bend + 6 * twist])
-    found = root_sandwich(slope, -curvatures.max(axis=0), -curvatures.min(axis=0))
-    # A - (bend/2) α + twist α² = 0
-    discriminant = np.sqrt(bend**2 / 4 - 4 * twist * slope)
-    r1 = 2 * slope / (bend / 2 + discriminant)
-    inside = found.bounded
-    assert inside.sum() > 1000
-    gap = np.abs(quadratic_root(slope, -bend / 2) - r1)
-    assert (gap <= found.distance + 1e-14)[inside].all()
-    assert (gap > 0.1 * found.distance)[inside].any()
-    assert ((found.boundary_lower <= r1 + 1e-14) & (r1 <= found.boundary_upper + 1e-14))[inside].all()

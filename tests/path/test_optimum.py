@@ -3,7 +3,6 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-from scipy.optimize import brentq, minimize_scalar
 
 from loopscope.path import (
     Location,
@@ -127,15 +126,6 @@ def test_endpoints_are_decided_by_two_slopes():
     assert found.evaluations.tolist() == [2, 2, 2, 2, 2]
 
 
-def test_parabolas_have_their_vertex():
-    rng = np.random.default_rng(5)
-    vertex, kappa = rng.uniform(0, 1, 1000), rng.uniform(1e-6, 1e6, 1000)
-    found = concave_optimum(lines(vertex * kappa, kappa), 1000)
-    assert (np.abs(found.alpha - vertex) <= 1e-12).all()
-    assert (found.upper - found.lower <= 1e-12).all()
-    assert (found.location == Location.INTERIOR).all()
-
-
 def test_optima_of_softmax_paths_agree_with_bisection(concave_paths):
     best, _ = concave_paths.maximisers
     found = concave_optimum(concave_paths.function(1), concave_paths.count)
@@ -152,13 +142,6 @@ def test_optima_of_softmax_paths_agree_with_bisection(concave_paths):
     assert (found.alpha <= found.upper).all()
     assert found.evaluations.max() <= 2 + 41
     assert np.median(found.evaluations[interior]) <= 16
-
-
-def test_optima_agree_with_brent(concave_paths):
-    found = concave_optimum(concave_paths.function(1), concave_paths.count)
-    for row in np.flatnonzero(found.location == Location.INTERIOR)[:50]:
-        slope = lambda a, row=row: float(concave_paths.evaluate(1, np.asarray(a), np.asarray(row)))  # noqa: E731
-        assert found.alpha[row] == pytest.approx(brentq(slope, 0, 1, xtol=1e-15), abs=1e-11)
 
 
 def test_an_optimum_agrees_with_forty_digits():
@@ -230,50 +213,8 @@ def test_the_prediction_is_a_candidate_and_regret_is_never_negative(paths):
     assert (found.value >= found.predicted_value).all()
 
 
-def test_refined_maxima_agree_with_a_general_optimiser(paths):
-    found = search(paths)
-    for row in paths.rows[:40]:
-        a = found.alpha[row]
-        if 0 < a < 1:
-            phi = lambda x, row=row: -float(paths.evaluate(0, np.asarray(x), np.asarray(row)))  # noqa: E731
-            near = minimize_scalar(
-                phi, bounds=(max(0, a - 1e-3), min(1, a + 1e-3)), method="bounded", options={"xatol": 1e-9}
-            )
-            assert abs(near.x - a) < 1e-6
-            assert found.value[row] >= -near.fun - 1e-12 * (1 + abs(near.fun))
-
-
-def test_local_maxima_are_refined_to_the_tolerance():
-    calls = []
-
-    def slope(alpha, rows):
-        calls.append(alpha.size)
-        return 12 * np.cos(12 * alpha)
-
-    wave = lambda alpha, rows: np.sin(12 * alpha)  # noqa: E731
-    found = search_optimum(wave, slope, [1.0, 0.0])
-    assert np.abs(found.alpha - np.pi / 24).max() < 1e-12
-    assert found.roots.tolist() == [2, 2]
-    fine = sum(calls)
-    calls.clear()
-    search_optimum(wave, slope, [1.0, 0.0], tolerance=1e-3)
-    assert sum(calls) < fine
-
-
-@pytest.mark.parametrize("locations", [3, 4, 16, 33, 50, 257])
-def test_every_budget_is_spent_exactly(locations):
-    found = search_optimum(lambda a, r: np.sin(9 * a), lambda a, r: 9 * np.cos(9 * a), [0.3], locations=locations)
-    assert found.locations == locations
-    assert found.searched.shape == (1, locations)
-
-
 def test_a_plateau_is_entered_at_its_left_edge():
     value = lambda a, r: -(np.maximum(0.3 - a, 0.0) ** 2)  # noqa: E731
     found = search_optimum(value, lambda a, r: 2 * np.maximum(0.3 - a, 0.0), [1.0])
     assert found.alpha[0] == pytest.approx(0.3, abs=1e-12)
     assert found.value[0] == 0.0
-
-
-def test_no_updates_take_no_evaluations():
-    found = search_optimum(lambda a, r: a, lambda a, r: a, [])
-    assert found.alpha.shape == (0,)

@@ -112,14 +112,6 @@ def test_the_hessian_vector_product_of_the_joint_utility_agrees(questions):
     torch.testing.assert_close(chord, path.curvature[0], rtol=1e-12, atol=1e-14)
 
 
-def test_leaving_out_the_cross_option_terms_would_show(questions):
-    path, options = _joint(_affine)(questions), _affine(questions)
-    start = options.derivatives(0.0, 2)
-    weights = torch.softmax(options.initial_utility[:4], 0)
-    without = start.second[2] - (weights * start.second[:4]).sum()
-    assert abs(float(path.curvature[0] - without)) > 1e-3
-
-
 def test_tiny_gains_keep_their_relative_accuracy():
     g = torch.Generator().manual_seed(5)
     z0 = torch.randn(3, 6, generator=g, dtype=torch.float64)

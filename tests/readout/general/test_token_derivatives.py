@@ -40,21 +40,6 @@ def test_derivatives_agree_with_mpmath(peak, target):
         assert float(mine) == pytest.approx(float(theirs), rel=1e-12, abs=0.0)
 
 
-def test_absent_entries_do_not_count():
-    g = torch.Generator().manual_seed(18)
-    scores = torch.randn(5, 4, generator=g, dtype=torch.float64)
-    padded = torch.cat([scores, torch.zeros(5, 2, dtype=torch.float64)], 1)
-    padded[0, 4:] = -torch.inf
-    padded[1:, 4:] = 7.0
-    y = torch.tensor([1])
-    for a, b in zip(
-        log_softmax_derivatives(scores[0], list(scores[1:]), y),
-        log_softmax_derivatives(padded[0], list(padded[1:]), y),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, rtol=1e-14, atol=0.0)
-
-
 def test_a_common_drift_of_all_scores_costs_no_digits():
     scores = torch.tensor([0.5, -0.25, 1.0], dtype=torch.float64)
     moving = [torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64), torch.tensor([0.5, 0.0, 1.5], dtype=torch.float64)]
