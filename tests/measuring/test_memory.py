@@ -18,6 +18,7 @@ from loopscope.measuring.readouts import AffineReadout
 from loopscope.store import StoredRun
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to limit the address space")
 def test_refused_allocation_halves_the_batch_for_good(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
     script = Path(__file__).with_name("short_of_memory.py")

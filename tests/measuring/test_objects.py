@@ -15,7 +15,6 @@ import torch
 
 import loopscope as ls
 from loopscope.api import measure_with
-from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.verify import measure_again
 from loopscope.run import Run
@@ -154,32 +153,6 @@ def test_an_object_is_left_as_it_was(small_gpt: Any, task: str, tmp_path: Path) 
     measure_with(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS)
     after = [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
     assert after == before
-
-
-def test_the_command_line_names_code(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    (tmp_path / "mine.py").write_text(SCRIPT.read_text())
-    monkeypatch.chdir(tmp_path)
-    call = ["measure", "--model", "mine.py:build", "--tasks", task, "--transitions", "1", "--device", "cpu"]
-    call += ["--level", "quick", "--output", str(tmp_path / "run")]
-    assert exit_code([*call, "--model-args", "softcap=9.5,seed=3"]) == 0
-    run = Run(tmp_path / "run")
-    assert (run.manifest.model.spec, run.manifest.settings["model_args"]) == (
-        "mine.py:build",
-        {"softcap": 9.5, "seed": 3},
-    )
-    capsys.readouterr()
-    assert exit_code([*call, "--model-args", "softcap=9.5,seed=4"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "model_args was" in said or "model.weights.tensors" in said
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert exit_code(["verify", str(run.path)]) == 0
-    assert "with code ('mine.py:build'), which runs only where you name it: --model" in capsys.readouterr().out
-    assert exit_code(["verify", str(run.path), "--model", f"{tmp_path / 'mine.py'}:build", "--tasks", task]) == 0
-    assert "a sample measured again" in capsys.readouterr().out
-    assert exit_code(["check", f"{tmp_path / 'mine.py'}:build", "--model-args", "seed=3"]) == 0
-    assert "none failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.cli.app import app
-from loopscope.measuring.verify import Named, NotNamedError, config_of, why_not_named
+from loopscope.measuring.verify import Named, NotNamedError, config_of
 from loopscope.store import StoredRun
 from loopscope.store.writer import open_or_create
 
@@ -99,14 +99,6 @@ def test_no_command_runs_code_that_a_run_names(way: str, mailed: Callable[..., P
         if computes and "lm-eval" not in way:
             assert done.exit_code != 0, (command, done.output)
     assert StoredRun(run).finished
-
-
-def test_what_is_not_followed_is_named_with_the_remedy(mailed: Callable[..., Path]) -> None:
-    run = StoredRun(mailed(spec="mailed/evil.py:build"))
-    with pytest.raises(NotNamedError, match=r"with code \('mailed/evil.py:build'\), which runs only where you"):
-        config_of(run, Named())
-    assert "runs only where you name it" in (why_not_named(run, Named()) or "")
-    assert why_not_named(run, Named(model="toy-ouro")) is None
 
 
 @pytest.mark.parametrize(
