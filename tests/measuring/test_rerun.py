@@ -79,11 +79,9 @@ COMMANDS = (
 )
 CODE: dict[str, dict[str, Any]] = {
     "file": {"spec": "mailed/evil.py:build"},
-    "absolute": {"spec": "{folder}/evil.py:build"},
     "module": {"spec": "evil:build"},
     "model_args": {"args": {"inside": "mailed/evil.py:build"}},
     "lm-eval": {"tasks": ["lm_eval:mailed/evil.yaml"]},
-    "lm-eval, absolute": {"tasks": ["lm_eval:{folder}/evil.yaml"]},
 }
 
 

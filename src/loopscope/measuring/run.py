@@ -275,10 +275,7 @@ def build_manifest(
 def _task_info(encoded: EncodedTask) -> TaskInfo:
     task = encoded.task
     return TaskInfo(
-        name=task.name,
-        split=task.split,
-        subset=task.subset,
-        kind=task.kind,
+        **{name: getattr(task, name) for name in ("name", "split", "subset", "kind")},
         rows=len(encoded.questions),
         rows_available=task.source_rows,
         limit=encoded.limit,
