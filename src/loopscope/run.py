@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscope.frames import to_pandas, with_outcome_names
+from loopscope.display import to_pandas, with_outcome_names
 from loopscope.store.run import StoredRun
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ def _parameter(name: str, field: FieldInfo) -> Parameter:
     option = flag(
         f"--{name.replace('_', '-')}",
         f"{field.description} [{usual}]" if usual and isinstance(usual, str) else str(field.description),
-        metavar=None if switch else "|".join(words) or facts["metavar"],
+        choices=words,
         rich_help_panel=facts["group"],
-        autocompletion=(lambda: list(words)) if words else None,
+        **({} if switch or words else {"metavar": facts["metavar"]}),
         show_default=False,
     )
     default = Parameter.empty if field.is_required() else False if switch else None
