@@ -23,7 +23,7 @@ from loopscope.store import StoredRun
 
 # Run by another process, not collected.
 collect_ignore = [
-    *("killed_pass.py", "short_of_memory.py", "small_gpt.py", "plain_paths.py", "plain_trace.py"),
+    *("killed_pass.py", "small_gpt.py", "plain_paths.py", "plain_trace.py"),
 ]
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"

@@ -1,14 +1,12 @@
 """A server that forks measuring processes, some of which kill themselves (SIGKILL) in the middle of a file operation.
 
-Each line of input is `FOLDER OPERATION SECONDS [MODEL TASK]`: the child measures into FOLDER; with OPERATION > 0 it
-dies at its n-th file operation, halfway through it if it is a write; with SECONDS > 0 it is killed from outside after
-that time. Each line of output is `STATUS OPERATIONS`.
+Each line of input is `FOLDER OPERATION`: the child measures into FOLDER; with OPERATION > 0 it dies at its n-th file
+operation, halfway through it if it is a write. Each line of output is `STATUS OPERATIONS`.
 """
 
 import os
 import signal
 import sys
-import time
 import traceback
 
 import torch
@@ -37,12 +35,12 @@ def arm(fatal: int) -> list[int]:
     return done
 
 
-def child(folder: str, fatal: int, pipe: int, model: str = "toy-ouro", task: str = "arithmetic") -> None:
+def child(folder: str, fatal: int, pipe: int) -> None:
     report = os.write
     done = arm(fatal)
     measure(
-        model,
-        [task],
+        "toy-ouro",
+        ["arithmetic"],
         output=folder,
         transitions=[1],
         level="quick",
@@ -59,7 +57,7 @@ def serve() -> None:
     torch.set_num_threads(1)
     load_model("toy-ouro")
     for line in sys.stdin:
-        folder, fatal, seconds, *asked = line.split()
+        folder, fatal = line.split()
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -67,15 +65,12 @@ def serve() -> None:
             try:
                 # torch makes its thread pool anew in a forked process; two threads that ask first at once may get none.
                 torch.set_num_threads(1)
-                child(folder, int(fatal), writer, *asked)
+                child(folder, int(fatal), writer)
                 status = 0
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(status)
-        if float(seconds) > 0:
-            time.sleep(float(seconds))
-            os.kill(pid, signal.SIGKILL)
         _, state = os.waitpid(pid, 0)
         os.close(writer)
         done = os.read(reader, 32).decode() or "0"

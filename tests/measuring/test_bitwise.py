@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.cli.app import app
 from loopscope.measuring.batching import collate, encode_task
-from loopscope.measuring.verify import UTILITIES, acted, measure_again, selected, walked
+from loopscope.measuring.verify import UTILITIES, acted, selected, walked
 from loopscope.models.exit_gate import ExitGate
 from loopscope.store import StoredRun, verify
 from loopscope.store.verification import stored_verification
@@ -91,21 +90,6 @@ def test_a_changed_bit_of_a_number_is_reported_and_stored(run: StoredRun, tmp_pa
     different = [each for each in stored.comparisons if each.differing]
     assert [each.what for each in different] == [UTILITIES, "the table depths"]
     assert all(each.differing == 1 and 0 < (each.largest or 0) < 1e-13 for each in different)
-
-
-def test_what_was_verified_is_about_these_records_and_whole(run: StoredRun, tmp_path: Path):
-    path = altered(run, tmp_path / "run", lambda name, frame: frame)
-    assert stored_verification(StoredRun(path)) is None
-    assert verify(path, partial(measure_again, everything=True)).ok
-    file = path / "verification.json"
-    whole = file.read_bytes()
-    assert stored_verification(StoredRun(path)) is not None
-    other = altered(run, tmp_path / "other", _next)
-    (other / "verification.json").write_bytes(whole)
-    assert stored_verification(StoredRun(other)) is None
-    file.write_bytes(whole.replace(b'"differing": 0', b'"differing": 1', 1))
-    with pytest.raises(ls.LoopscopeError, match=r"verification\.json is damaged: remove it and verify the run again"):
-        stored_verification(StoredRun(path))
 
 
 def test_a_loop_that_changes_an_earlier_state_is_found(checkpoint: Callable[[str], str], monkeypatch: Any):

@@ -67,7 +67,7 @@ def test_what_cannot_be_certified_is_refused(tmp_path: Path):
     curved = measure_with(
         "toy-huginn", "arithmetic", output=tmp_path / "h", transitions=2, limit=1, level="quick", device="cpu"
     )
-    assert "not certified: its readout is not affine" in " ".join(curved.table("certificates").notes)
+    assert "this study is about models with an affine readout" in " ".join(curved.table("certificates").notes)
 
 
 def widened(right: Any) -> Any:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.loading import configurations
-from loopscope.training_steps import runs_at, step_in
+from loopscope.training_steps import runs_at
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +78,3 @@ def test_what_is_refused(series, trained, tmp_path):
     ]:
         with pytest.raises(LoopscopeError, match=re.escape(line)):
             configurations({"tasks": "arithmetic", **given})
-
-
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [("step_0000400", 400), ("iter-12", 12), ("x/global_step1000", 1000), ("r@step2000", 2000), ("stepping-3", None)],
-)
-def test_steps_in_names(name, step):
-    assert step_in(name) == step

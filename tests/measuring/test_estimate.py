@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import polars as pl
-import pytest
 
 import loopscope as ls
 
@@ -23,8 +22,3 @@ def test_everything_is_counted(checkpoint: Callable[[str], str], tmp_path) -> No
     alone = ls.plan(checkpoint("ouro"), "arithmetic", batch_size="1", seconds=0.01, **ASKED)
     assert alone.tokens == positions, "batches of one have no padding"
     assert cost.seconds > 0
-
-
-def test_seconds_must_be_a_time(checkpoint: Callable[[str], str]) -> None:
-    with pytest.raises(ls.LoopscopeError, match="is not a time"):
-        ls.plan(checkpoint("ouro"), "arithmetic", seconds=-1.0, **ASKED)

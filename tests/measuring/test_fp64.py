@@ -95,11 +95,3 @@ def test_safe_step_gains_what_it_promises(run: Callable[[str], StoredRun]) -> No
     assert (improving["fp64_safe_gain"] > 0).all()
     others = frame.filter(pl.col("fp64_slope") <= 0)
     assert others["fp64_safe_scale"].null_count() == others.height
-
-
-def test_searched_optimum_beats_every_node(run: Callable[[str], StoredRun]) -> None:
-    found = run("arithmetic-mc")
-    best = column(found, "optimum_gain_high")
-    assert (best >= nodes(found, "gain").max(1)).all()
-    assert (best >= column(found, "predicted_gain")).all()
-    assert (found.records["fp64_refined_change"].list.get(0) < 1e-9).all()

@@ -12,15 +12,13 @@ import datasets
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from tokenizers import Tokenizer as Backend
 
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.cli.verify import verify
 from loopscope.measuring.verify import Named, measure_again
-from loopscope.models import Batch, load_model, load_tokenizer
-from loopscope.report import write_report
+from loopscope.models import load_tokenizer
 from loopscope.store import verify as verified
 
 ROWS = [
@@ -84,30 +82,6 @@ def test_rows_ids_files_and_data_sets_give_the_same_numbers(
     hashes = {way: run.manifest.tasks[0].data_sha256 for way, run in found.items()}
     assert hashes["rows"] == hashes["file"]
     assert found["ids"].manifest.tokenizer_sha256 is None
-
-
-def test_ids_reach_the_model_as_they_are(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    """Ids that no tokenizer would give back for their own text, against the model called by hand."""
-    model = load_model(checkpoint("ouro"), device="cpu")
-    prompts, solutions = [[7, 7, 7, 300], [1, 2]], [[511, 7], [7, 300, 7, 7]]
-    task = ls.Task.from_ids(prompts, solutions, name="odd", decode=lambda number: f"<{number}>")
-    run = measure_with(checkpoint("ouro"), [task], output=tmp_path / "run", depths=[3], transitions=[1], tokens=True)
-    for row, (prompt, solution) in enumerate(zip(prompts, solutions, strict=True)):
-        state = model.states(Batch.from_rows([prompt + solution]), [3])[3]
-        logits = model.readout(state, dtype=torch.float64)[0]
-        stored = run.depths.filter(pl.col("row") == row, pl.col("depth") == 3)["utility"].item()
-        places = range(len(prompt) - 1, len(prompt) + len(solution) - 1)
-        by_hand = logits.log_softmax(-1)[list(places), solution].mean()
-        assert stored == pytest.approx(float(by_hand), abs=1e-6)
-    example = run.examples.filter(pl.col("row") == 0).row(0, named=True)
-    assert (example["prompt"], example["reference"]) == ("<7><7><7><300>", "<511><7>")
-    assert json.loads(example["metadata"])["prompt_ids"] == prompts[0]
-    tokens = run.tokens.collect().filter(pl.col("row") == 0)
-    assert tokens["text_start"].to_list() == [0, 5]
-    assert tokens["text_end"].to_list() == [5, 8]
-    assert tokens["token_id"].to_list() == solutions[0]
-    page = write_report([run], tmp_path / "page.html")
-    assert Path(page).stat().st_size > 10_000
 
 
 def test_the_same_call_resumes_and_other_rows_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import torch
 
 import loopscope as ls
 from loopscope.api import measure_with
-from loopscope.errors import LoopscopeError
 from loopscope.measuring import readouts
 from loopscope.measuring.batching import Question, collate, encode_task
 from loopscope.measuring.readouts import readout_of
@@ -93,20 +92,6 @@ def test_the_grid_is_that_of_fp64_to_less_than_the_readouts_rounding(runs: dict[
     assert (off <= 2 * rounded).all()
     if transition == SMOOTH:
         assert off.max() < rounded / 10, "derivatives know a small gain better than the difference of two readings"
-
-
-def test_the_choice_belongs_to_the_run(runs: dict[str, ls.Run], tmp_path: Path) -> None:
-    few, every = runs["few"], runs["every"]
-    assert few.manifest.settings["interpolate"] is True
-    assert "interpolate" not in every.manifest.settings
-    with pytest.raises(LoopscopeError, match="resume refused: interpolate was False, is True"):
-        measured(every.path)
-    paper = measured(tmp_path / "paper", protocol="paper", transitions=[1], limit=2)
-    assert "interpolate" not in paper.manifest.settings
-    affine = measure_with("toy-ouro", "arithmetic-mc", output=tmp_path / "affine", transitions=[1], limit=1)
-    assert "interpolate" not in affine.manifest.settings
-    quick = measured(tmp_path / "quick", transitions=[1], limit=1, level="quick")
-    assert "interpolate" not in quick.manifest.settings
 
 
 @torch.no_grad()

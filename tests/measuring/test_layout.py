@@ -29,12 +29,6 @@ def rows(batches: list[list[Question]]) -> list[list[int]]:
     return [[q.row for q in batch] for batch in batches]
 
 
-def test_token_budget_sorts_by_length_and_is_kept() -> None:
-    batches = plan_batches(QUESTIONS, BatchPolicy("tokens", budget=80))
-    assert rows(batches) == [[1, 4], [3, 2], [5, 0, 6]]
-    assert all(padded_tokens(batch) <= 80 for batch in batches)
-
-
 def test_batches_are_those_with_the_least_work() -> None:
     """Against every way to cut the questions, ordered by length, into batches."""
     chance = random.Random(5)
@@ -55,12 +49,6 @@ def test_batches_are_those_with_the_least_work() -> None:
     assert [q for batch in found for q in batch] == ordered
     assert work(found) == min(map(work, cuts()))
     assert len(found) > 2
-
-
-def test_question_larger_than_the_budget_runs_alone() -> None:
-    wide = question(0, 50, 60, 70)
-    assert rows(plan_batches([wide, question(1, 5)], BatchPolicy("tokens", budget=100))) == [[0], [1]]
-    assert padded_tokens([wide]) == 210
 
 
 def test_shrinking_halves_until_it_fits() -> None:

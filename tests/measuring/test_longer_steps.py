@@ -41,16 +41,6 @@ def test_numbers_are_those_of_plain_readouts(
         assert row["quadratic_gain"] == pytest.approx(gain_at(update, row["quadratic_scale"]), abs=1e-9)
 
 
-def test_the_quadratic_scale_is_the_best_one_of_the_quadratic_model_up_to_the_end(measured: Any):
-    run = measured(limit=5, level="quick", scales_to=3)
-    found = run.read("longer_steps").join(run.records, on=["row", "transition"], suffix="_short")
-    fine = np.linspace(0, 3, 30001)
-    for row in found.to_dicts():
-        model = row["slope"] * fine + row["quadratic"] * fine**2
-        assert row["quadratic_scale"] == pytest.approx(fine[model.argmax()], abs=2e-4)
-        assert len(row["gains"]) == 61
-
-
 def test_the_first_scales_are_those_of_the_grid_and_concave_paths_end_where_the_slope_says(measured: Any):
     run = measured(limit=5, transitions=[1, 2, 3], scales_to=2)
     found = run.read("longer_steps").join(run.records, on=["row", "transition"])

@@ -195,18 +195,3 @@ def test_token_rows_add_up_to_their_question(case: tuple[StoredRun, Alone]) -> N
         grid = np.stack(own["grid_gain"].to_list())
         close(grid.mean(0), row["grid_gain"], 1e-5)
         close(own["quarter_gain"].mean(), row["grid_gain"][5])
-
-
-def test_token_at_its_own_quadratic_scale(case: tuple[StoredRun, Alone]) -> None:
-    run, alone = case
-    example = alone.examples[0]
-    tokens = run.read("tokens").filter((run.read("tokens")["row"] == 0) & (run.read("tokens")["option"] == 0))
-    sequence = example.sequences[0]
-    for row in list(tokens.iter_rows(named=True))[:6]:
-        values = []
-        for alpha in (0.0, row["quadratic_scale"]):
-            state = alone.mixed(example, alpha)[0]
-            logits = alone.model.readout(state, dtype=torch.float64)[0, row["position"]].double()
-            values.append(float(torch.log_softmax(logits, -1)[sequence.targets[row["token"]]]))
-        close(row["utility_before"], values[0])
-        close(row["quadratic_gain"], values[1] - values[0])

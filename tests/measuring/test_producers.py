@@ -41,7 +41,7 @@ def test_producers_return_what_they_declare(monkeypatch: pytest.MonkeyPatch, mea
 
     monkeypatch.setattr(producers, "PRODUCERS", [watched(each) for each in PRODUCERS])
     for family in ("ouro", "huginn"):
-        measured(family, "arithmetic", limit=2, level="full", paths=True, tokens=True, scales_to=2)
+        measured(family, "arithmetic", limit=1, level="full", paths=True, tokens=True, scales_to=2)
 
 
 def test_a_new_column_is_declared_and_produced(monkeypatch: pytest.MonkeyPatch, measured: Callable[..., Any]) -> None:

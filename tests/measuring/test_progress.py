@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -19,22 +18,6 @@ def test_lines_say_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> Non
     assert err.startswith("tiny: 10/10 questions (100%)")
     assert "tokens/s" in err
     assert "0:00 left" in err
-
-
-def test_a_line_comes_with_the_first_batch_after_its_time(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = iter(range(0, 1000, 6))
-    monkeypatch.setattr("loopscope.measuring.progress.time.monotonic", lambda: float(next(clock)))
-    with Progress("plain", "tiny", 100, 20) as shown:
-        for _ in range(8):
-            shown.advance(10, 1000)
-    lines = capsys.readouterr().err.splitlines()
-    assert 3 <= len(lines) <= 8
-    assert all(
-        re.fullmatch(r"tiny: \d+/100 questions \(\d+%\), [\d.]+/s, \d+ tokens/s, \d:\d\d:\d\d left", x) for x in lines
-    )
-    assert lines[-1].startswith("tiny: 100/100 questions (100%)")
 
 
 def test_progress_moves_with_batches_and_not_with_units(

@@ -20,16 +20,6 @@ def measured(output: Path, model: str = "toy-ouro", **more: Any) -> ls.Run:
     return measure_with(model, ["arithmetic"], output=output, **settings)
 
 
-def test_what_the_papers_protocol_sets_and_what_stands_above_it(tmp_path: Path) -> None:
-    manifest = measured(tmp_path / "paper", protocol="paper").manifest
-    assert (manifest.protocol, manifest.settings["protocol"]) == ("paper", "paper")
-    assert (manifest.batch.policy, manifest.batch.size) == ("paper", 2)
-    assert (manifest.dtypes.states, manifest.dtypes.readout) == ("bfloat16", "float32")
-    assert manifest.initial_state is None
-    given = measured(tmp_path / "given", protocol="paper", batch_size=3, dtype="float32").manifest
-    assert (given.batch.policy, given.dtypes.states, given.protocol) == ("questions", "float32", "paper")
-
-
 @pytest.mark.parametrize("rule", ["question", "paper", "official"])
 def test_the_rule_reaches_the_states(tmp_path: Path, rule: str) -> None:
     """Against draws with torch's own functions, into a batch that brings its own states."""

@@ -81,6 +81,7 @@ def test_affine_model_on_a_benchmark(task: str, measured: Callable[..., StoredRu
     require_scalar_checks(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
 def test_nonlinear_model_in_full(task: str, measured: Callable[..., StoredRun]) -> None:
     run = measured("huginn", task, level="full", tokens=True, paths=True, limit=1)

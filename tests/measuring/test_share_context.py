@@ -4,31 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from torch import Tensor
 
 from loopscope.api import measure_with as measure
 from loopscope.measuring.batching import BatchPolicy, Question, collate, padded_tokens, plan_batches
-from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix
-from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, Row, Sequence
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The padded tokens of every step of an Ouro."""
-    seen: list[int] = []
-    step = Ouro.step
-
-    def counted(self: Ouro, state: Tensor, *rest: Any) -> Tensor:
-        seen.append(state.shape[0] * state.shape[1])
-        return step(self, state, *rest)
-
-    monkeypatch.setattr(Ouro, "step", counted)
-    return seen
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
@@ -53,17 +35,6 @@ def test_every_column_of_an_embedded_model(
         for sharing in (False, True)
     )
     assert_same(shared, plain, tolerance)
-
-
-def test_fewer_tokens_run(options: str, measured: Callable[..., StoredRun], steps: list[int]) -> None:
-    measured("ouro", options)
-    alone = sum(steps)
-    steps.clear()
-    measured("ouro", options, share_context=True)
-    # One batch at each of the four loops.
-    assert len(steps) == 4
-    assert len(set(steps)) == 1
-    assert sum(steps) < 0.4 * alone
 
 
 def question(row: int, *sequences: tuple[int, ...]) -> Question:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from loopscope.run import Run
 
 DYING = """
@@ -42,6 +44,7 @@ def measure(code: Path, folder: Path, processes: int) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 def test_a_killed_process_of_two_loses_nothing(tmp_path: Path, contents: Callable[[Path], dict[str, bytes]]) -> None:
     """Rows 4 and 5 are the third unit, the second one of process 0, which ends itself there the first time."""
     fuse, code = tmp_path / "fuse", tmp_path / "mine.py"

@@ -52,18 +52,6 @@ def examples_of(folder: str, task: str, count: int = 3) -> list[Example]:
     return [encode_row(tokenizer, row, loaded.encoding) for row in loaded.rows]
 
 
-@pytest.mark.parametrize("halved", [False, True])
-def test_a_readout_of_which_nothing_is_known(
-    halved: bool, checkpoint: Callable[[str], str], tmp_path: Path, same_trace: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    folder = checkpoint("huginn")
-    if not halved:
-        monkeypatch.setattr(tokens_and_trace, "halves", lambda *_: None)
-    run = measured_in_float64(folder, "arithmetic", tmp_path / "run")
-    same_trace(run, load_model(folder, dtype="float64"), examples_of(folder, "arithmetic"))
-
-
 def test_a_trace_changes_no_other_table(measured: Callable[..., StoredRun], contents: Callable[..., Any]) -> None:
     without, with_it = (measured(tokens=True, **more) for more in ({}, {"trace": True}))
     tables = ("questions/", "depths/", "tokens/", "examples/")

@@ -189,17 +189,12 @@ def facts_of(model: LoopedModel) -> ModelFacts:
     drawn = drawn if isinstance(drawn, InitialState) else None
     # The hashes of the files that the weights were read from; of the model in memory where there are none.
     weights = {name: digest for name, digest in card.sha256.items() if name.endswith(".safetensors")}
+    same = ("spec", "name", "family", "revision", "dtype", "boundary", "trained_depth")
     info = ModelInfo(
-        spec=card.spec,
-        name=card.name,
-        family=card.family,
-        revision=card.revision,
+        **{name: getattr(card, name) for name in same},
         weights=weights if weights or card.random else model_identity(model),
         config_sha256=card.sha256.get("config.json"),
-        dtype=card.dtype,
         affine_readout=model.head is not None,
-        boundary=card.boundary,
-        trained_depth=card.trained_depth,
         design=config.design if isinstance(config, FamilyConfig) else {},
         random_weights=card.random,
         toy=card.kind == "embedded",

@@ -497,7 +497,7 @@ class Readings:
 
     def __init__(self, readout: Readout, layout: Layout) -> None:
         self._readout, self._layout = readout, layout
-        self._waiting: tuple[int, Tensor] | None = None
+        self._waiting: list[tuple[int, Tensor]] = []
         self.found: dict[int, Reading] = {}
 
     def read(self, depth: int, state_RSD: Tensor) -> None:
@@ -505,19 +505,15 @@ class Readings:
         if not self._readout.reads_pairs:
             self.found[depth] = self._readout.read(state_RSD, self._layout)
             return
-        state = depth, predicting(state_RSD, self._layout)
-        waiting, self._waiting = self._waiting, state if self._waiting is None else None
-        if waiting is not None:
-            self._pair(waiting, state)
+        self._waiting.append((depth, predicting(state_RSD, self._layout)))
+        if len(self._waiting) == 2:
+            self.finish()
 
     def finish(self) -> None:
-        """Read the state that still waits."""
-        if self._waiting is not None:
-            self._pair(self._waiting, self._waiting)
-            self._waiting = None
-
-    def _pair(self, one: tuple[int, Tensor], other: tuple[int, Tensor]) -> None:
-        assert isinstance(self._readout, AffineReadout)
-        first, second = self._readout.read_pair(one[1], other[1], self._layout)
-        self.found[other[0]] = second
-        self.found[one[0]] = first
+        """Read what still waits: one state, or two."""
+        if self._waiting:
+            assert isinstance(self._readout, AffineReadout)
+            (depth, first_ND), (last, second_ND) = self._waiting[0], self._waiting[-1]
+            self.found[depth], second = self._readout.read_pair(first_ND, second_ND, self._layout)
+            self.found.setdefault(last, second)
+            self._waiting = []

@@ -12,14 +12,14 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import distributed
@@ -31,7 +31,7 @@ from loopscope.measuring.config import MeasureConfig, refuse_other_settings
 from loopscope.measuring.loading import ModelFacts, device_of, limit_of, load_tasks, model_spec
 from loopscope.measuring.producers import Tables
 from loopscope.measuring.progress import Progress, Style
-from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, Step
+from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch
 from loopscope.models.chat_template import ChatTemplate
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.atomic import RunLock
@@ -44,6 +44,9 @@ from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.token_ids import check_vocabulary, shown_through
 
+if TYPE_CHECKING:
+    from loopscope.measuring.ray_engine import RayEngine
+
 Notify = Callable[[str], None]
 SECONDS_BETWEEN_SAVES = 30.0
 """After so long without a commit, the batches of the unit that is being measured are saved."""
@@ -51,26 +54,8 @@ _LONGEST_PASS = timedelta(days=30)
 _LIBRARIES = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors")
 
 
-class Engine(Protocol):
-    """Holds the model, wherever that is, and measures units with it in any order."""
-
-    @property
-    def facts(self) -> ModelFacts:
-        """What the driver must know of the model."""
-        ...
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The model's or the user's, loaded once; None where there is nothing to encode."""
-        ...
-
-    def run(self, units: Iterable[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
-        """Each unit once, as it is finished, and its batches before it; rows that are `done` may be left out."""
-        ...
-
-    def close(self) -> None:
-        """Give back what the engine holds."""
-        ...
+Engine: TypeAlias = "LocalEngine | RayEngine"
+"""Holds the model, wherever that is, and measures units with it in any order: each once, after its batches."""
 
 
 @dataclass(frozen=True)
@@ -290,10 +275,7 @@ def build_manifest(
 def _task_info(encoded: EncodedTask) -> TaskInfo:
     task = encoded.task
     return TaskInfo(
-        name=task.name,
-        split=task.split,
-        subset=task.subset,
-        kind=task.kind,
+        **{name: getattr(task, name) for name in ("name", "split", "subset", "kind")},
         rows=len(encoded.questions),
         rows_available=task.source_rows,
         limit=encoded.limit,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -183,16 +183,8 @@ def predicted_scale(slope: Tensor, quadratic: Tensor) -> Tensor:
     return torch.where(case.at_one, 1.0, torch.where(case.interior, half, 0.0))
 
 
-class StateChange(NamedTuple):
-    """One number per question, float64 [B]."""
-
-    update_norm: Tensor
-    relative_change: Tensor
-    cosine_change: Tensor
-
-
-def state_change(update: Update) -> StateChange:
-    """How far the update moved the states of each question."""
+def state_change(update: Update) -> tuple[Tensor, Tensor, Tensor]:
+    """How far the update moved the states of each question: ‖D‖, relative and cosine change, float64 [B]."""
     layout, norms_3RS = update.layout, squared_norms(update.before_RSD, update.after_RSD)
     at_positions = torch.where(layout.batch.attention_mask, norms_3RS, 0.0)
     norm_h, norm_plus, norm_d = layout.question_sum(at_positions.sum(-1).T).sqrt().unbind(1)
@@ -201,7 +193,7 @@ def state_change(update: Update) -> StateChange:
     # ‖D‖² = (‖H‖ − ‖H⁺‖)² + 2 ‖H‖ ‖H⁺‖ (1 − cos).
     angular = (norm_d**2 - (norm_h - norm_plus) ** 2).clamp(min=0.0) / (2.0 * both)
     cosine = torch.where(both > 0, angular, torch.zeros_like(both))
-    return StateChange(norm_d, norm_d / (norm_h + 1e-12), cosine)
+    return norm_d, norm_d / (norm_h + 1e-12), cosine
 
 
 def squared_norms(h_RSD: Tensor, h_plus_RSD: Tensor) -> Tensor:

@@ -113,8 +113,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
         """The text of token ids."""
+        listed = list(ids)  # what is no list of ids stays a TypeError
         with _in_one_line(self.source):
-            return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+            return str(self.backend.decode(listed, skip_special_tokens=skip_special_tokens))
 
     def texts(self) -> list[str]:
         """What every id adds to a text, blanks included; special tokens by their names."""
