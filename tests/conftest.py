@@ -1,4 +1,15 @@
-"""What tests in several rooms share."""
+"""What tests of several packages share: runs measured once per test run, and folders filled once.
+
+| fixture | what it gives |
+|---|---|
+| `run_of(name)` | the folder of a finished run, measured by the first test that asks; nobody changes it |
+| `copy_of_run(name)` | a copy in the test's own folder, to damage or continue |
+| `made_once(name, fill)` | a folder that one worker fills and all of them read |
+
+Names of runs: the twelve of `golden/golden_runs.py` (`ouro-grid`, `ouro-full`, `options`, `ties`, `ouro-inside`,
+`huginn-grid`, `huginn-full`, `paper`, `paper-huginn`, `certify`, `trace`, `trace-huginn`), and those of `more_runs`:
+`rich` has every stored table, `policies-train` and `policies-test` are what `control` and its heads need.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -19,45 +31,51 @@ settings.register_profile("loopscope", deadline=None, suppress_health_check=[Hea
 settings.load_profile("loopscope")
 
 ROOT = Path(__file__).resolve().parents[1]
-LONGEST = (
-    "measuring/test_endings.py",
-    "corpus/test_corpus.py",
-    "report/browser/test_access.py",
-    "cli/test_demo.py",
-    "reproduction/test_reproduce.py",
-    "studies/figures/test_figures.py",
-    "measuring/test_ray_engine.py",
-    "store/test_damage.py",
-    "research/test_embedded.py",
-    "measuring/test_memory.py",
-    "measuring/kernels/test_interpreted.py",
-    "measuring/test_objects.py",
-    "measuring/test_seven_tasks.py",
-    "report/browser/test_addresses.py",
-    "readout/certified/test_enclosures.py",
-    "research/test_experiments.py",
-    "readout/general/kernels/test_interpreted.py",
-    "test_readme.py",
-)
-"""Files of more than ten seconds, the longest first."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with the longest files: workers that get whole files end at about the same time then."""
-    places = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+def more_runs() -> dict[str, dict[str, Any]]:
+    """Arguments of `measure` for runs whose numbers are nobody's reference."""
+    policies = {"transitions": [4], "depths": "1-5", "trace": True, "limit": 6, "dtype": "float32"}
+    return {
+        "rich": {
+            "tasks": ["arithmetic", "arithmetic-mc"],
+            "transitions": "3,4",
+            "depths": "0-5",
+            "level": "full",
+            "limit": 3,
+            "protocol": "loopscope:unit_size=2",
+            "dtype": "float32",
+            **dict.fromkeys(("tokens", "paths", "certify"), True),
+            "lens": 3,
+        },
+        "policies-train": {"tasks": "arithmetic:train", **policies},
+        "policies-test": {"tasks": "arithmetic:test", **policies},
+    }
+
+
+def measure_named(name: str, output: Path) -> None:
+    """Measure a named run into a folder."""
+    import loopscope as ls
+
+    if name in (more := more_runs()):
+        ls.measure("toy-ouro", output=output, device="cpu", **more[name])
+        return
+    sys.path.insert(0, str(ROOT / "tests" / "golden"))
+    from golden_runs import RUNS
+
+    {run.name: run for run in RUNS}[name].measure(output)
 
 
 @pytest.fixture(scope="session")
 def made_once(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, Callable[[Path], None]], Path]:
+) -> Callable[[str, Callable[[Path], object]], Path]:
     """A folder that one worker fills and all of them read: `made_once(name, fill)`."""
     # A worker's own folder lies in that of the whole session.
     place = tmp_path_factory.getbasetemp()
     place = place.parent if hasattr(request.config, "workerinput") else place
 
-    def get(name: str, fill: Callable[[Path], None]) -> Path:
+    def get(name: str, fill: Callable[[Path], object]) -> Path:
         folder, finished = place / f"once-{name}", place / f"once-{name}.finished"
         with FileLock(place / f"once-{name}.lock"):
             if not finished.exists():
@@ -66,6 +84,26 @@ def made_once(
                 fill(folder)
                 finished.touch()
         return folder
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def run_of(made_once: Callable[..., Path]) -> Callable[[str], Path]:
+    """The folder of a finished run that all tests share."""
+
+    def get(name: str) -> Path:
+        return made_once(f"run-{name}", lambda folder: measure_named(name, folder / "run")) / "run"
+
+    return get
+
+
+@pytest.fixture
+def copy_of_run(run_of: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a shared run in the test's own folder."""
+
+    def get(name: str) -> Path:
+        return Path(shutil.copytree(run_of(name), tmp_path / name, dirs_exist_ok=True))
 
     return get
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -11,10 +12,12 @@ import pytest
 from golden_compare import changes, frame_differences, golden_frames, golden_studies, study_differences
 from golden_runs import RUNS, GoldenRun, frames_of, studies_of
 
+import loopscope as ls
+
 
 @pytest.mark.parametrize("golden", RUNS, ids=lambda run: run.name)
-def test_no_number_moved(golden: GoldenRun, tmp_path: Path) -> None:
-    run = golden.measure(tmp_path / "run")
+def test_no_number_moved(golden: GoldenRun, run_of: Callable[[str], Path]) -> None:
+    run = ls.Run(run_of(golden.name))
     known = changes()
     found = []
     frames, studies = frames_of(run), json.loads(json.dumps(studies_of(run)))

@@ -20,12 +20,12 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from loopscope.errors import LoopscopeError, setting, shown, text
+from loopscope.limits import check_regular
 from loopscope.models.chat_template import SPECIAL_TOKENS, ChatTemplate
 from loopscope.models.checkpoint import CONFIG, TOKENIZER, read_json_object
 from loopscope.models.hub import HubRepository
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import load_entry_point, user_tokenizers
-from loopscope.regular_files import check_regular
 
 _DESCRIPTIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """Files beside tokenizer.json that transformers reads."""
