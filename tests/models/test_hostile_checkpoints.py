@@ -1,4 +1,4 @@
-"""Checkpoints made to do harm are refused in one short line; `tests/corpus/checkpoints.py` has the rest of them."""
+"""Checkpoints made to do harm are refused in one short line; the corpus (`tests/corpus`) has the rest of them."""
 
 import json
 import os
