@@ -198,10 +198,6 @@ def _plain_rms_norm(x, weight, eps):
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
-def _plain_silu(x):
-    return x / (1 + np.exp(-x))
-
-
 def _plain_rotate(x_SHP, frequencies, pairs, positions=None):
     """Turns the pairs of every head, one position, head and pair at a time."""
     turned = np.array(x_SHP, dtype=np.float64)
@@ -242,18 +238,13 @@ def plain():
     def adjacent_pairs(head_width):
         return [(2 * i, 2 * i + 1) for i in range(head_width // 2)]
 
-    def weights(model):
-        return {name: value.detach().double().numpy() for name, value in model.state_dict().items()}
-
     return SimpleNamespace(
         rms_norm=_plain_rms_norm,
-        silu=_plain_silu,
         rotate=_plain_rotate,
         attention=_plain_attention,
         frequencies=frequencies,
         half_pairs=half_pairs,
         adjacent_pairs=adjacent_pairs,
-        weights=weights,
     )
 
 

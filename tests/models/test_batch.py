@@ -35,7 +35,7 @@ def test_padding_is_told_from_the_mask(mask, padding):
         ({"input_ids": IDS - 3}, "negative id"),
         ({"attention_mask": torch.ones(2, 2)}, "attention_mask has shape"),
         ({"position_ids": torch.zeros(1, 3)}, "position_ids has shape"),
-        ({"source_rows": [1]}, "source_rows names 1 rows"),
+        ({"source_rows": [1]}, "source_rows has shape"),
         ({"initial_state": torch.zeros(2, 2, 8)}, "initial_state has shape"),
     ],
 )

@@ -158,15 +158,3 @@ def test_shard_name_that_leaves_its_folder(sharded, name):
     message = folder_complaint(sharded)
     assert repr(name) in message
     assert "refused" in message
-
-
-@pytest.mark.parametrize("store", ["models--o--n/blobs", "blobs/ab"])
-def test_hub_cache_layout_with_links_into_its_blobs(sharded, tmp_path, store):
-    snapshot = tmp_path / "cache/models--o--n/snapshots/0123"
-    blobs = tmp_path / "cache" / store
-    snapshot.mkdir(parents=True)
-    blobs.mkdir(parents=True)
-    for number, path in enumerate(sorted(sharded.iterdir())):
-        path.rename(blobs / str(number))
-        (snapshot / path.name).symlink_to(blobs / str(number))
-    assert set(open_checkpoint(snapshot).tensors) == set(TENSORS)

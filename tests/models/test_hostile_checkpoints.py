@@ -1,9 +1,8 @@
-"""Checkpoints made to do harm: each is refused in one short line, soon, and nothing outside of it is read."""
+"""Checkpoints made to do harm are refused in one short line; the corpus (`tests/corpus`) has the rest of them."""
 
 import json
 import os
 import struct
-import time
 
 import pytest
 import torch
@@ -12,9 +11,7 @@ from safetensors.torch import load_file, save_file
 from loopscope.errors import LoopscopeError
 from loopscope.models import load_model, load_tokenizer
 
-LONGEST_LINE = 1000
-SECONDS = 20
-"""Of this process, so that a busy machine does not count."""
+LONG = "x" * 5000
 
 
 def config(**fields):
@@ -26,167 +23,72 @@ def config(**fields):
 
 
 def text(name, data):
-    def change(folder):
-        (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
-
-    return change
+    return lambda folder: (folder / name).write_text(data)
 
 
 def header(edit):
-    """The header of the weights changed as JSON, the bytes after it as they were."""
+    """The header of the weights as other bytes, the bytes after it as they were."""
 
     def change(folder):
         path = folder / "model.safetensors"
         data = path.read_bytes()
         (length,) = struct.unpack("<Q", data[:8])
-        table = json.loads(data[8 : 8 + length])
-        edited = edit(table)
-        new = edited if isinstance(edited, bytes) else json.dumps(table).encode()
+        new = edit(json.loads(data[8 : 8 + length]))
         path.write_bytes(struct.pack("<Q", len(new)) + new + data[8 + length :])
-
-    return change
-
-
-def first(table):
-    return next(name for name in table if name != "__metadata__")
-
-
-def field(**fields):
-    return header(lambda table: table[first(table)].update(fields))
-
-
-def raw(edit):
-    def change(folder):
-        path = folder / "model.safetensors"
-        path.write_bytes(edit(path.read_bytes()))
 
     return change
 
 
 def tensors(edit):
     def change(folder):
-        path = folder / "model.safetensors"
-        held = load_file(path)
-        edit(held)
-        save_file(held, path)
-
-    return change
-
-
-def index(weight_map, also=lambda folder: None):
-    """An index over the weights, which move into a shard."""
-
-    def change(folder):
         held = load_file(folder / "model.safetensors")
-        (folder / "model.safetensors").rename(folder / "shard.safetensors")
-        named = weight_map(dict.fromkeys(held, "shard.safetensors"))
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
-        also(folder)
-
-    return change
-
-
-def linked(name, target):
-    def change(folder):
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(target(folder) if callable(target) else target)
+        edit(held)
+        save_file(held, folder / "model.safetensors")
 
     return change
 
 
 def pipe(name):
     def change(folder):
-        (folder / name).unlink()
+        (folder / name).unlink(missing_ok=True)
         os.mkfifo(folder / name)
 
     return change
 
 
-def sparse(name, size):
-    def change(folder):
-        with (folder / name).open("ab") as file:
-            file.truncate(size)
-
-    return change
+def endless(folder):
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("/dev/zero")
 
 
-NAN, INFINITE = float("nan"), float("inf")
-LONG = "x" * 5000
+def huge(folder):
+    with (folder / "config.json").open("ab") as file:
+        file.truncate(2**30)
 
-OURO = {
-    # config.json as a file
-    "no config": lambda folder: (folder / "config.json").unlink(),
-    "config of a list": text("config.json", "[]"),
-    "config nested deeply": text("config.json", '{"a":' * 100_000),
-    "config of a gigabyte": sparse("config.json", 2**30),
-    "config is a pipe": pipe("config.json"),
-    "config is endless": linked("config.json", "/dev/zero"),
-    # config.json's values
-    "architecture of thousands of characters": config(architectures=[LONG], model_type=None),
-    "vocabulary NaN": config(vocab_size=NAN),
-    "vocabulary beyond any memory": config(vocab_size=10**15),
-    "more layers than are stored": config(num_hidden_layers=300),
-    "threshold NaN": config(early_exit_threshold=NAN),
-    "base of the rotation beyond floats": config(rope_theta=10**400),
-    "scaling by NaN": config(rope_scaling={"rope_type": "linear", "factor": NAN}),
-    "end token beyond the vocabulary": config(eos_token_id=10**6),
-    # model.safetensors
-    "half a header": raw(lambda data: data[:100]),
-    "one byte long": raw(lambda data: data + b"\0"),
-    "header of exabytes": raw(lambda data: b"\xff" * 8 + data[8:]),
-    "pickle": raw(lambda data: b"\x80\x04}q\x00." + data),
-    "header nested deeply": header(lambda table: b"[" * 1_000_000),
-    "name of a million characters": header(lambda table: table.update({"x" * 10**6: table.pop(first(table))})),
-    "offsets negative": field(data_offsets=[-8, 0]),
-    "offsets beyond 64 bits": field(data_offsets=[0, 2**80]),
-    "shape negative": field(shape=[-1, 4]),
-    "shape of a million dimensions": field(shape=[1] * 10**6),
-    "type unknown": field(dtype="F7"),
-    "type of 8 bits": tensors(
-        lambda held: held.update({"lm_head.weight": held["lm_head.weight"].to(torch.float8_e5m2)})
-    ),
-    "tensor too many": tensors(lambda held: held.update({LONG: torch.zeros(1)})),
-    "tensor transposed": tensors(lambda held: held.update({"lm_head.weight": held["lm_head.weight"].T.contiguous()})),
-    "weights are a pipe": pipe("model.safetensors"),
-    # model.safetensors.index.json
-    "index to another folder": index(lambda named: dict.fromkeys(named, "../shard.safetensors")),
-    "index to a name too long": index(lambda named: dict.fromkeys(named, LONG + ".safetensors")),
-    "index of a list": index(lambda named: [*named]),
-    "index without a tensor": index(lambda named: dict([*named.items()][1:])),
-    "index nested deeply": index(lambda named: named, text("model.safetensors.index.json", "[" * 100_000)),
+
+CHECKPOINTS = {
+    "config of a gigabyte": ("ouro", huge),
+    "config is a pipe": ("ouro", pipe("config.json")),
+    "config is endless": ("ouro", endless),
+    "weights are a pipe": ("ouro", pipe("model.safetensors")),
+    "architecture of thousands of characters": ("ouro", config(architectures=[LONG], model_type=None)),
+    "vocabulary beyond any memory": ("ouro", config(vocab_size=10**15)),
+    "base of the rotation beyond floats": ("ouro", config(rope_theta=10**400)),
+    "scaling by NaN": ("ouro", config(rope_scaling={"rope_type": "linear", "factor": float("nan")})),
+    "end token beyond the vocabulary": ("ouro", config(eos_token_id=10**6)),
+    "header nested deeply": ("ouro", header(lambda table: b"[" * 1_000_000)),
+    "name of a million characters": ("ouro", header(lambda table: json.dumps({"x" * 10**6: table}).encode())),
+    "tensor too many": ("ouro", tensors(lambda held: held.update({LONG: torch.zeros(1)}))),
+    "tensor transposed": ("ouro", tensors(lambda t: t.update({"lm_head.weight": t["lm_head.weight"].T.contiguous()}))),
+    "index nested deeply": ("ouro", text("model.safetensors.index.json", "[" * 100_000)),
+    "drawn state infinite": ("huginn", config(init_values={"std": float("inf"), "embed_scale": 1.0})),
+    "scale beyond floats": ("huginn", config(init_values={"std": 0.1, "embed_scale": 1e300})),
+    "recurrence beyond counting": ("huginn", config(mean_recurrence=10**18)),
 }
-
-HUGINN = {
-    "drawn state infinite": config(init_values={"std": INFINITE, "embed_scale": 1.0}),
-    "scale beyond floats": config(init_values={"std": 0.1, "embed_scale": 1e300}),
-    "recurrence beyond counting": config(mean_recurrence=10**18),
-}
-
-LLAMA = {
-    "scaling of Llama 3 upside down": config(
-        rope_scaling={
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 4.0,
-            "high_freq_factor": 1.0,
-            "original_max_position_embeddings": 8192,
-        }
-    ),
-}
-
+WORDS = '{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":%d},"unk_token":"a"}}'
 TOKENIZERS = {
-    "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(missing_ok=True),
-    "tokenizer nested deeply": text("tokenizer.json", '{"a":' * 100_000),
-    "tokenizer of an unknown model": text("tokenizer.json", '{"version": "1.0", "model": {"type": "Evil"}}'),
-    "token id beyond 32 bits": text(
-        "tokenizer.json", '{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":99999999999},"unk_token":"a"}}'
-    ),
-    "token id beyond the vocabulary": text(
-        "tokenizer.json", '{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":4294967295},"unk_token":"a"}}'
-    ),
-    "token id negative": text(
-        "tokenizer.json", '{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":-1},"unk_token":"a"}}'
-    ),
+    "token id beyond 32 bits": text("tokenizer.json", WORDS % 99999999999),
+    "token id beyond the vocabulary": text("tokenizer.json", WORDS % 4294967295),
     "merges of unknown tokens": text(
         "tokenizer.json", '{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["b c"]}}'
     ),
@@ -195,41 +97,23 @@ TOKENIZERS = {
         '{"version":"1.0","pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated",'
         '"invert":false},"model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}}',
     ),
-    "tokenizer in a loop of links": linked("tokenizer.json", "tokenizer.json"),
-    "tokenizer is a pipe": lambda folder: os.mkfifo(folder / "tokenizer.json"),
+    "tokenizer is a pipe": pipe("tokenizer.json"),
 }
 
 
 def refused(load):
-    started = time.process_time()
     with pytest.raises(LoopscopeError) as caught:
         load()
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < LONGEST_LINE, message[:200]
-    assert time.process_time() - started < SECONDS
-    return message
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("case", OURO)
-def test_ouro_checkpoint(tiny, case):
-    folder = tiny("ouro")
-    OURO[case](folder)
+@pytest.mark.parametrize("case", CHECKPOINTS)
+def test_checkpoint(tiny, case):
+    family, change = CHECKPOINTS[case]
+    folder = tiny(family)
+    change(folder)
     refused(lambda: load_model(folder))
-
-
-@pytest.mark.parametrize("case", HUGINN)
-def test_huginn_checkpoint(tiny, case):
-    folder = tiny("huginn")
-    HUGINN[case](folder)
-    refused(lambda: load_model(folder))
-
-
-@pytest.mark.parametrize("case", LLAMA)
-def test_looped_checkpoint(tiny, case):
-    folder = tiny("loop")
-    LLAMA[case](folder)
-    refused(lambda: load_model(folder, model_args="loop=1-2"))
 
 
 @pytest.mark.parametrize("case", TOKENIZERS)

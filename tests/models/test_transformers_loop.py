@@ -229,17 +229,6 @@ def test_it_is_measured_as_an_object(level, tmp_path):
         measure_with(ls.loop_layers(model, START, END + 1), task, **options)
 
 
-def test_a_tokenizer_given_along_reads_text(tmp_path):
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        sizes = GROUPED | {"vocab_size": 1024, "max_position_embeddings": 512}
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
-    looped = ls.loop_layers(model, 1, 2, tokenizer=ls.load_tokenizer("toy-ouro"), name="small")
-    run = measure_with(looped, "arithmetic", transitions=[1], limit=1, level="quick", output=tmp_path / "run")
-    assert run.manifest.model.name == "small"
-    assert run.records.height == 1
-
-
 def test_a_checkpoint_of_any_architecture_is_looped_by_name(tmp_path):
     model = make("GPT2")
     model.save_pretrained(tmp_path / "tinygpt2")

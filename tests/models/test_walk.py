@@ -9,7 +9,6 @@ from torch import Tensor
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.generate import generate
 from loopscope.models.protocol import Context, select
 from loopscope.models.walk import Walk, asks, read
 
@@ -70,19 +69,6 @@ def test_a_context_is_cut_to_its_rows(index: slice | Tensor) -> None:
     assert torch.equal(read(model, walk.state[index], positions, torch.float64, cut), whole)
     with pytest.raises(LoopscopeError, match="asks for `context`: give that of the rows"):
         read(model, walk.state[index], positions)
-
-
-def test_generation_reads_with_the_context() -> None:
-    model = Counting()
-    prompts = [[1, 2, 3], [4, 5]]
-    made = generate(model, prompts, max_new_tokens=2, impl="reference")
-    rows = [list(prompt) for prompt in prompts]
-    for _ in range(2):
-        for row in rows:
-            walk = Walk.of(model, Batch.from_rows([row])).to(3)
-            row.append(int(model.readout(walk.state, context=walk.context)[0, -1].argmax()))
-    # The value is summed over padding as well, so only the longest row is comparable.
-    assert made.tokens[0] == rows[0][3:]
 
 
 class Wrong(Counting):

@@ -169,10 +169,10 @@ class LoopedModule(nn.Module):
         self._casts.clear()
         forget_halves(self.parameters())
 
-    def check_batch(self, batch: Batch) -> None:
+    def check_batch(self, batch: Batch, *, from_zero: bool = False) -> None:
         """Refuses a batch that the model cannot run: unknown token ids, too many positions, segments it would ignore.
 
-        For the `embed` of a model of your own.
+        For the `embed` of a model of your own; `from_zero` where its readout counts the positions of a row from 0.
         """
         assert batch.highest_id is not None
         assert batch.reach is not None
@@ -186,6 +186,10 @@ class LoopedModule(nn.Module):
             batch.parts is not None and not self.unpadded
         ):
             problem = "it reads every row as one sequence; leave segments and parts out"
+        elif from_zero and batch.padding == "left":
+            problem = "it needs padding on the right (Batch.from_rows pads so)"
+        elif from_zero and batch.position_ids is not None and not batch.is_packed:
+            problem = "it counts positions from 0; leave position_ids out"
         elif given is not None and given.shape[-1] != self.hidden_size:
             problem = f"initial_state is {given.shape[-1]} wide but its state {self.hidden_size}"
         if problem is not None:

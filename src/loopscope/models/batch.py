@@ -107,27 +107,16 @@ class Batch:
             raise LoopscopeError(
                 f"input_ids must be int64 of shape [rows, positions], not {ids.dtype} {list(ids.shape)}"
             )
-        shaped = (self.attention_mask, self.position_ids, self.segments)
-        for name, given in zip(("attention_mask", "position_ids", "segments"), shaped, strict=True):
-            if given is not None and given.shape != ids.shape:
-                raise LoopscopeError(
-                    f"{name} has shape {list(given.shape)} but input_ids {list(ids.shape)}; give them one shape"
-                )
-        sources = ids.shape[0] if self.parts is None else len(self.parts.lengths)
-        if self.source_rows is not None and len(self.source_rows) != sources:
-            raise LoopscopeError(
-                f"source_rows names {len(self.source_rows)} rows for a batch of {sources}; name one a row"
-            )
-        if self.prompt_lengths is not None and self.prompt_lengths.shape != ids.shape[:1]:
-            raise LoopscopeError(
-                f"prompt_lengths has shape {list(self.prompt_lengths.shape)} for a batch of {ids.shape[0]}; "
-                "give one a row"
-            )
-        if self.initial_state is not None and self.initial_state.shape[:2] != ids.shape:
-            raise LoopscopeError(
-                f"initial_state has shape {list(self.initial_state.shape)} but input_ids {list(ids.shape)}; "
-                "give one state a position"
-            )
+        shape, sources = list(ids.shape), ids.shape[0] if self.parts is None else len(self.parts.lengths)
+        wanted = {"attention_mask": shape, "position_ids": shape, "segments": shape, "prompt_lengths": shape[:1]}
+        found = {name: list(given.shape) for name in wanted if (given := getattr(self, name)) is not None}
+        if self.initial_state is not None:
+            wanted["initial_state"], found["initial_state"] = shape, list(self.initial_state.shape[:2])
+        if self.source_rows is not None:
+            wanted["source_rows"], found["source_rows"] = [sources], [len(self.source_rows)]
+        for name, given in found.items():
+            if given != wanted[name]:
+                raise LoopscopeError(f"{name} has shape {given} where input_ids has {shape}: give {wanted[name]}")
         if self.is_packed and self.position_ids is None:
             raise LoopscopeError("segments begin again at a position of their own; give position_ids along with them")
         if self.attention_mask.dtype != torch.bool:

@@ -218,11 +218,7 @@ class TransformersLoop(LoopedModule):
 
     def embed(self, batch: Batch) -> Context:
         """H_0 is the state before the span: the layers ahead of it run once."""
-        self.check_batch(batch)
-        if batch.padding == "left":
-            raise LoopscopeError(f"{self.name} needs padding on the right (Batch.from_rows pads so)")
-        if batch.position_ids is not None:
-            raise LoopscopeError(f"{self.name} counts positions from 0; leave position_ids out")
+        self.check_batch(batch, from_zero=True)
         batch = batch.to(self.device)
         if batch.initial_state is not None:
             return Context(batch.initial_state.to(self.dtype), batch)
@@ -232,10 +228,8 @@ class TransformersLoop(LoopedModule):
     def step(self, state: Tensor, context: Context) -> Tensor:
         """The span once."""
         span = range(self.start, self.end + 1)
-        found: Tensor = self._pass(
-            self.model, context.batch.input_ids, running=span, entering=state, after=self.end
-        ).found
-        return found
+        made = self._pass(self.model, context.batch.input_ids, running=span, entering=state, after=self.end)
+        return made.found  # type: ignore[no-any-return]
 
     def readout(
         self,
@@ -311,13 +305,11 @@ def loop_layers(
 
 def _require_causal(model: Any) -> None:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if not isinstance(model, nn.Module) or not hasattr(model, "config") or head is None:
+    if not isinstance(model, nn.Module) or head is None or getattr(model.config, "is_encoder_decoder", False):
         raise LoopscopeError(
-            f"loop_layers takes a causal language model of transformers (AutoModelForCausalLM.from_pretrained), "
-            f"not a {type(model).__name__}{'' if head is not None else ', which has no language-model head'}"
+            "loop_layers takes a causal language model of transformers (AutoModelForCausalLM.from_pretrained) with a "
+            f"head and without an encoder, not a {type(model).__name__}"
         )
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise LoopscopeError(f"{type(model).__name__} is an encoder with a decoder; loop_layers needs a decoder alone")
     if getattr(model, "is_quantized", False) or len(set(getattr(model, "hf_device_map", {}).values())) > 1:
         raise LoopscopeError("loop_layers needs weights that are not quantized, all on one device")
 

@@ -14,7 +14,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule, needs_elementary_operations
 from loopscope.models.batch import Batch
 from loopscope.models.layers.attention import Attention
@@ -95,12 +94,8 @@ class LoopedDecoder(LoopedModule):
         if cache is not None:
             batch = batch.to(self.device)
             return batch, cached_context(batch, cache, self.rotary, self.dtype, prefix=self.prefix)
-        self.check_batch(batch)
-        if len(self.readout_layers.coda):  # it gets nothing but states, and counts positions from 0
-            if batch.padding == "left":
-                raise LoopscopeError(f"{self.name} needs padding on the right (Batch.from_rows pads so)")
-            if batch.position_ids is not None and not batch.is_packed:
-                raise LoopscopeError(f"{self.name} counts positions from 0; leave position_ids out")
+        # A coda gets nothing but states.
+        self.check_batch(batch, from_zero=len(self.readout_layers.coda) > 0)
         batch = batch.to(self.device)
         return batch, attention_context(batch, self.rotary, self.dtype, prefix=self.prefix)
 
