@@ -25,7 +25,7 @@ from torch import Tensor
 from loopscope._version import __version__
 from loopscope.control.act import act_on
 from loopscope.control.generate import generate, tokenizer_of
-from loopscope.control.scales import FixedScale, ScaledReadout
+from loopscope.control.policies import FixedScale, ScaledReadout
 from loopscope.errors import LoopscopeError, shown, whole
 from loopscope.models.generate import Sampler
 from loopscope.models.in_memory import ModelSpec

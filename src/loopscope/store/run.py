@@ -128,8 +128,11 @@ class StoredRun:
         """The rows of one unit in one table."""
         declared = self._require(table)
         try:
-            data = read_shard_bytes(self.layout, unit, self.unit_records[unit.index], table)
-            return decode(declared, data, self.manifest.schema_version)
+            record = self.unit_records[unit.index]
+            data = decode(declared, read_shard_bytes(self.layout, unit, record, table), self.manifest.schema_version)
+            if len(data) != record.shard(table).rows:
+                raise ValueError(f"it has {len(data)} rows instead of {record.shard(table).rows}")
+            return data
         except DamageError as damage:
             raise self._damaged(str(damage)) from None
         except (OSError, ValueError, pa.ArrowException) as error:
