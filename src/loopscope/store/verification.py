@@ -116,8 +116,16 @@ class Verification:
 
     def __repr__(self) -> str:
         result = "nothing wrong" if self.ok else f"{len(self.findings)} findings; {self.advice}"
-        head = f"<Verification: {self.units_checked} of {self.units_planned} units checked, {result}>"
-        return "\n".join(map(str, (head, *self.findings, *(self.replayed.comparisons if self.replayed else ()))))
+        return f"<Verification: {self.units_checked} of {self.units_planned} units checked, {result}>"
+
+    def _repr_html_(self) -> str:
+        from loopscope.display import element, html_table
+
+        compared = map(str, self.replayed.comparisons) if self.replayed else ()
+        parts = [element("p", line) for line in (repr(self).strip("<>"), *compared)]
+        if self.findings:
+            parts.append(html_table(["Finding", "Where", "What"], [tuple(finding) for finding in self.findings]))
+        return element("div", *parts)
 
 
 def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None) -> Verification:

@@ -133,7 +133,7 @@ def _function(decode: Any) -> Callable[[int], Any]:
     def decoded(number: int) -> Any:
         try:
             return call(number)
-        except TypeError:
+        except (TypeError, LoopscopeError):  # it takes a list
             return call([number])
 
     return decoded
