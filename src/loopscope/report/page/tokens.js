@@ -75,9 +75,7 @@ export function retint(marks, alpha, most) {
   }
 }
 
-// The options of a choice side by side: their words, tinted by token, and their scores at the scale of the slider.
-
-/** The block, and a function that moves the scores to a scale. */
+/** The options of a choice, tinted by token, with their scores, and a function that moves the scores to a scale. */
 export function optionCards(set, details, text, transition, marks) {
   const ends = loopsOf(transition).map((depth) => details.optionScores?.[set.depths.indexOf(depth)]);
   const lines = text.options.map(() => h("div", { class: "scores" }));
