@@ -17,11 +17,9 @@ import torch
 
 import loopscope as ls
 from geometry import random_update
-from loopscope.measuring.batch_policy import BatchPolicy
-from loopscope.measuring.batching import collate, plan_batches
+from loopscope.measuring.batching import BatchPolicy, collate, encode_task, plan_batches
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.run import made_ready, run_pending, tasks_first
+from loopscope.measuring.run import prepare, run_pending, tasks_first
 from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Batch
 from loopscope.models.layers.attention import runs_unpadded
@@ -52,8 +50,7 @@ def drawn_task(questions: int, vocabulary: int, mean: float) -> ls.Task:
 
 def batches_of(model: LoopedModel, task: ls.Task) -> list[Batch]:
     """The batches of a pass over a task."""
-    loaded = load_task(task)
-    questions = QuestionEncoder(None, None, "error").questions(loaded.without_rows(), loaded.rows, 0)
+    questions = encode_task(load_task(task), None, None, "error").questions
     policy = BatchPolicy.parse("auto").on(model.device.type, unpadded=runs_unpadded(model))
     units = [questions[start : start + UNIT] for start in range(0, len(questions), UNIT)]
     return [collate(batch, policy).batch for unit in units for batch in plan_batches(unit, policy)]
@@ -75,7 +72,7 @@ def against_forward(
     )
     config, loaded = tasks_first(asked)
     engine = LocalEngine(config, model)
-    prepared = made_ready(config, loaded, engine)
+    prepared = prepare(config, loaded, engine.facts, engine.tokenizer)
     with tempfile.TemporaryDirectory() as scratch:
         folders = (str(Path(scratch) / str(number)) for number in count())
 

@@ -31,6 +31,7 @@ def test_the_workflow_runs_what_ci_runs() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
     assert ".ci/run" in commands["test"]
+    assert jobs["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.13"]
     assert "make test-slow" in commands["slow"]
     assert "make release-check" in commands["package"]
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)

@@ -29,17 +29,30 @@ from loopscope.stats import Bootstrap
 from loopscope.stats.resampling import Estimate
 from loopscope.studies.declare import estimated
 
-SCALES = np.linspace(0, 2, 41)
-
 
 def log_prob(z_NV: Tensor, target_N: Tensor) -> Tensor:
     """Of the references, [N]."""
     return -torch.nn.functional.cross_entropy(z_NV, target_N, reduction="none")
 
 
+def along_line(z_NV: Tensor, u_NV: Tensor, target_N: Tensor, omega_J: np.ndarray) -> Tensor:
+    """Log probabilities of the references at z + omega · u for an even grid, [N, J].
+
+    From one point of the grid to the next every exp(z + omega · u) is multiplied by exp(step · u), in float64.
+    """
+    z_NV, u_NV = z_NV.double(), u_NV.double()
+    z_NV, u_NV = (x - x.gather(1, target_N[:, None]) for x in (z_NV, u_NV))  # the reference's own is 0
+    powers_NV, step_NV = (z_NV + omega_J[0] * u_NV).exp(), ((omega_J[1] - omega_J[0]) * u_NV).exp()
+    found = []
+    for _ in omega_J:
+        found.append(-powers_NV.sum(dim=1).log())
+        powers_NV = powers_NV * step_NV
+    return torch.stack(found, dim=1)
+
+
 @torch.no_grad()
 def along(
-    model: ls.LoopedModel, questions: Questions, loops: int, kinds: tuple[str, ...], longest: int
+    model: ls.LoopedModel, questions: Questions, loops: int, kinds: tuple[str, ...], longest: int, scale_J: np.ndarray
 ) -> dict[tuple[str, int | None, int], np.ndarray]:
     """The utility of every question at every scale, [Q, J], by kind, k and R; "depth" has that of the loop itself."""
     affine = getattr(model, "head", None) is not None
@@ -48,7 +61,7 @@ def along(
     keys: list[tuple[str, int | None, int]] = [("depth", None, depth) for depth in range(1, loops + 1)]
     keys += [(kind, *pair) for kind in kinds if kind != "temperature" for pair in ends]
     keys += [("temperature", None, depth) for depth in range(1, loops + 1) if "temperature" in kinds]
-    held = {key: np.zeros((len(questions), 1 if key[0] == "depth" else len(SCALES))) for key in keys}
+    held = {key: np.zeros((len(questions), 1 if key[0] == "depth" else len(scale_J))) for key in keys}
     for batch, where_N2, at_N in questions.batches(model.device):
         target_N = torch.from_numpy(questions.target_R[at_N]).to(model.device)
         walk, states, logits = Walk.of(model, batch), {}, {}
@@ -66,13 +79,13 @@ def along(
                 centred_NV, u_NV = (x - x.mean(-1, keepdim=True) for x in (z_NV, u_NV))
                 share_N = (u_NV * centred_NV).sum(-1) / centred_NV.square().sum(-1).clamp_min(1e-12)
                 u_NV = u_NV - share_N[:, None] * centred_NV
-            for place, scale in enumerate(SCALES.tolist()):
-                if kind == "path":
-                    assert k is not None
-                    between = states[k] + scale * (states[depth] - states[k])
-                    moved_NV = walk.changed(between).read(where_N2).float()
-                else:
-                    moved_NV = z_NV + (scale - 1) * u_NV
+            if kind != "path":
+                held[key][at_N] = along_line(z_NV, u_NV, target_N, scale_J - 1).cpu().numpy()
+                continue
+            assert k is not None
+            for place, scale in enumerate(scale_J.tolist()):
+                between = states[k] + scale * (states[depth] - states[k])
+                moved_NV = walk.changed(between).read(where_N2).float()
                 held[key][at_N, place] = log_prob(moved_NV, target_N).cpu().numpy()
     return {key: np.stack([questions.utility(column) for column in values.T], axis=1) for key, values in held.items()}
 
@@ -89,14 +102,15 @@ def crossing(spec: str, task: str, options: argparse.Namespace) -> dict[str, Any
     name, _, model_args = spec.partition(":")
     model = ls.load_model(name, model_args=model_args, dtype=torch.float32, device=options.device)
     affine = getattr(model, "head", None) is not None
-    kinds = ("chord", "orthogonal", "temperature") if affine else ("path", "chord", "temperature")
+    kinds = tuple(kind for kind in options.kinds if kind != ("path" if affine else "orthogonal"))
+    scale_J = np.linspace(0, 2, options.points)
     loops = (model.trained_depth or 4) + 2
     train, test = (
-        along(model, questions_of(spec, f"{task}:{split}", count), loops, kinds, options.longest)
+        along(model, questions_of(spec, f"{task}:{split}", count), loops, kinds, options.longest, scale_J)
         for split, count in (("train", options.train), ("test", options.test))
     )
     depths = [np.concatenate([part["depth", None, t] for t in range(1, loops + 1)], axis=1) for part in (train, test)]
-    curves = [Curve(*key, SCALES, train[key], test[key]) for key in train if key[0] != "depth"]
+    curves = [Curve(*key, scale_J, train[key], test[key]) for key in train if key[0] != "depth"]
     found = fitted_scales(curves, *depths, costs_of(model))
     return {
         "model": options.names.get(spec, Path(spec).name),
@@ -134,6 +148,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--train", type=int, default=240, help="train questions")
     parser.add_argument("--test", type=int, default=240, help="test questions")
     parser.add_argument("--longest", type=int, default=3, help="loops of the longest chord")
+    parser.add_argument("--points", type=int, default=41, help="scales from 0 to 2")
+    parser.add_argument("--kinds", nargs="+", default=["path", "chord", "orthogonal", "temperature"])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("fitted_scale.json"))
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Greedy answers to arithmetic problems under scaled readouts, next to fixed depths: research/fitted_scale_answers.json.
+"""Greedy answers to arithmetic problems under scaled readouts, next to fixed depths: fitted_scale_answers.json.
 
     python -m research.experiments.generation --questions 512
 
@@ -13,6 +13,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,6 @@ import torch
 import loopscope as ls
 from loopscope.control import FixedDepth, MarginScaled, Policy, ScaledReadout
 from loopscope.control.act import Questions, costs_of, measure_lines
-from loopscope.control.generate import answer
 from loopscope.control.trace import Line
 from loopscope.stats import Bootstrap, Mean
 
@@ -39,6 +39,28 @@ def caps(model: ls.LoopedModel, spec: str, pairs: list[tuple[int, int]], count: 
     return found
 
 
+def answered(
+    model: ls.LoopedModel, task: Any, tokenizer: Any, policy: Policy, loops: int, batch: int
+) -> list[tuple[float, float, float]]:
+    """Whether the line "Answer: …" is right, mean loops and mean checks of the new tokens, for every question."""
+    found = []
+    rows = list(zip(task.rows, task.encode(tokenizer), strict=True))
+    for first in range(0, len(rows), batch):
+        some = rows[first : first + batch]
+        sequences = [example.sequences[0] for _, example in some]
+        prompts = [sequence.token_ids[: sequence.positions[0] + 1] for sequence in sequences]
+        made = ls.generate(
+            model, prompts, max_new_tokens=200, depth=loops, policy=policy, stop="Problem:", tokenizer=tokenizer,
+            source_rows=[example.source_row for _, example in some],
+        )  # fmt: skip
+        assert made.texts is not None
+        for (row, _), text, loops_N, checks_N in zip(some, made.texts, made.loops, made.checks, strict=True):
+            lines = [line.strip() for line in text.split("\n") if line.strip().startswith("Answer:")]
+            right = bool(lines) and lines[0] == row.texts[0].strip().split("\n")[-1].strip()
+            found.append((float(right), float(np.mean(loops_N)), float(np.mean(checks_N))))
+    return found
+
+
 def estimate(values: np.ndarray) -> list[float]:
     """The mean and its interval."""
     found = Bootstrap().estimate({"": Mean(values)})[""]
@@ -54,32 +76,34 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--questions", type=int, default=512)
     parser.add_argument("--train", type=int, default=64)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--depths", type=int, nargs="+", default=[2, 3], help="where readouts are scaled")
+    parser.add_argument("--fixed", type=int, nargs="+", default=[2, 3, 4, 5], help="fixed depths")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("fitted_scale_answers.json"))
     flags = parser.parse_args(arguments)
-    model = ls.load_model(flags.model, dtype=torch.float32)
-    fitted = caps(model, flags.model, [(1, 2), (2, 3)], flags.train)
+    model = ls.load_model(flags.model, dtype=torch.float32, device=flags.device)
+    fitted = caps(model, flags.model, [(depth - 1, depth) for depth in flags.depths], flags.train)
     print(fitted, flush=True)
-    policies: list[Policy] = [FixedDepth(depth) for depth in (2, 3, 4, 5)]
-    for depth in (2, 3):
+    policies: list[Policy] = [FixedDepth(depth) for depth in flags.fixed]
+    for depth in flags.depths:
         omega = fitted[f"{depth - 1}>{depth}"]
         policies += [ScaledReadout(depth, depth - 1, omega), MarginScaled(depth, depth - 1, omega)]
     task, costs, started = ls.load_task("arithmetic:test", limit=flags.questions), costs_of(model), time.monotonic()
+    tokenizer = ls.load_tokenizer(flags.model)
     accuracy: dict[str, np.ndarray] = {}
-    result: dict[str, object] = {"model": flags.model, "questions": flags.questions, "fitted": fitted, "policies": {}}
+    result: dict[str, Any] = {"model": flags.model, "questions": flags.questions, "fitted": fitted, "policies": {}}
     for policy in policies:
-        rows = answer(
-            model, task, [policy], loops=5, max_new_tokens=200, costs=costs, batch_size=flags.batch
-        ).sort("row")  # fmt: skip
-        accuracy[policy.name] = rows["accuracy"].to_numpy()
-        entry = {
-            "accuracy": estimate(accuracy[policy.name]),
-            "cost": round(float(rows["cost"].mean()), 4),  # type: ignore[arg-type]
-            "loops": round(float(rows["loops"].mean()), 4),  # type: ignore[arg-type]
+        right, loops, checks = np.array(answered(model, task, tokenizer, policy, 5, flags.batch)).T
+        accuracy[policy.name] = right
+        entry: dict[str, Any] = {
+            "accuracy": estimate(right),
+            "cost": round(float(costs(loops, checks).mean()), 4),
+            "loops": round(float(loops.mean()), 4),
         }
         if isinstance(policy, ScaledReadout):
             base = accuracy[f"fixed {policy.depth}"]
             entry |= {"omega": policy.omega, "over_fixed": estimate(accuracy[policy.name] - base)}
-        result["policies"][policy.name] = entry  # type: ignore[index]
+        result["policies"][policy.name] = entry
         print(policy.name, entry, round(time.monotonic() - started), flush=True)
         flags.output.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -3,6 +3,6 @@
 import sys
 from pathlib import Path
 
-collect_ignore_glob = ["[!t]*.py", "templates.py"]
+collect_ignore_glob = ["[!t]*.py"]
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -1,35 +1,34 @@
-"""Cases that follow from declarations: settings of a measurement, a manifest, the card of a learned head.
+"""Cases that follow from declarations: each field of each pydantic model that holds what a user or a stranger gave.
 
-Every field gets values of other types, enormous ones and ones out of range; in files it is also left out.
+A field gets values of other types, enormous ones, ones beyond its declared range; in files it is also left out, and an
+unknown one is added.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from case import Case, call
-from place import Place
+from harness import EITHER, OURO, Case, Place, call, measure
 
-WRONG: dict[str, Any] = {"an object": object(), "a complex": 1j, "a set of NaN": {math.nan}, "a nested list": [[[0]]]}
+WRONG: dict[str, Any] = {"an object": object(), "a complex": 1j, "a set of NaN": {math.nan}, "nested": [[[0]]]}
 NUMBERS: dict[str, Any] = {"-1": -1, "1.5": 1.5, "nan": math.nan, "10**30": 10**30, "text": "x y", "a list": [1]}
 TEXTS: dict[str, Any] = {"a NUL": "a\0b", "''": "", "a number": 7.5, "bytes": b"x"}
 IN_FILES: dict[str, Any] = {
-    "true": True,
-    "an object": {"a": [1]},
-    "10**30": 10**30,
-    "-1": -1,
-    "1.5": 1.5,
-    "text": "\0x",
-}
+    "true": True, "an object": {"a": [1]}, "a list": [[1]], "10**30": 10**30, "-1": -1, "1.5": 1.5, "text": "\0x",
+    "nan": math.nan, "1e308": 1e308, "long": "x" * 100_000,
+}  # fmt: skip
 SET_BY_OTHERS = ("batch", "sample")
-"""No user gives them."""
+"""Settings that no user gives."""
+RIGHT = {("model_args", "''"), *((name, "a list") for name in ("transitions", "depths", "ids"))}
 
 
 def cases() -> Iterator[Case]:
     yield from _settings()
+    yield from _config()
     yield from _manifest()
     yield from _cards()
 
@@ -41,77 +40,127 @@ def _settings() -> Iterator[Case]:
         return MeasureConfig(**{"model": str(place.model), "tasks": ["arithmetic"], "transitions": [1]} | changes)
 
     for name, field in MeasureConfig.model_fields.items():
-        if name in SET_BY_OTHERS:
+        if name in (*SET_BY_OTHERS, "model"):  # an object may be a model; measuring says whether it is one
             continue
         kind = str(field.annotation)
         values = WRONG | (NUMBERS if "int" in kind else {}) | (TEXTS if "str" in kind or "Literal" in kind else {})
-        if name == "model":
-            values = {}  # an object may be a model; measuring says whether it is one
-        for what, value in values.items():
+        for what, value in {**values, **beyond(field)}.items():
             if (name, what) not in RIGHT:
-                yield call(
-                    f"MeasureConfig({name}={what})",
-                    f"no {name}",
-                    lambda p, name=name, value=value: made(p, **{name: value}),
+                yield call(f"MeasureConfig({name}={what})", lambda p, n=name, v=value: made(p, **{n: v}))
+    yield call("MeasureConfig(nothing=1)", lambda p: made(p, nothing=1))
+    yield call("measure(config=5)", lambda p: measure(p, config=5))
+
+
+def beyond(field: Any) -> dict[str, Any]:
+    """Numbers just outside the declared range of a field."""
+    steps = {"ge": -1, "gt": 0, "le": 1, "lt": 0}
+    found = {}
+    for bound in field.metadata:
+        for name, step in steps.items():
+            if (end := getattr(bound, name, None)) is not None:
+                found[f"beyond {name}={end}"] = end + step
+    return found
+
+
+def spoiled_fields(model: Any, kept: tuple[str, ...] = ()) -> Iterator[tuple[str, str, Any, tuple[str, ...]]]:
+    """What is wrong, a field, its value (`...`: left out), and what must come of it."""
+    for name, field in model.model_fields.items():
+        values = {**IN_FILES, **beyond(field), **({"left out": ...} if field.is_required() else {})}
+        kind = str(field.annotation)
+        for what, value in values.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            fits = (
+                (isinstance(value, str) and "str" in kind)
+                or (number and "float" in kind)
+                or (value is True and "bool" in kind)
+            )
+            if name not in kept:
+                yield (
+                    f"{name} {what}",
+                    name,
+                    value,
+                    EITHER if fits or "dict" in kind or "Mapping" in kind else ("line",),
                 )
-    yield call("MeasureConfig(nothing=1)", "no such setting", lambda p: made(p, nothing=1))
+    yield "an unknown field", "x", 1, EITHER if model.model_config.get("extra") == "ignore" else ("line",)
 
 
-RIGHT = {("model_args", "''"), *((name, "a list") for name in ("transitions", "depths", "ids"))}
-"""Values that are allowed."""
+def put(content: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """The content with a field changed, or left out."""
+    return {key: held for key, held in {**content, name: value}.items() if held is not ...}
+
+
+def _config() -> Iterator[Case]:
+    """config.json of a checkpoint: more fields than are declared are allowed, and null is a field's default."""
+    import loopscope as ls
+    from loopscope.models.families.ouro import OuroConfig
+
+    def load(place: Place, config: dict[str, Any]) -> Any:
+        folder = place.copy("model")
+        (folder / "config.json").write_text(json.dumps(config))
+        return ls.load_model(folder)
+
+    free = ("eos_token_id", "early_exit_threshold", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters")
+    for what, name, value, wanted in spoiled_fields(OuroConfig, kept=("inside",)):
+        config = put(OURO, name, value)
+        yield call(f"config.json: {what}", lambda p, c=config: load(p, c), EITHER if name in free else wanted)
+    by_hand: list[dict[str, Any]] = [
+        {"model_type": None, "architectures": None}, {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]},
+        {"model_type": ["ouro"], "architectures": 5}, {"model_type": None, "architectures": {"a": 1}},
+        {"hidden_size": 32}, {"vocab_size": 300}, {"num_hidden_layers": 1_000_000}, {"num_attention_heads": 3},
+        {"head_dim": 7}, {"hidden_act": "swish9"}, {"rope_scaling": {"type": "nothing", "factor": 2.0}},
+    ]  # fmt: skip
+    for changes in by_hand:
+        yield call(f"config.json: {changes}", lambda p, c=OURO | changes: load(p, c))
 
 
 def _manifest() -> Iterator[Case]:
-    from run_directories import MANIFEST, manifest, opened
+    """Resealed: every record names the altered manifest, as a stranger would send it."""
+    from runs import read_everything, resealed
 
     from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
 
-    parts = {"": Manifest, "model__": ModelInfo, "tasks__0__": TaskInfo, "dtypes__": Dtypes, "batch__": BatchInfo}
-    for prefix, model in parts.items():
-        for name, field in model.model_fields.items():
-            values = dict(IN_FILES)
-            if field.is_required():
-                values["nothing at all"] = ...
-            for what, value in values.items():
-                if fits(model, name, value):
-                    continue
-                yield call(
-                    f"manifest: {prefix.replace('__', '.')}{name} is {what}",
-                    f"no {name}",
-                    lambda p, at=prefix + name, value=value: opened(p.spoiled_run(MANIFEST, manifest(**{at: value}))),
-                )
+    parts: dict[str, tuple[Any, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+        "": (Manifest, lambda content: content),
+        "model.": (ModelInfo, lambda content: content["model"]),
+        "tasks.0.": (TaskInfo, lambda content: content["tasks"][0]),
+        "dtypes.": (Dtypes, lambda content: content["dtypes"]),
+        "batch.": (BatchInfo, lambda content: content["batch"]),
+    }
+    for prefix, (model, at) in parts.items():
+        for what, name, value, wanted in spoiled_fields(model):
 
+            def change(content: dict[str, Any], at: Any = at, name: str = name, value: Any = value) -> None:
+                part = at(content)
+                kept = put(part, name, value)
+                part.clear()
+                part.update(kept)
 
-def fits(model: Any, name: str, value: Any) -> bool:
-    """Whether a declared field takes a value, which is then damage that only the records' hash shows."""
-    kind = str(model.model_fields[name].annotation)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return (isinstance(value, str) and kind == "<class 'str'>") or (is_number and "float" in kind)
+            wanted = EITHER if name == "x" else wanted  # of a version to come
+            yield call(f"manifest: {prefix}{what}", lambda p, c=change: read_everything(resealed(p, c)), wanted)
 
 
 def _cards() -> Iterator[Case]:
     from loopscope.control.heads import Card
 
     good = Card(kind="exit", model="m", boundary="b", labels="l", questions=1, positions=1).model_dump()
-    for name, field in Card.model_fields.items():
-        for what, value in (IN_FILES | {"nan": math.nan, "nothing at all": ...}).items():
-            if fits(Card, name, value) or (value is ... and not field.is_required()):
-                continue
-            card = {key: held for key, held in (good | {name: value}).items() if held is not ...}
-            yield call(f"card: {name} is {what}", f"no {name}", lambda p, card=card: head(p, json.dumps(card)))
-    yield call("card: an unknown field", "of another program", lambda p: head(p, json.dumps(good | {"x": 1})))
-    yield call("card: deep", "deeper than any card", lambda p: head(p, "[" * 100_000))
-    yield call("card: empty", "nothing", lambda p: head(p, ""))
+    for what, name, value, wanted in spoiled_fields(Card):
+        card = json.dumps(put(good, name, value))
+        yield call(f"card: {what}", lambda p, c=card: head(p, c), wanted)
+    for name, shape in {"mean_F": (4,), "weight_KF": (10,), "offset": (1,)}.items():
+        yield call(f"head: {name} of shape {shape}", lambda p, n=name, s=shape: head(p, json.dumps(good), **{n: s}))
+    for loop in ("loop0", "loop-1", "loopx", "2"):
+        yield call(f"head: tensors of {loop}", lambda p, loop=loop: head(p, json.dumps(good), loop))
 
 
-def head(place: Place, card: str) -> Any:
-    """A head's file whose tensors are right."""
+def head(place: Place, card: str, loop: str = "loop2", **shapes: tuple[int, ...]) -> Any:
+    """A head's file whose tensors are right but for the shapes given."""
     import torch
     from safetensors.torch import save_file
 
     from loopscope.control.heads import load_head
 
     sizes = {"mean_F": (5,), "deviation_F": (5,), "weight_KF": (2, 5), "bias_K": (2,), "output_K": (2,), "offset": ()}
-    path = place.here / "head.safetensors"
-    save_file({f"loop2.{name}": torch.ones(size) for name, size in sizes.items()}, path, {"loopscope_head": card})
+    path: Path = place.here / "head.safetensors"
+    tensors = {f"{loop}.{name}": torch.ones(size) for name, size in {**sizes, **shapes}.items()}
+    save_file(tensors, path, {"loopscope_head": card})
     return load_head(path)

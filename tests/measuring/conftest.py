@@ -23,7 +23,7 @@ from loopscope.store import StoredRun
 
 # Run by another process, not collected.
 collect_ignore = [
-    *("killed_pass.py", "peak_of_pass.py", "short_of_memory.py", "small_gpt.py", "plain_paths.py", "plain_trace.py"),
+    *("killed_pass.py", "short_of_memory.py", "small_gpt.py", "plain_paths.py", "plain_trace.py"),
 ]
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -104,20 +104,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]
         if family not in made:
             folder = tmp_path_factory.mktemp("checkpoints") / f"tiny-{family}"
             made[family] = make_checkpoint(folder, family, EMBEDDED / "toy-ouro", 1024)
-        return made[family]
-
-    return get
-
-
-@pytest.fixture(scope="session")
-def published_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The same with Ouro's own tokenizer and vocabulary."""
-    made: dict[str, str] = {}
-
-    def get(family: str) -> str:
-        if family not in made:
-            folder = tmp_path_factory.mktemp("checkpoints") / f"wide-{family}"
-            made[family] = make_checkpoint(folder, family, shared("tokenizers/ouro"), 49152)
         return made[family]
 
     return get

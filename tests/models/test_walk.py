@@ -56,15 +56,6 @@ def test_depth_and_carry_arrive() -> None:
     assert torch.equal(states[3], states[2] + 0.01 * (h + h))
 
 
-def test_a_changed_state_goes_on_with_the_carry_of_the_full_step() -> None:
-    walk = Walk.of(Counting(), IDS).to(2)
-    other = walk.changed(walk.state * 0.5)
-    before, carry = walk.state, walk.carry
-    assert torch.equal(other.advance(), before * 0.5 + 0.01 * carry)
-    assert torch.equal(walk.advance(), before + 0.01 * carry)
-    assert (walk.depth, other.depth) == (3, 3)
-
-
 @pytest.mark.parametrize("index", [slice(1, 3), torch.tensor([2, 0])])
 def test_a_context_is_cut_to_its_rows(index: slice | Tensor) -> None:
     model = Counting()

@@ -4,7 +4,6 @@ Every family supplies φ and its first four derivatives exactly and a bound of |
 computed from those by dense sampling and plain bisection, never with the code under test.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,21 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Mutation runs repeat these tests thousands of times: fewer, always the same examples.
-MUTATION_RUN = os.environ.get("LOOPSCOPE_TEST_PROFILE") == "mutation"
-
 settings.register_profile("loopscope", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-settings.register_profile(
-    "mutation",
-    parent=settings.get_profile("loopscope"),
-    max_examples=25,
-    derandomize=True,
-    database=None,
-)
-settings.load_profile("mutation" if MUTATION_RUN else "loopscope")
+settings.load_profile("loopscope")
 
-PATHS = 40 if MUTATION_RUN else 750
-DENSE = 257 if MUTATION_RUN else 513
+PATHS = 750
+DENSE = 513
 
 Evaluate = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
 
@@ -260,11 +249,3 @@ def concave_paths() -> PathFamily:
 def rounding() -> float:
     """What float64 evaluation of bounds and truths of size one may be off by."""
     return 1e-12
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """mutmut 3.8 reads a private attribute that pytest 9.2 no longer has."""
-    if MUTATION_RUN:
-        for item in items:
-            if not hasattr(item, "_nodeid"):
-                item._nodeid = item.nodeid

@@ -63,12 +63,6 @@ def test_a_forged_nan_is_found(copy: Path) -> None:
         StoredRun(copy).read("depths")
 
 
-def test_a_forged_null_is_found(copy: Path) -> None:
-    forge(copy, "questions", "fp64_slope", [None] * 6)
-    (finding,) = verify(copy).findings
-    assert finding == Finding("rows", "unit 000000", "questions.fp64_slope: 6 of 6 cells are missing")
-
-
 def test_a_dropped_row_is_found(copy: Path) -> None:
     forge(copy, "depths", "utility", [])
     (finding,) = verify(copy).findings

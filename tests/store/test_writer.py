@@ -28,12 +28,6 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_finished_run_says_so(copy: Path, make_manifest: Make) -> None:
-    with open_or_create(copy, make_manifest()) as writer:
-        assert writer.status == "finished"
-        assert writer.pending() == []
-
-
 def test_bytes_do_not_depend_on_the_order_of_units_or_rows(
     tmp_path: Path, undisturbed: Path, make_manifest: Make, make_tables: Tables, contents: Contents
 ) -> None:
@@ -68,17 +62,6 @@ def test_a_damaged_shard_is_found_and_measured_again(
     assert contents(copy) == contents(undisturbed)
 
 
-@pytest.mark.parametrize("at", [5, 200, -5])
-def test_a_flipped_record_is_found(
-    at: int, copy: Path, undisturbed: Path, make_manifest: Make, measure: Measure, contents: Contents
-) -> None:
-    flip(copy / "units" / "000001.json", at)
-    with open_or_create(copy, make_manifest()) as writer:
-        assert [unit.index for unit in writer.pending()] == [1]
-    measure(copy)
-    assert contents(copy) == contents(undisturbed)
-
-
 def test_shards_swapped_between_units_are_found(copy: Path, make_manifest: Make) -> None:
     one, two = copy / "questions" / "000000.parquet", copy / "questions" / "000001.parquet"
     swapped = one.read_bytes()
@@ -98,14 +81,6 @@ def test_a_unit_of_another_run_does_not_count(
     with open_or_create(copy, make_manifest()) as writer:
         assert [unit.index for unit in writer.pending()] == [2]
         assert "another manifest" in writer.discarded[0]
-
-
-def test_leftovers_of_a_kill_are_removed(copy: Path, undisturbed: Path, measure: Measure, contents: Contents) -> None:
-    (copy / "tokens" / "000001.parquet.partial").write_bytes(b"half a shard")
-    (copy / "units" / "000001.json.partial").write_bytes(b"{")
-    (copy / "manifest.json.partial").write_bytes(b"{")
-    measure(copy)
-    assert contents(copy) == contents(undisturbed)
 
 
 def test_committing_a_unit_twice_keeps_the_first(tmp_path: Path, make_manifest: Make, make_tables: Tables) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from loopscope.errors import LoopscopeError, shown
-from loopscope.regular_files import read_text
+from loopscope.limits import read_text
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

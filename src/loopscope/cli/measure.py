@@ -42,12 +42,12 @@ def measure(
 ) -> None:
     """Measure tasks with a looped model, into a run directory. The same command resumes."""
     from loopscope.api import measure_config
-    from loopscope.measuring.checkpoints import configurations
-    from loopscope.measuring.launch import this_launch
+    from loopscope.measuring.loading import configurations
+    from loopscope.measuring.run import this_launch
 
     configured = configurations({name: value for name, value in given.items() if value is not None})
     if plan:
-        from loopscope.measuring.estimate import estimate
+        from loopscope.measuring.progress import estimate
 
         for each in configured:
             print(estimate(each, plan_seconds))

@@ -1,8 +1,8 @@
 """The fitted scale 1 + ω of an update k → R: where along it, or beyond its end, the mean utility is best.
 
-A readout is taken at H_k + (1 + ω)(H_R − H_k), or at z_k + (1 + ω)(z_R − z_k): the same under an affine readout. Omega is
-chosen on the train questions and frozen; all gains are those of the test questions over the fixed depth R. A fitted
-scale above 1 says that the update is too short, one below 1 that it is too long.
+A readout is taken at H_k + (1 + ω)(H_R − H_k), or at z_k + (1 + ω)(z_R − z_k): the same under an affine readout.
+Omega is chosen on the train questions and frozen; all gains are those of the test questions over the fixed depth R. A
+fitted scale above 1 says that the update is too short, one below 1 that it is too long.
 
 Shapes: Q questions, T loops, J scales.
 """
@@ -46,7 +46,7 @@ class Curve:
         return int(np.argmax(self.train_QJ.mean(axis=0)))
 
     @property
-    def test_Q(self) -> Floats:
+    def test_utility(self) -> Floats:
         """Utilities of the test questions there."""
         return self.test_QJ[:, self.fitted]
 
@@ -86,7 +86,7 @@ def fitted_scales(
         test_QT: those of the test questions.
         costs: of a readout: the second one, for z_k, is charged wherever k is read.
     """
-    temperatures = {curve.depth: curve.test_Q for curve in curves if curve.kind == "temperature"}
+    temperatures = {curve.depth: curve.test_utility for curve in curves if curve.kind == "temperature"}
     found: dict[str, dict[str, Any]] = {}
     for curve in curves:
         full_Q, loops = curve.test_QJ[:, int(np.argmin(abs(curve.scale_J - 1)))], curve.depth
@@ -98,9 +98,9 @@ def fitted_scales(
             "reference": curve.reference,
             "depth": loops,
             "fitted": Best(curve.scale_J, curve.train_QJ),
-            "gain": Mean(curve.test_Q - full_Q),
-            "over_line": Mean(curve.test_Q - between_depths(train_QT, test_QT, cost)),
-            "over_temperature": None if other_Q is None else Mean(curve.test_Q - other_Q),
+            "gain": Mean(curve.test_utility - full_Q),
+            "over_line": Mean(curve.test_utility - between_depths(train_QT, test_QT, cost)),
+            "over_temperature": None if other_Q is None else Mean(curve.test_utility - other_Q),
             "next_loop": None if next_Q is None else Mean(next_Q - test_QT[:, loops - 1]),
             "cost": cost + costs.outside,
         }

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from loopscope.errors import LoopscopeError
-from loopscope.time_limit import TimeLimitError, time_limit
+from loopscope.limits import TimeLimitError, time_limit
 
 MOST_TEMPLATE_CHARACTERS = 200_000
 """Characters of a chat template."""

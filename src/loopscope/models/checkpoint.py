@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loopscope.errors import LoopscopeError, shown
-from loopscope.regular_files import check_regular, read_text
+from loopscope.limits import check_regular, read_text
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -66,7 +66,7 @@ def weights_sha256(model: object) -> str:
             if place not in seen or not tensor.numel():
                 digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
                 flat = (tensor.detach() if strided else tensor.detach().to_dense()).resolve_conj().resolve_neg()
-                for window in flat.reshape(-1).split(max(WINDOW_BYTES // flat.element_size(), 1)):
+                for window in torch.split(flat.reshape(-1), max(WINDOW_BYTES // flat.element_size(), 1)):
                     digest.update(window.cpu().view(torch.uint8).numpy().data)
             seen |= set() if place is None else {place}
         except (RuntimeError, NotImplementedError, TypeError) as error:

@@ -3,7 +3,7 @@
 The token ids of a `tokenizer.json` are those of that file. Special tokens, chat templates and SentencePiece or tiktoken
 files are read by transformers, without code of the checkpoint. Families differ: Ouro's file adds nothing, ever;
 Huginn's prepends its beginning-of-sequence token when special tokens are asked for. `encode` adds none unless asked;
-`prefix_ids` and `suffix_ids` say what the file would add.
+`prefix_ids` are what the file would put before a text.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from loopscope.errors import LoopscopeError, setting, shown, text
+from loopscope.limits import check_regular
 from loopscope.models.chat_template import SPECIAL_TOKENS, ChatTemplate
 from loopscope.models.checkpoint import CONFIG, TOKENIZER, read_json_object
 from loopscope.models.hub import HubRepository
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import load_entry_point, user_tokenizers
-from loopscope.regular_files import check_regular
 
 _DESCRIPTIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """Files beside tokenizer.json that transformers reads."""
@@ -42,7 +42,6 @@ class Tokenizer:
         sha256: the hash of its content: of tokenizer.json where it has that file.
         vocabulary_size: the highest token id plus one.
         prefix_ids: what `encode(…, special_tokens=True)` puts before the text.
-        suffix_ids: what it puts after the text.
         bos_id: beginning of sequence, if the checkpoint names one.
         eos_ids: every token that ends a text.
         pad_id: the padding token, if the checkpoint names one.
@@ -54,7 +53,6 @@ class Tokenizer:
     sha256: str
     vocabulary_size: int
     prefix_ids: tuple[int, ...]
-    suffix_ids: tuple[int, ...]
     bos_id: int | None
     eos_ids: tuple[int, ...]
     pad_id: int | None
@@ -98,13 +96,6 @@ class Tokenizer:
                 f"it belongs to another model"
             )
 
-    @property
-    def special_token_policy(self) -> str:
-        """What `encode(…, special_tokens=True)` adds, in words for a manifest."""
-        phrases = [f"prepends {self._names(self.prefix_ids)}"] if self.prefix_ids else []
-        phrases += [f"appends {self._names(self.suffix_ids)}"] if self.suffix_ids else []
-        return " and ".join(phrases) or "adds nothing"
-
     def encode(self, text: str, *, special_tokens: bool = False) -> list[int]:
         """The token ids of a text, with what the tokenizer adds around it only if asked."""
         return self.encode_batch([text], special_tokens=special_tokens)[0]
@@ -132,9 +123,6 @@ class Tokenizer:
         known = len(self.decode(before))
         read = (self.decode([*before, number])[known:] for number in range(self.vocabulary_size))
         return [text or self.backend.id_to_token(number) or "" for number, text in enumerate(read)]
-
-    def _names(self, ids: Iterable[int]) -> str:
-        return " ".join(f"{self.backend.id_to_token(number)} ({number})" for number in ids)
 
 
 @contextmanager
@@ -190,8 +178,7 @@ def _tokenizer(
         backend.no_padding()
         size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         bare, around = (backend.encode("a", add_special_tokens=added).ids for added in (False, True))
-    starts = [start for start in range(len(around)) if bare and around[start : start + len(bare)] == bare]
-    kept = around[starts[0] :] if starts else []
+    starts = (start for start in range(len(around)) if bare and around[start : start + len(bare)] == bare)
     if getattr(backend.model, "dropout", None):
         raise LoopscopeError(
             f"{source} draws its tokens at random (BPE dropout {backend.model.dropout}): "
@@ -209,8 +196,7 @@ def _tokenizer(
         backend,
         sha256 or hashlib.sha256(backend.to_str().encode()).hexdigest(),
         size,
-        tuple(around[: len(around) - len(kept)]),
-        tuple(kept[len(bare) :]),
+        tuple(around[: next(starts, len(around))]),
         next(iter(ids("bos_token")), None),
         ids("eos_token"),
         next(iter(ids("pad_token")), None),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from loopscope.display import with_outcome_names
 from loopscope.errors import LoopscopeError, setting, shown, whole
-from loopscope.frames import with_outcome_names
 from loopscope.path import GRID, PATH_NODES, Outcome, beneficial_range, classify, grid_optimum, quadratic_root
 from loopscope.report.sentences import of_update, scale, signed
 from loopscope.store.manifest import DEEPEST

@@ -16,7 +16,7 @@ from typing import Any
 from loopscope import api
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.estimate import CostEstimate, duration, estimate, together
+from loopscope.measuring.progress import CostEstimate, duration, estimate, together
 from loopscope.report import write_report
 from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run

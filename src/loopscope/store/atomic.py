@@ -94,7 +94,7 @@ class RunLock:
     """The right to write into one run directory, held until `release` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -103,9 +103,9 @@ class RunLock:
             import fcntl
         except ImportError as error:  # pragma: no cover
             raise LoopscopeError("Windows can read runs, not write them: measure on Linux, macOS or WSL") from error
-        require_plain(self._path)
-        with clear_write_errors(self._path):
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        require_plain(self.path)
+        with clear_write_errors(self.path):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -113,11 +113,11 @@ class RunLock:
             os.close(descriptor)
             if not isinstance(error, BlockingIOError):
                 raise LoopscopeError(
-                    f"{self._path} cannot be locked ({error.strerror}):"
+                    f"{self.path} cannot be locked ({error.strerror}):"
                     f" choose an {setting('output')} on a file system with file locks"
                 ) from error
             raise LoopscopeError(
-                f"{self._path.parent} is being written by another command ({holder}):"
+                f"{self.path.parent} is being written by another command ({holder}):"
                 f" wait until it ends or choose another {setting('output')}"
             ) from error
         self._descriptor = descriptor

@@ -78,7 +78,9 @@ def write_public_copy(run: StoredRun, folder: Path) -> StoredRun:
         if run.vocabulary is not None:
             shutil.copyfile(run.layout.vocabulary, layout.vocabulary)
         logged = [event for event in run.events if event.get("event") == "ways"]
-        kept = [{name: event[name] for name in ("event", "unit", "names") if name in event} for event in logged]
+        kept: list[dict[str, Any]] = [
+            {name: event[name] for name in ("event", "unit", "names") if name in event} for event in logged
+        ]
         layout.events.write_bytes(b"".join(event_line(event) for event in kept))
         copy, compared = StoredRun(folder), stored_verification(run)
         if compared is not None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.regular_files import read_regular
+from loopscope.limits import read_regular
 from loopscope.store.hashing import SealedJson, Sha256, Stored, sha256_bytes
 from loopscope.store.manifest import Manifest, WorkUnit, decode_manifest
 from loopscope.store.schema import SCHEMA_VERSION, TABLES

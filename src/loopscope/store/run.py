@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting, text
-from loopscope.regular_files import read_regular
+from loopscope.limits import read_regular
 from loopscope.store.atomic import write_atomically
 from loopscope.store.hashing import SealedJson, Sha256
 from loopscope.store.manifest import REQUESTED_BY, Manifest, WorkUnit
@@ -128,8 +128,11 @@ class StoredRun:
         """The rows of one unit in one table."""
         declared = self._require(table)
         try:
-            data = read_shard_bytes(self.layout, unit, self.unit_records[unit.index], table)
-            return decode(declared, data, self.manifest.schema_version)
+            record = self.unit_records[unit.index]
+            data = decode(declared, read_shard_bytes(self.layout, unit, record, table), self.manifest.schema_version)
+            if len(data) != record.shard(table).rows:
+                raise ValueError(f"it has {len(data)} rows instead of {record.shard(table).rows}")
+            return data
         except DamageError as damage:
             raise self._damaged(str(damage)) from None
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -138,8 +141,11 @@ class StoredRun:
     def scan(self, table: str) -> pl.LazyFrame:
         """A table as a lazy frame over its shards, which are read and checked when the frame is collected."""
         empty = pl.DataFrame(arrow_schema(self._require(table)).empty_table())
-        shards = (partial(self.read_shard, table, unit) for unit in self.present_units)
-        frames = [pl.defer(lambda read=read: pl.DataFrame(read()), schema=empty.schema) for read in shards]
+
+        def rows_of(unit: WorkUnit) -> pl.DataFrame:
+            return pl.DataFrame(self.read_shard(table, unit))
+
+        frames = [pl.defer(partial(rows_of, unit), schema=empty.schema) for unit in self.present_units]
         return pl.concat([empty.lazy(), *frames])
 
     def read(self, table: str) -> pl.DataFrame:

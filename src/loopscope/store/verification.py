@@ -13,7 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pydantic import Field
 
 from loopscope.errors import LoopscopeError
-from loopscope.regular_files import read_regular
+from loopscope.limits import read_regular
 from loopscope.store.atomic import PARTIAL, write_atomically
 from loopscope.store.hashing import SealedJson, Sha256, Stored, code_sha256, ids_sha256, sha256_bytes
 from loopscope.store.manifest import WorkUnit
@@ -116,16 +116,8 @@ class Verification:
 
     def __repr__(self) -> str:
         result = "nothing wrong" if self.ok else f"{len(self.findings)} findings; {self.advice}"
-        return f"<Verification: {self.units_checked} of {self.units_planned} units checked, {result}>"
-
-    def _repr_html_(self) -> str:
-        from loopscope.display import element, html_table
-
-        compared = map(str, self.replayed.comparisons) if self.replayed else ()
-        parts = [element("p", line) for line in (repr(self).strip("<>"), *compared)]
-        if self.findings:
-            parts.append(html_table(["Finding", "Where", "What"], [tuple(finding) for finding in self.findings]))
-        return element("div", *parts)
+        head = f"<Verification: {self.units_checked} of {self.units_planned} units checked, {result}>"
+        return "\n".join(map(str, (head, *self.findings, *(self.replayed.comparisons if self.replayed else ()))))
 
 
 def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None) -> Verification:

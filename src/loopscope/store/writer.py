@@ -165,6 +165,8 @@ class RunWriter:
 
     def close(self) -> None:
         """Give the directory free for the next writer."""
+        if self._rank:
+            self._lock.path.unlink(missing_ok=True)
         self._lock.release()
 
     def __enter__(self) -> RunWriter:
@@ -204,7 +206,7 @@ class RunWriter:
         parts: dict[int, list[Arrow]] = {}
         for unit in self.pending():
             for path in sorted(self._layout.parts.glob(f"{unit.name}-*.zip")):
-                part = path.read_bytes()
+                part = path.read_bytes() if path.is_file() else b""
                 if path == self._layout.part(unit, self.manifest, part):
                     archive = zipfile.ZipFile(BytesIO(part))
                     rows = {table.name: decode(table, archive.read(table.name)) for table in self._tables}

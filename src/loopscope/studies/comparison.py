@@ -109,11 +109,11 @@ ALL = (*WHERE, *NUMBERS, DIFFERENCE[1], words("Run's condition", "{next_to}"), w
 MARKED = words("Verdict", "{marked}")
 
 
-def _table(title: str, lines: Iterable[Compared], columns: Sequence[Column], *about: Any) -> TableResult:
+def _table(
+    title: str, lines: Iterable[Compared], columns: Sequence[Column], caption: str = "", notes: tuple[str, ...] = ()
+) -> TableResult:
     rows = tuple(line.row() for line in lines)
-    return TableResult(
-        "compare", "tab:compare", title, *(about[:1] or ("",)), rows, (Panel(tuple(columns)),), *about[1:]
-    )
+    return TableResult("compare", "tab:compare", title, caption, rows, (Panel(tuple(columns)),), notes)
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,9 @@ class Comparison:
             first = block[0]
             head = " · ".join(filter(None, (first.table, first.setting, first.key)))
             head += f"\n  next to {first.next_to} (run {first.condition.run})"
-            columns = (*NUMBERS, *DIFFERENCE, MARKED)
             if not first.same_setting:
-                head, columns = f"{head}\n  {first.verdict}", columns[:-1]
+                head += f"\n  {first.verdict}"
+            columns = (*NUMBERS, *DIFFERENCE, *([MARKED] if first.same_setting else []))
             blocks.append(_table(head, block, columns).to_text())
         if self.claims:
             claim = (words("Claim", "{column}"), *NUMBERS[1:], MARKED)

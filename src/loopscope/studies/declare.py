@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from loopscope.frames import to_pandas
+from loopscope.display import to_pandas
 from loopscope.stats import Bootstrap, Estimate, Statistic
 from loopscope.studies.conditions import Condition
 
@@ -145,8 +145,9 @@ class TableResult:
         return as_html(self)
 
     def to_csv(self) -> str:
-        """The frame as CSV; text that a spreadsheet would compute is quoted with an apostrophe."""
-        return self.to_polars().with_columns(pl.col(pl.String).str.replace(r"^[=+\-@\t\r]", "'${0}")).write_csv()
+        """The frame as CSV without control characters; what a spreadsheet would compute gets an apostrophe."""
+        texts = pl.col(pl.String).str.replace_all(r"\p{Cc}", "\ufffd").str.replace(r"^[=+\-@]", "'${0}")
+        return self.to_polars().with_columns(texts).write_csv()
 
     def to_json(self) -> str:
         """The frame's rows with title, caption and notes; undefined numbers are null."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -42,14 +41,6 @@ def test_numbers_are_the_same_with_and_without_gradients(layout, dtype, rounded)
         without = rotate(x, tables)
     assert torch.equal(without, rotate(x, tables))
     assert without.dtype == dtype
-
-
-def test_the_input_is_left_alone():
-    x = heads()
-    kept = x.clone()
-    with torch.no_grad():
-        rotate(x, Rotary(HEAD, 10000.0).tables(torch.arange(7)[None], x.dtype))
-    assert torch.equal(x, kept)
 
 
 def test_scores_depend_on_the_distance_alone():
@@ -121,13 +112,6 @@ LLAMA3 = {
 def test_both_spellings_of_the_configuration_are_read(json):
     expected = Rotary(64, 5e5, "half", True, Scaling(32.0, 1.0, 4.0, 8192))
     assert Fields.read(json).half_split(64, rounded=True) == expected
-
-
-@pytest.mark.parametrize("scaling", [None, {"rope_type": "default"}, {"type": "default"}])
-def test_no_scaling(scaling):
-    found = Fields.read({"rope_theta": 1e4, "rope_scaling": scaling}).half_split(64, rounded=False)
-    assert found == Rotary(64, 1e4)
-    assert dataclasses.replace(found, theta=1.0).scaling is None
 
 
 @pytest.mark.parametrize(

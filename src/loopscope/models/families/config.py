@@ -156,8 +156,8 @@ class RopeScaling(FamilyConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _older_name(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {"rope_type": values["type"], **values} if "type" in values else values
+    def _older_name(cls, values: Any) -> Any:
+        return {"rope_type": values["type"], **values} if isinstance(values, dict) and "type" in values else values
 
     def scaling(self) -> Scaling | None:
         """How frequencies are scaled."""

@@ -215,9 +215,10 @@ class Parcae(LoopedDecoder, DrawsState):
         wide, vocabulary = config.n_embd, config.padded_vocab_size or config.vocab_size
         super().__init__(config, wide, vocabulary, config.block_size, config.mean_recurrence)
         self.initial_state = InitialState(wide, config.state_std, 1.0, config.initial_state)
-        self.transformer: Any = nn.ModuleDict({part: nn.ModuleList() for part in PARTS})
-        for number, part in enumerate(config.parts):
-            self.transformer[part].append(self._block(number, part))
+        self.transformer: Any = nn.ModuleDict()
+        for part in PARTS:
+            blocks = (self._block(number, part) for number, own in enumerate(config.parts) if own == part)
+            self.transformer[part] = nn.ModuleList(blocks)
         self.transformer["wte"] = Embedding(vocabulary, wide)
         self.transformer["adapter"] = Decay(wide)
         self.transformer["C"] = Linear(wide, wide, bias=False)

@@ -29,9 +29,8 @@ def _checked(records: Records) -> Selection:
 
 def _unchecked(condition: Condition) -> str:
     """Why a condition has no line."""
-    name, checks = f"no derivative checks of {name_of(condition)}", 0
-    if condition.manifest:
-        checks = condition.manifest.settings.get("scalar_checks") or 0
+    name = f"no derivative checks of {name_of(condition)}"
+    checks = condition.manifest and condition.manifest.settings.get("scalar_checks")
     if not Level(condition.level).includes(Level.GRID):
         return f"{name}: measure with {setting('level', 'grid')}"
     if not checks:
@@ -93,7 +92,7 @@ def derivative_checks(updates: Updates) -> Values:
     curvature, third, bound = (inside.values(f"fp64_{name}") for name in ("sampled_curvature", "sampled_third", "L_D"))
     curved = curvature > 0
     # The median over primary questions of L_D over the largest sampled −φ''.
-    ratio = bound[curved] / curvature[curved] if bound.size == curvature.size else []
+    ratio = bound[curved] / curvature[curved] if bound.size == curvature.size else bound[:0]
     relative, absolute = (_lists(updates, f"fp64_third_{name}_gap", 3) for name in ("relative", "absolute"))
     changes = _lists(updates, "fp64_refined_change", 4).T
     values = {

@@ -162,16 +162,19 @@ def option_responses(sweep: DepthSweep) -> Values:
     """The option that is chosen most often at each depth, counted from 0, and the share of questions whose right option
     it is. Where both differ widely, a change of utility says little about reasoning.
     """
-    assert sweep.correct is not None and sweep.chosen is not None  # noqa: PT018
+    correct, all_chosen, right = sweep.correct, sweep.chosen, sweep.right
+    assert correct is not None
+    assert all_chosen is not None
+    assert right is not None
     rows = {}
-    for index, (depth, chosen) in enumerate(zip(sweep.depths, sweep.chosen.T, strict=True)):
+    for index, (depth, chosen) in enumerate(zip(sweep.depths, all_chosen.T, strict=True)):
         option = int(np.bincount(chosen).argmax())  # the smallest of equals
         rows[str(depth)] = {
             "depth": depth,
             "option": option,
             "chosen": (chosen == option).sum(),
             "share": Mean(chosen == option),
-            "right": (sweep.right == option).mean(),
-            "accuracy": Mean(sweep.correct[:, index]),
+            "right": (right == option).mean(),
+            "accuracy": Mean(correct[:, index]),
         }
     return rows

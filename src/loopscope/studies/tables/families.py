@@ -8,19 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from loopscope.path import Outcome
 from loopscope.stats import Best, Estimate, Mean, Ratio
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition, at, title
 from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Values, table, words
 from loopscope.studies.populations import Population, Selection, select, updates_with
 from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
+from loopscope.studies.training import OUTCOMES
 
 DESIGN = ("topology", "injection", "depth_prior")
-OUTCOMES = {
-    **{"progressing": Outcome.PROGRESSING, "neutral": Outcome.NEUTRAL},
-    **{"directional": Outcome.DIRECTIONAL_FAILURE, "finite_step": Outcome.FINITE_STEP_FAILURE},
-}
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,10 @@ def families(run: RunUpdates) -> Values:
         *(*IDENTITY, Column("Residual\n[95% CI]", "{residual:.3g}", ci=True), Column("Largest", "{largest:.3g}")),
         Column("ΔU (1e-3)\n[95% CI]", "{gain:+.3f}", per=1e-3, ci=True),
         Column("A (1e-3)\n[95% CI]", "{slope:+.3f}", per=1e-3, ci=True),
-        *(Column(name.replace("_", "-").capitalize(), f"{{{name}:.1%}}", group="Updates (%)") for name in OUTCOMES),
+        *(
+            Column(name.replace("_", "-").capitalize(), f"{{{name}:.1%}}", group="Updates (%)")
+            for name in reversed(OUTCOMES)
+        ),
     ),
 )
 def convergence(updates: Updates) -> Values:
@@ -110,5 +109,5 @@ def convergence(updates: Updates) -> Values:
         "largest": residual.max(),
         "gain": Mean(updates.gain),
         "slope": Mean(updates.slope),
-        **{name: Mean(updates.outcome == code) for name, code in OUTCOMES.items()},
+        **{name: Mean(updates.outcome == code) for name, code in reversed(OUTCOMES.items())},
     }

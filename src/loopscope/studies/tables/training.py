@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from loopscope.errors import setting
 from loopscope.stats import Bootstrap, Estimate
-from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, table, words
+from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, Values, table, words
 from loopscope.studies.populations import Population, Selection, notes_on
 from loopscope.studies.records import Records
 from loopscope.studies.training import MEASURES, no_steps, trainings, without_step
@@ -82,5 +82,11 @@ def training(records: Records, bootstrap: Bootstrap) -> Iterator[Row]:
             best = unknown if depths is None else depths.best
             there = unknown if depths is None or best.value is None else depths.utility[int(best.value)]
             measures = {name: moment.found.get(name, unknown) for name in MEASURES}
-            values = {"series": one.title, "step": moment.step, **measures, "best_depth": best, "best_utility": there}
+            values: Values = {
+                "series": one.title,
+                "step": moment.step,
+                **measures,
+                "best_depth": best,
+                "best_utility": there,
+            }
             yield Row(moment.condition, f"step {moment.step}", values)

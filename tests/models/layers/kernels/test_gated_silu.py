@@ -19,14 +19,6 @@ def test_equals_the_plain_code(interpreted, launches, ulps, shape, dtype):
     assert (found == expected).float().mean() > 0.99
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
-def test_far_from_zero(interpreted):
-    gate = torch.tensor([[-300.0, -20.0, 0.0, 20.0, 300.0]])
-    both = torch.cat([gate, torch.full_like(gate, 2.0)], dim=-1).to(torch.bfloat16)
-    found = gated_silu_joined(both, plain=False)
-    assert torch.equal(found, gated_silu_joined(both, plain=False, impl="reference"))
-
-
 def test_part_of_a_wider_tensor(interpreted):
     both = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)[..., 4:36]
     found, expected = (gated_silu_joined(both, plain=False, impl=impl) for impl in ("triton", "reference"))

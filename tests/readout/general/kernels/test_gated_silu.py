@@ -27,11 +27,6 @@ def test_a_saturated_gate_keeps_its_derivatives(interpreted, as_close_as_plain, 
     as_close_as_plain(_gated, c)
 
 
-def test_part_of_a_wider_series(interpreted, as_close_as_plain):
-    c = torch.randn(4, 2, 3, 40, generator=torch.Generator().manual_seed(2))[..., 4:36]
-    as_close_as_plain(_gated, c)
-
-
 def test_a_fourth_order_and_float64_take_the_plain_rule(interpreted, launches):
     c = torch.randn(5, 2, 8)
     _gated(Series(c))
