@@ -153,5 +153,5 @@ def test_a_damaged_run_says_so(tmp_path, synthetic):
 
 def test_pandas_is_only_needed_for_pandas(first, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    with pytest.raises(LoopscopeError, match=r"pip install 'loopscope\[notebook\]'"):
+    with pytest.raises(LoopscopeError, match=r"pip install pandas"):
         first.to_pandas()

@@ -1,4 +1,4 @@
-"""A question as a notebook shows it: its words with tinted tokens beside the drawn path, as on the report's page.
+"""A question as a notebook shows it: its words with tinted tokens next to the drawn path, as on the report's page.
 
 Plain HTML and SVG with styles on the elements: no script, nothing loaded, and every text of the run escaped.
 """

@@ -18,7 +18,7 @@ export function tintRange(tokens) {
 const tokenGain = (token, alpha) => (alpha === 1 ? token.gain : token.grid ? readGrid(token.grid, alpha) : NaN);
 
 function tint(mark, gain, most) {
-  // The square root keeps small gains visible beside one large one.
+  // The square root keeps small gains visible next to a large one.
   const weight = Number.isFinite(gain) ? STRONGEST * Math.sqrt(Math.min(Math.abs(gain) / most, 1)) : 0;
   mark.classList.toggle("up", weight > FAINT && gain > 0);
   mark.classList.toggle("down", weight > FAINT && gain < 0);
