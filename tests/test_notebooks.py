@@ -13,7 +13,7 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-LARGEST_PICTURE = 60 * 1024
+LARGEST_PICTURE = 80 * 1024
 
 pytest.importorskip("nbclient", reason="notebooks need nbclient and ipykernel: pip install nbclient ipykernel")
 
