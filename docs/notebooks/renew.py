@@ -6,7 +6,6 @@ code on the same weights gives the same file.
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,6 @@ from nbclient import NotebookClient
 HERE = Path(__file__).resolve().parent
 SECONDS = 300
 """A cell that takes longer than this has failed."""
-SPEED = re.compile(r" \(100%\), [\d.]+/s, \d+ tokens/s, \S+ left")
 
 
 def execute(path: Path, folder: Path) -> Any:
@@ -27,8 +25,11 @@ def execute(path: Path, folder: Path) -> Any:
     NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(folder)}}).execute()
     for cell in notebook.cells:
         cell.metadata = {}
-        for output in cell.get("outputs", ()):
-            clean(output, str(folder))
+        if cell.cell_type == "code":
+            # Progress (on stderr) is another one every time.
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            for output in cell.outputs:
+                clean(output, str(folder))
     notebook.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
         "language_info": {"name": "python"},
@@ -37,11 +38,11 @@ def execute(path: Path, folder: Path) -> Any:
 
 
 def clean(output: Any, folder: str) -> None:
-    """One output without speeds, paths and the identity of the display that it rewrote."""
+    """One output without paths and the identity of the display that it rewrote."""
     output.pop("transient", None)
     for kind, content in output.get("data", {}).items():
         if kind.startswith("text/"):
-            output["data"][kind] = SPEED.sub("", content).replace(folder, ".")
+            output["data"][kind] = content.replace(folder, ".")
     if "text" in output:
         output["text"] = output["text"].replace(folder, ".")
 

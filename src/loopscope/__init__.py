@@ -2,7 +2,7 @@
 
 import loopscope as ls
 
-run = ls.measure("toy-ouro", tasks=["arithmetic"], transitions=[4], output="runs/first", limit=64)
+run = ls.measure("toy-ouro", "stories", transitions=4, limit=32, output="runs/first")
 run.table("mechanism")
 run.figure("scale-prediction").save("scale.pdf")
 

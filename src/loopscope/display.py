@@ -27,7 +27,7 @@ OUTCOME_COLOURS = {
 }
 """As on the report's page; they stay apart under the common kinds of colour blindness."""
 SOFT = "opacity:.7;font-size:.92em"
-"""What is said beside: notes, captions, units."""
+"""Notes in small type: notes, captions, units."""
 
 
 LONGEST_LINE = 48
@@ -122,4 +122,4 @@ def to_pandas(frame: pl.DataFrame) -> pd.DataFrame:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pandas":
             raise
-        raise LoopscopeError("to_pandas() needs pandas: pip install 'loopscope[notebook]'") from error
+        raise LoopscopeError("to_pandas() needs pandas: pip install pandas") from error

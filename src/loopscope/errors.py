@@ -81,7 +81,7 @@ def command_line_words(wanted: bool = True) -> Iterator[None]:
 
 
 def answers_command_line() -> bool:
-    """Whether settings are named as flags at the moment; another process that works for this one is told."""
+    """Whether settings are named as flags at the moment; another process that works for this one is set as well."""
     return _for_command_line
 
 

@@ -6,7 +6,7 @@ Every further line is an object with `kind` and `step`:
     update    everything about one update t → t+1 of one task's questions
     call      the last line of a step: what the measuring took
 
-Beside every mean or share `x` stands its standard error over questions, `x_se`. Names are those of the columns of a
+Next to every mean or share `x` is its standard error over questions, `x_se`. Names are those of the columns of a
 run's tables. A training that is resumed appends: of two lines about the same,
 the later one holds.
 """

@@ -8,7 +8,7 @@ An update H → H⁺ = H + D moves a question's utility U, the weighted mean of 
 C is the accumulated curvature. Under an affine readout it is KL(p ‖ p⁺) ≥ 0, the mean over tokens, which knows
 nothing of the references. A step k times as long has about kA and k²C, so
 
-    C > A > 0    the right direction and too long a step: a finite-step failure
+    C > A > 0    the right direction, the step too long: a finite-step failure
     2C > A > 0   beyond the best step along its direction, even if it gains
 
 `geometry_loss` is the mean over questions of log(1 + max(0, margin · C − A)): nothing for an update that gains enough,

@@ -1,6 +1,5 @@
 """`loopscope demo` end to end, small: runs, summary, report, and a second call that finds everything there."""
 
-import os
 import re
 import subprocess
 import sys
@@ -114,16 +113,6 @@ def test_the_base_install_runs_the_demo_with_the_same_numbers(demo: Path, tmp_pa
     assert "toy-ouro" in (tmp_path / "report.html").read_text(encoding="utf-8")
     for shard in demo.glob("*/questions/*.parquet"):
         assert (tmp_path / shard.relative_to(demo)).read_bytes() == shard.read_bytes()
-
-
-def test_an_output_without_unicode_gets_escapes(demo: Path):
-    code = "from loopscope.cli import main; main()"
-    command = [sys.executable, "-c", code, "tables", str(demo / "toy-ouro-arithmetic"), "--name", "mechanism"]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert r"\u" in done.stdout
 
 
 def modules_of_the_base_install(dependencies: list[str]) -> set[str]:

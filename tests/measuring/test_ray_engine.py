@@ -20,7 +20,7 @@ from loopscope.measuring.ray_engine import connect
 from loopscope.run import Run
 from loopscope.store import verify
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'loopscope[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 # Ray's own housekeeping warns about sockets and processes that it leaves to the garbage collector.
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),

@@ -90,4 +90,4 @@ def test_without_transformers_the_line_names_the_extra():
         "except ls.LoopscopeError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "LoopscopeCallback needs transformers: pip install 'loopscope[training]'\n"
+    assert done.stdout == "LoopscopeCallback needs transformers: pip install transformers\n"

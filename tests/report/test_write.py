@@ -89,3 +89,19 @@ def test_runs_that_are_alike_keep_their_own_numbers(tmp_path, synthetic, unpack)
         assert next(fact for fact in facts if fact["key"] == "sign_slope")["value"] == agree
         means = [entry["value"] for entry in run["sets"][0]["overview"]["depth"]["means"]]
         np.testing.assert_allclose(means, each.utility.mean(axis=0))
+
+
+def test_the_page_holds_no_folder_and_no_argument_unless_asked(tmp_path, synthetic, unpack):
+    """D10: pages are mailed; what was typed to make the run is nobody else's."""
+    secret = "/home/somebody/private/mine.py:build"
+    made = synthetic.Made([synthetic.Question("q", ["a"])] * 3, model={"name": "mine", "spec": secret})
+    run = synthetic.write_run(tmp_path / "run", made)
+
+    def words(**given):
+        page = write_report([run.path], tmp_path / "report.html", FEW, **given).read_text(encoding="utf-8")
+        packs = re.findall(r'<script type="application/x-loopscope" id="[^"]*">([^<]*)<', page)
+        return re.sub(r"<script.*?</script>", "", page, flags=re.S) + "".join(str(unpack(each)[1]) for each in packs)
+
+    assert "/home/somebody" not in words()
+    assert str(tmp_path) not in words()
+    assert secret in words(with_command=True)

@@ -204,7 +204,7 @@ def exit_code(arguments: list[str]) -> int:
 def _signals_as_ctrl_c() -> Iterator[list[int]]:
     """SIGTERM and SIGHUP interrupt as Ctrl-C does; gives the list of those that came.
 
-    What the process was told to ignore (`nohup`) or to treat in another way stays so.
+    What the process was started to ignore (`nohup`) or to treat in another way stays so.
     """
     received: list[int] = []
     times: list[float] = []

@@ -55,7 +55,7 @@ def demo(
     from loopscope.studies.summary import first_finding, run_lines
 
     folder, began = Path(output), time.monotonic()
-    print("toy-ouro, a small looped model that ships with loopscope, on texts it never saw:\n", flush=True)
+    print("toy-ouro, a small looped model that ships along, in float32, on texts it never saw:\n", flush=True)
     runs = [_measure(PLANS[0], folder, questions, progress)]
     found = first_finding(runs[0])
     print(*textwrap.wrap(f"{found.title('toy-ouro')}. {found.sentence()}", 79), sep="\n", flush=True)

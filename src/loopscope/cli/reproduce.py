@@ -1,4 +1,4 @@
-"""`loopscope reproduce`: the paper's runs, tables and figures beside its numbers; `--plan` says what that takes."""
+"""`loopscope reproduce`: the paper's runs, tables and figures next to its numbers; `--plan` says what that takes."""
 
 from __future__ import annotations
 

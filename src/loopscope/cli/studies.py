@@ -80,7 +80,7 @@ def draw_figures(
 ) -> Iterator[Path]:
     """Write one figure, or all of them, into a folder; yields each file when it is written.
 
-    Beside every figure stands a JSON with its caption, the ids it shows and the hashes of what it was made from.
+    Next to every figure is a JSON with its caption, the ids it shows and the hashes of what it was made from.
     """
     from loopscope.studies.figures.style import FIGURE_FORMATS
     from loopscope.studies.registry import FIGURES, figure, find, open_records
@@ -100,7 +100,7 @@ def draw_figures(
 
 
 def compare(runs: Runs, name: Name = None, format: TableFormat = "text") -> None:
-    """The paper's numbers beside your runs', with a verdict; `diff` compares two of your own runs."""
+    """The paper's numbers next to your runs', with a verdict; `diff` compares two of your own runs."""
     sys.stdout.write(render_comparison(runs, name, format))
 
 

@@ -317,7 +317,7 @@ def independence(trial: _Trial) -> str:
     trial.compare("with and without padding", unpadded, trial.taken(trial.here), remedy)
     size = model.vocabulary_size
     changed = trial.ends(trial.batch([[*row[:-1], (row[-1] + size // 2 + 1) % size] for row in trial.rows]))
-    remedy = "no position may see a later one: attend with is_causal=True or a mask"
+    remedy = "no position may attend to a later one: attend with is_causal=True or a mask"
     trial.compare("before a changed token", trial.taken(changed, 1), trial.taken(trial.here, 1), remedy)
     drawn = getattr(model, "initial_state", None)
     by_length = isinstance(drawn, InitialState) and drawn.rule != "question"  # a pass refuses to share rows then

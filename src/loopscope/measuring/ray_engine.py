@@ -80,7 +80,7 @@ class RayEngine:
         try:
             import ray
         except ImportError as error:
-            raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install 'loopscope[ray]'") from error
+            raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install ray") from error
         self._ray: Any = ray
         self._config = config
         self._idle: list[Any] = []

@@ -1,4 +1,4 @@
-"""What every looped model shares: one trip to the deepest state, inference preparation, readout arithmetic.
+"""What every looped model shares: one pass to the deepest state, inference preparation, readout arithmetic.
 
 A model of your own inherits from `LoopedModule` and writes `embed`, `step` and `readout`; see
 `protocol.LoopedModel` for what they return.

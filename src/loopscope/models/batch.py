@@ -25,7 +25,7 @@ class Parts:
     """How sequences of any lengths stand one after the other in the one row of a batch, without padding.
 
     A part is a stretch of the row whose positions are asked together: a sequence, or what several sequences share, or
-    what is one's own beside that. The keys of a part end where the part ends: its last position sees all of them, the
+    each sequence's own part. The keys of a part end where the part ends: its last position sees all of them, the
     one before it all but the last, and so on.
 
     Attributes:

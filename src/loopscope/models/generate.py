@@ -5,8 +5,8 @@ runs the whole sequence again for every token. Both choose the same tokens. Prom
 padded on the right and every row continues at its own length, so no row sees padding.
 
 The next token is the likeliest, or drawn with temperature, top-k and top-p. Every row draws from a stream of its own
-(seed and row), in float64, by inverting the distribution function: what a row draws does not depend on the rows beside
-it. Families that draw their initial state draw it for every position once, prompt and continuation alike, before the
+(seed and row), in float64, by inverting the distribution function: what a row draws does not depend on the other
+rows. Families that draw their initial state draw it for every position once, prompt and continuation alike, before the
 first token: a generated token gets the state that its position would have had in a prompt.
 
 Here every token takes the same number of loops; `loopscope.control.generate` lets a policy decide.
@@ -122,7 +122,7 @@ def generate(
         sampler: greedy unless it has a temperature.
         source_rows: seeds a drawn initial state, one per row.
         impl: "cached", "reference", or "auto": cached where the model can.
-        ends: told the new tokens of a row after each, says whether the row ends with them.
+        ends: called with the new tokens of a row after each, says whether the row ends with them.
     """
     plan = GenerationPlan.of(model, prompts, max_new_tokens, depth, eos_ids, source_rows)
     return continue_rows(plan, plain_logits(model, plan, impl), sampler, ends)

@@ -7,7 +7,7 @@ measured; `base.LoopedModule` supplies most of it to an `nn.Module`.
 `walk` is the one place that gives it:
 
     step(state, context, *, depth)      the number of steps done before this one, 0 for the first
-    step(state, context, *, carry)      what the model carries along beside the measured state; such a step returns
+    step(state, context, *, carry)      what the model carries along next to the measured state; such a step returns
                                         (state, carry), and the first one is given None or `Context.carry`
     readout(state, positions, dtype, *, context)
     body_and_head(dtype, *, context)    the context of the rows that are read
@@ -150,7 +150,7 @@ class LoopedModel(Protocol):
         ...
 
     def states(self, batch: Batch, depths: Iterable[int]) -> dict[int, Tensor]:
-        """The states at the depths asked for, in one trip to the deepest; nothing else is kept."""
+        """The states at the depths asked for, in one pass to the deepest; nothing else is kept."""
         ...
 
 

@@ -31,7 +31,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 RUN_DTYPE = "bfloat16"
-"""What a published checkpoint is run in unless told otherwise, however it is stored: the paper's protocol."""
+"""What a published checkpoint is run in unless another dtype is named, however it is stored: the paper's protocol."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from loopscope.models.registry import parse_name
 from loopscope.models.user_models import load_entry_point, user_tokenizers
 
 _DESCRIPTIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-"""Files beside tokenizer.json that transformers reads."""
+"""Files next to tokenizer.json that transformers reads."""
 _OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tiktoken.model", "vocab.json", "*.tiktoken")
 
 

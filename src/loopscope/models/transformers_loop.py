@@ -4,7 +4,7 @@
     logits_t = head(norm(layers[end+1 …](H_t)))
 
 No architecture is written again. Every part runs through the model's own `forward`, in a copy that shares its weights
-and in which each layer runs or passes its input on, as it is told (`Passage`): masks, rotary positions, sliding
+and in which each layer runs or passes its input on, as its `Passage` says: masks, rotary positions, sliding
 windows and whatever else the layers of an architecture are given come from that call, and so do the last norm, the
 head and what follows it (softcaps, scales of logits). The user's model is left alone.
 

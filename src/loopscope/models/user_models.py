@@ -102,7 +102,7 @@ def _file_module(path: Path) -> Any:
         try:
             spec.loader.exec_module(module)
         except ModuleNotFoundError as error:
-            raise LoopscopeError(f"{path}: {error}; install it, or put it beside the file") from error
+            raise LoopscopeError(f"{path}: {error}; install it, or put it next to the file") from error
         except SyntaxError as error:
             raise LoopscopeError(f"{path}, line {error.lineno}: {error.msg}") from error
     return module
@@ -119,7 +119,7 @@ def _named_module(name: str, spec: str) -> Any:
 
 
 def _search_in(folder: Path) -> None:
-    """As `python FILE` does: what lies beside the file can be imported."""
+    """As `python FILE` does: what lies next to the file can be imported."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

@@ -76,7 +76,7 @@ class Walk:
 
     @classmethod
     def of(cls, model: LoopedModel, batch: Batch, steps: int = 0) -> Walk:
-        """The batch at depth 0; told how many steps it will take, a walk may record them."""
+        """The batch at depth 0; given how many steps it will take, a walk may record them."""
         context: object = model.embed(batch)
         if not isinstance(context, Context):
             made = type(context).__name__

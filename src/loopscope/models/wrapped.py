@@ -42,7 +42,7 @@ _KNOWN = {
     "step": ("context", "injection", "depth", "carry"),
     "readout": ("positions", "dtype", "context"),
 }
-"""What each function may ask for by the names of its parameters, beside the first."""
+"""What each function may ask for by the names of its parameters, after the first."""
 
 
 def wrap(

@@ -22,7 +22,7 @@ MEANS = (
     *("utility_before", "utility_after", "gain", "slope", "quadratic"),
     *("quadratic_scale", "quarter_gain", "quadratic_gain"),
 )
-"""Columns of a pass whose means are told."""
+"""Columns of a pass whose means are logged."""
 LOGGED_DEPTH = ("utility", "accuracy")
 """Of a depth, what goes to TensorBoard and W&B."""
 LOGGED_UPDATE = (

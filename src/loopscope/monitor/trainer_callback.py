@@ -49,7 +49,7 @@ class LoopscopeCallback(TrainerCallback):
             settings: the other arguments of `Monitor`. Without `autocast`, that of the Trainer (`bf16`, `fp16`).
         """
         if hasattr(TrainerCallback, "is_missing"):
-            raise LoopscopeError("LoopscopeCallback needs transformers: pip install 'loopscope[training]'")
+            raise LoopscopeError("LoopscopeCallback needs transformers: pip install transformers")
         if data is None:
             raise LoopscopeError(f"a Trainer shows its callbacks no batch: give tasks or a batch as {setting('data')}")
         self._data, self._model, self._settings = data, model, settings

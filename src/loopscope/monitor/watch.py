@@ -81,7 +81,7 @@ class Monitor:
                 given the current batch.
             transitions: each t of an update t → t+1, also beyond the trained depth; left out, the first beyond it.
                 Every further one costs a good part of a forward pass.
-            depths: depths at which the utility is told, besides both ends of every transition.
+            depths: depths at which the utility is logged, besides both ends of every transition.
             every: steps between two calls.
             limit: the most questions of each task, or rows of a batch.
             log: a function of a dictionary of numbers and the step, a JSONL file, a `SummaryWriter` of TensorBoard, a

@@ -63,6 +63,11 @@ class EvaluationSet:
     def __len__(self) -> int:
         return self.examples.height
 
+    @property
+    def token_rows(self) -> int:
+        """How many rows of tokens it has."""
+        return int(self.examples["n_tokens"].sum()) * len(self.updates) * self.run.manifest.tokens
+
     @cached_property
     def depth_rows(self) -> pl.DataFrame:
         """The `depths` rows, by question and then by depth."""

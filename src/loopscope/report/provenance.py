@@ -103,11 +103,9 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def _certificates(manifest: Manifest) -> str:
-    if not manifest.model.affine_readout:
-        return "none: only affine readouts are certified"
     if manifest.settings.get("certify"):
         return "of every update, about the readout of the stored states; marked ✓ where they decide the outcome"
-    return "not measured; `measure --certify` adds them, and marks ✓ outcomes that they decide"
+    return "not measured; `measure --certify` adds them" if manifest.model.affine_readout else "none: not affine"
 
 
 def _weights(manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""A question as a notebook shows it: its words with tinted tokens beside the drawn path, as on the report's page.
+"""A question as a notebook shows it: its words with tinted tokens next to the drawn path, as on the report's page.
 
 Plain HTML and SVG with styles on the elements: no script, nothing loaded, and every text of the run escaped.
 """
@@ -57,13 +57,8 @@ def _words(view: QuestionView) -> Iterator[Markup]:
             label = element("strong", f"{letter(index)}{right} ")
         here = None if rows is None else rows.filter(pl.col("option") == index)
         yield _prose(label, *_tinted(text, here, view.alpha, most))
-    if rows is None:
-        yield element("p", "Token gains were not stored: measure with tokens=True to see them.", style=SOFT)
-    else:
-        said = (
-            f"tint: gain (green) or loss (underlined) of a token at α = {scale(view.alpha)}, up to {number(most)} nats"
-        )
-        yield element("p", said, style=SOFT)
+    said = f"tint: gain (green) or loss (underlined) of a token at α = {scale(view.alpha)}, at most {number(most)}"
+    yield element("p", said if rows is not None else "no token gains: measure with tokens=True to see them", style=SOFT)
 
 
 def _head(text: str) -> Markup:

@@ -21,9 +21,7 @@ def as_html(run: StoredRun) -> str:
     manifest = run.manifest
     done = f"{len(run.unit_records)} of {len(run.units)} units stored"
     stored = ", ".join(table.name for table in manifest.tables())
-    about = (
-        f"level {manifest.level}, states {manifest.dtypes.states}, readout {manifest.dtypes.readout}; {done} ({stored})"
-    )
+    about = f"level {manifest.level}, states {manifest.dtypes.states}; {done} ({stored})"
     parts = [
         element("p", element("strong", printable(manifest.model.name)), f" · {printable(str(run.path))}"),
         element("p", about, style=SOFT),

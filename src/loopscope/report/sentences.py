@@ -19,15 +19,11 @@ def number(value: float, *, sign: bool = False) -> str:
     size = abs(value)
     mark = "−" if value < 0 else "+" if sign else ""
     if 1e-3 <= size < 1e4:
-        decimals = max(0, 2 - _exponent(size))
+        decimals = max(0, 2 - int(f"{size:.2e}".partition("e")[2]))
         return f"{mark}{size:.{decimals}f}"
     mantissa, _, power = f"{size:.2e}".partition("e")
     shortened = mantissa.rstrip("0").rstrip(".")
     return f"{mark}{shortened}×10{str(int(power)).translate(_SUPERSCRIPT)}"
-
-
-def _exponent(size: float) -> int:
-    return int(f"{size:.2e}".partition("e")[2])
 
 
 def signed(value: float) -> str:

@@ -69,7 +69,7 @@ def page(records: Records, bootstrap: Bootstrap, lens_questions: int, *, with_co
     """The file's text; arguments as in `write_report`."""
     by_run = [sets_of(run) for run in records.runs]
     flat = [data for sets in by_run for data in sets]
-    bits = path_bits(sum(_token_rows(data) for data in flat))
+    bits = path_bits(sum(data.token_rows for data in flat))
     stored = sum(len(data) * len(data.updates) * PATH_NODES for data in flat if data.run.manifest.paths)
     tables = compute_tables(records, bootstrap)
     early, late, runs, candidates = list[tuple[str, str]](), [], [], []
@@ -131,7 +131,3 @@ def _set(
         "texts": starts,
         "lens": None if lens is None else lens.described,
     }
-
-
-def _token_rows(data: EvaluationSet) -> int:
-    return int(data.examples["n_tokens"].sum()) * len(data.updates) if data.run.manifest.tokens else 0

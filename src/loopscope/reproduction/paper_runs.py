@@ -24,7 +24,7 @@ class PaperRun:
         measurement: the paper's own word for it.
         model: specification of the published checkpoint.
         tasks: evaluation sets.
-        settings: what `measure` is asked for, beside model and tasks.
+        settings: what `measure` is asked for, besides model and tasks.
         studies: the tables and figures that it is for.
     """
 

@@ -1,4 +1,4 @@
-"""A run as others may see it: without the folders, arguments and persons that its manifest names.
+"""A run as others can read it: without the folders, arguments and persons that its manifest names.
 
 The copy is a whole run directory. Shards are byte for byte those of the run; records are sealed again under the
 manifest that is left, so every hash of the copy can be verified without the run it was made from.
@@ -55,7 +55,7 @@ def _without_folders(value: Any) -> Any:
 
 
 def write_public_copy(run: StoredRun, folder: Path) -> StoredRun:
-    """Write a finished, sound run into an empty folder as others may see it.
+    """Write a finished, sound run into an empty folder as others can read it.
 
     Raises:
         LoopscopeError: the run is unfinished or damaged, or its tasks are named by a folder of this machine.

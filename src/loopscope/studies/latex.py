@@ -19,7 +19,7 @@ PACKAGES = "array,booktabs,graphicx,makecell,rotating"
 LAYOUTS = ((104, "table", "small", 44), (118, "table", "footnotesize", 48), (0, "sidewaystable", "footnotesize", 26))
 """Characters of a line up to which a layout serves, its float, its type and its lines on a page."""
 MOST_FLOATS = 12
-"""Floats of a long table before LaTeX is told to place them: it keeps no more than 52, of a whole document."""
+"""Floats of a long table before LaTeX has to place them: it keeps no more than 52, of a whole document."""
 NAME_LENGTH, NAME_WIDTH = 24, "1.5in"
 """Characters of a column of words after which it is wrapped, and its width then."""
 HEAD_LENGTH = 16

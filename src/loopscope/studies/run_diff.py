@@ -131,8 +131,8 @@ def _wanted(tasks: str | Sequence[str] | None, transitions: str | int | None) ->
 def _questions(run: StoredRun, conditions: dict[tuple[object, ...], Condition], wanted: pl.Expr) -> pl.DataFrame:
     """One row per question and update: keys, the compared columns, whether the chosen option is right.
 
-    Questions are the same where identifier and scored text are; an identifier that a task uses twice is told apart by
-    its occurrence. The conditions of the run's updates are added to `conditions`.
+    Questions are the same where identifier and scored text are; occurrences of an identifier that a task uses twice are
+    numbered. The conditions of the run's updates are added to `conditions`.
     """
     records = Records([run])
     if not records.updates:

@@ -33,7 +33,7 @@ MEASURES = (
     *("finite_step", "directional", "neutral", "progressing", "harmful", "share", "sign_slope", "sign_quadratic"),
     *("quarter_gain", "quadratic_gain", "quarter_recovery", "quadratic_recovery"),
 )
-"""What is told of an update; names are those of a monitor's log."""
+"""What is listed of an update; names are those of a monitor's log."""
 SHARES = frozenset(MEASURES[6:14]) | {"quarter_recovery", "quadratic_recovery"}
 
 

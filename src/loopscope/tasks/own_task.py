@@ -23,7 +23,7 @@ Ids = Iterable[int]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Task:
-    """A task made in Python: give it to `measure` beside the names of others.
+    """A task made in Python: give it to `measure` next to the names of others.
 
     Attributes:
         name: what the run's records call it.

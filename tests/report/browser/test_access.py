@@ -99,31 +99,7 @@ def test_the_keyboard_alone_reaches_a_question_and_moves_its_slider(visit, repor
     assert "gain" in page.locator("#alpha").get_attribute("aria-valuetext")
 
 
-def test_updates_are_chosen_with_arrow_keys(visit, report):
-    page = visit(report)
-    card = page.locator(".set-card").first
-    card.locator("input[type=radio]:checked").focus()
-    before = card.locator("input[type=radio]:checked").input_value()
-    page.keyboard.press("ArrowUp")
-    after = card.locator("input[type=radio]:checked").input_value()
-    assert {before, after} == {"3", "4"}
-    assert f"Outcomes of {after}→" in card.inner_text()
-
-
 def test_paper_is_white_whatever_the_screen_shows(visit, report):
     page = visit(report, "#/overview", color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert background(page) == "rgb(255, 255, 255)"
-
-
-def test_paper_is_filled(visit, report):
-    """The opening fits on the first sheet, and nothing that is larger than a sheet refuses to be broken."""
-    page = visit(report, "#/overview", viewport={"width": 700, "height": 1000})
-    page.emulate_media(media="print")
-    assert page.locator(".opening").bounding_box()["height"] < 800
-    unbroken = page.evaluate(
-        """[...document.querySelectorAll("main *")]
-          .filter((element) => getComputedStyle(element).breakInside !== "auto" && element.clientHeight > 500)
-          .map((element) => element.className)"""
-    )
-    assert unbroken in ([], ["opening"], ["opening", "card opening-figure"])

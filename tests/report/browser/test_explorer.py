@@ -109,18 +109,6 @@ def test_an_address_opens_the_same_selection(visit, report):
     assert all("Choice 1" in text for text in texts)
 
 
-def point_of(page, row, transition):
-    """Where the plot draws a question, found by walking through its points with the keyboard."""
-    canvas = page.locator("canvas")
-    canvas.focus()
-    page.keyboard.press("Home")
-    for _ in range(200):
-        if page.locator(".tip").inner_text().startswith(f"Riddle {row}:"):
-            return
-        page.keyboard.press("ArrowRight")
-    raise AssertionError("the point was not met")
-
-
 def test_hovering_and_clicking_a_point_opens_its_question(visit, report):
     page = visit(report, "#/questions?run=first&t=4&outcome=3")
     page.locator("canvas").focus()
@@ -145,15 +133,6 @@ def test_hovering_and_clicking_a_point_opens_its_question(visit, report):
     page.mouse.click(x, y)
     page.wait_for_selector(".question-head")
     assert words in page.locator(".words-panel").inner_text()
-
-
-def test_the_keyboard_walks_through_points_and_opens_one(visit, report):
-    page = visit(report, "#/questions?run=first&t=4")
-    point_of(page, 7, 4)
-    assert "Riddle 7:" in page.locator("#announcer").text_content()
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".question-head")
-    assert "riddles-7" in page.locator("h1").inner_text()
 
 
 def test_the_way_back_and_the_next_question_follow_the_filter(visit, expect, report):

@@ -73,23 +73,6 @@ def test_the_chosen_update_is_in_the_address_and_back_undoes_it(visit, expect, r
     assert "report.html" in page.url
 
 
-def test_runs_of_one_task_share_the_update_and_the_axes(visit, expect, tmp_path, synthetic):
-    questions = [synthetic.Question("q", ["a b"])] * 12
-    for seed in (1, 2):
-        synthetic.write_run(
-            tmp_path / f"run{seed}", synthetic.Made(questions, seed=seed, model={"name": f"model {seed}"})
-        )
-    path = write_report([tmp_path / "run1", tmp_path / "run2"], tmp_path / "report.html", Bootstrap(resamples=20))
-    page = visit(path)
-    cards = page.locator(".set-card").all()
-    for transition in ("3", "4"):
-        cards[0].locator("label.update", has=page.locator(f"input[value='{transition}']")).click()
-        for card in cards:
-            expect(card).to_contain_text(f"Outcomes of {transition}→")
-        ticks = [card.locator(".step.axis .tick").all_inner_texts() for card in cards]
-        assert ticks[0] == ticks[1]
-
-
 def test_back_returns_to_where_the_page_was_left(visit, expect, report, wait_until):
     page = visit(report)
     page.locator(".how-to-read").scroll_into_view_if_needed()
@@ -134,21 +117,6 @@ def test_a_model_of_the_paper_stands_beside_its_published_cells(visit, page_of, 
     )
     page = visit(page_of(made), "#/studies?study=compare")
     assert "published cells have a counterpart" in page.locator("main").inner_text()
-
-
-def test_a_decline_before_the_best_depth_is_marked(visit, page_of, synthetic):
-    made = synthetic.Made([synthetic.Question("q", ["a"])] * 12, tokens=False)
-    # Down, then up to a plateau: the decline lies among the depths that the closer plot leaves out.
-    made.utility[:] = [-2.0, -3.0, -1.0, -0.5, -0.499, -0.501]
-    made.utility += 1e-3 * made.A[1][:, None]
-    for at, transition in enumerate(made.transitions):
-        here = made.depths.index(transition)
-        made.A[at] = made.utility[:, here + 1] - made.utility[:, here]
-        made.Q[at] = made.R[at] = 0.0
-    page = visit(page_of(made))
-    assert page.locator(".set-card .chart").count() == 2
-    assert page.locator(".set-card .chart").first.get_by_text("clearly lower").count() == 1
-    assert page.locator(".set-card .chart").last.get_by_text("best").count() == 1
 
 
 def test_a_run_that_is_going_on_says_so(visit, expect, tmp_path, synthetic):

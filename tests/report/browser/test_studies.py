@@ -89,11 +89,3 @@ def test_studies_without_a_row_share_one_line_for_each_reason(visit, report, pac
     assert page.locator(".reasons dd").count() == len(reasons)
     for study in packed["missing"]:
         assert study["name"] in page.locator(".reasons").inner_text()
-
-
-def test_a_study_prints_alone(visit, report):
-    page = visit(report, "#/studies?study=table-mechanism")
-    page.emulate_media(media="print")
-    assert not page.locator(".contents").is_visible()
-    assert page.locator("table.sheet").is_visible()
-    assert page.pdf()[:5] == b"%PDF-"

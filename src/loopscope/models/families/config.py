@@ -34,7 +34,7 @@ def option(default: Any, meaning: str, *, in_file: bool = False) -> Any:
 
 
 def only(inherited: Mapping[str, Any] | None = None, /, **values: Any) -> Mapping[str, Any]:
-    """Fields with the one value that each may have, beside those of the class that is derived from."""
+    """Fields with the one value that each may have, in addition to those of the class that is derived from."""
     return MappingProxyType({**(inherited or {}), **values})
 
 

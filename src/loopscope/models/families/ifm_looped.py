@@ -16,9 +16,9 @@ sigmoid scores that are divided by their sum. `shared_hl` has one core for both 
 layers for z_H and the second for z_L.
 
 The published noise is a hash of channel, position and, in the ordinary forward pass, of the row in the batch: the same
-text gets another state beside other texts. Here it depends on no neighbour: by rule "question" on the source row, as in
-Part II's evaluation (seed 42); by rule "official" it is that of a text alone in its batch. It is worked out on the CPU,
-in float32 and in the published order, because the hash magnifies every rounding.
+text gets another state next to other texts. Here it depends on no neighbour: by rule "question" on the source row, as
+in Part II's evaluation (seed 42); by rule "official" it is that of a text alone in its batch. It is worked out on the
+CPU, in float32 and in the published order, because the hash magnifies every rounding.
 
 Part II's published generation has terminal keys and values: every recurrence attends to what earlier tokens left in
 their last one (`terminal_keys`). A text in one piece is not affected.

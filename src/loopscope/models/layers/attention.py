@@ -2,7 +2,7 @@
 
     attend(q, k, v) = softmax(q kᵀ / √P) v
 
-over the keys a query may see. Query head h reads key-value head h // (H / K). `mask` says what is seen.
+over the keys a query attends to. Query head h reads key-value head h // (H / K). `mask` says what is seen.
 
 The fused kernel's blocks depend on the width, and with them the rounding. On a CPU float32 attention is therefore
 summed in float64.

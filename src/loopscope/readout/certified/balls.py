@@ -30,7 +30,7 @@ BITS = 200
 MOST_LOGITS = 1 << 24
 """Logits of one question, reference tokens times vocabulary, up to which it is computed in balls."""
 _SLICES = 6
-EXTRA = "pip install 'loopscope[certify]'"
+EXTRA = "pip install python-flint"
 
 
 class Ends(NamedTuple):

@@ -128,6 +128,5 @@ function legend(tokens) {
     any((cell) => cell.flip === "other") && h("span", {}, h("i", { class: "mark other" }, "◆"), "another wrong token"),
     any((cell) => cell.overshot) && h("span", {}, h("i", { class: "mark overshot" }, "↷"), "the update to this loop overshot"),
     h("span", {}, h("i", { class: "wrong-sample" }, "italic"), "not the reference"),
-    h("span", { class: "blank-key" }, h("i", { class: "blank" }, "␣"), "a blank"),
   );
 }

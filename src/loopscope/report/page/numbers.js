@@ -58,8 +58,6 @@ export const signed = (value) => number(value, { sign: true });
 
 export const scale = (value) => (Number.isFinite(value) ? String(Math.round(value * 1000) / 1000) : "—");
 
-const power = (exponent) => `10${raised(exponent)}`;
-
 export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 
 export function linear(low, high, from, to) {
@@ -82,9 +80,8 @@ export function ticks(low, high, wanted = 5) {
 /** Symmetric logarithm: linear around zero within the threshold, logarithmic beyond. */
 export const symlog = (value, threshold) => Math.sign(value) * Math.log10(1 + Math.abs(value) / threshold);
 
-const MARGIN = 1e-4;
-
 /** The paper's effect margin, or a lower power of ten where most numbers lie below it. */
+const MARGIN = 1e-4;
 export function symlogThreshold(values) {
   const sizes = values.filter((value) => value > 0).sort();
   if (!sizes.length) return MARGIN;
@@ -100,8 +97,8 @@ export function symlogTicks(threshold, limit, most) {
   const powers = [];
   for (let exponent = highest; exponent >= lowest; exponent -= stride) powers.unshift(exponent);
   return [
-    ...powers.map((exponent) => ({ value: -(10 ** exponent), text: `−${power(exponent)}` })).reverse(),
+    ...powers.map((exponent) => ({ value: -(10 ** exponent), text: `−10${raised(exponent)}` })).reverse(),
     { value: 0, text: "0" },
-    ...powers.map((exponent) => ({ value: 10 ** exponent, text: power(exponent) })),
+    ...powers.map((exponent) => ({ value: 10 ** exponent, text: `10${raised(exponent)}` })),
   ];
 }

@@ -1,4 +1,4 @@
-// Tables and figures of all studies, one at a time beside their contents; the open one is in the address.
+// Tables and figures of all studies, one at a time next to their contents; the open one is in the address.
 
 import { copyButton, h, replace } from "./dom.js";
 import { plural } from "./numbers.js";

@@ -18,7 +18,7 @@ export function tintRange(tokens) {
 const tokenGain = (token, alpha) => (alpha === 1 ? token.gain : token.grid ? readGrid(token.grid, alpha) : NaN);
 
 function tint(mark, gain, most) {
-  // The square root keeps small gains visible beside one large one.
+  // The square root keeps small gains visible next to a large one.
   const weight = Number.isFinite(gain) ? STRONGEST * Math.sqrt(Math.min(Math.abs(gain) / most, 1)) : 0;
   mark.classList.toggle("up", weight > FAINT && gain > 0);
   mark.classList.toggle("down", weight > FAINT && gain < 0);
@@ -75,9 +75,7 @@ export function retint(marks, alpha, most) {
   }
 }
 
-// The options of a choice side by side: their words, tinted by token, and their scores at the scale of the slider.
-
-/** The block, and a function that moves the scores to a scale. */
+/** The options of a choice, tinted by token, with their scores, and a function that moves the scores to a scale. */
 export function optionCards(set, details, text, transition, marks) {
   const ends = loopsOf(transition).map((depth) => details.optionScores?.[set.depths.indexOf(depth)]);
   const lines = text.options.map(() => h("div", { class: "scores" }));

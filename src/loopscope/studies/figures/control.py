@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DASHES: Any = ("--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (6, 3)), (0, (1, 3)), (0, (8, 2)))
-"""How the levels of the ceilings are told apart."""
+"""How the levels of the ceilings are distinguished."""
 _NEAR = 1.2
 """Fixed depths further below the best than this share of the drawn range are left out, so that rules can be seen."""
 

@@ -4,7 +4,7 @@ A figure is a function of records under the decorator `figure`; it returns a `Pi
 `Figure`, or the reason why there is nothing to draw. matplotlib is imported when something is drawn.
 
 Colours are from Okabe and Ito's palette, which stays apart under the common kinds of colour blindness. Outcomes also
-differ in shape, so that they can be told apart in print without colour.
+differ in shape, so that they can be distinguished in print without colour.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SMALLEST_TYPE = 6.0
 SHOWN_DPI = 100
 """Pixels of a notebook per inch; twice as many are drawn for fine displays."""
 LONGEST_NAME = 32
-"""Characters of a model or task beside an axis or above a panel."""
+"""Characters of a model or task next to an axis or above a panel."""
 MOST_STYLE_BYTES = 100_000
 
 VERMILLION, BLUE, GREY, PURPLE = "#D55E00", "#0072B2", "#8A8A8A", "#AA4499"

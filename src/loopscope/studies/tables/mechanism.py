@@ -1,4 +1,4 @@
-"""Why updates fail: a right direction with too long a step, and how well slope and curvature predict the gain."""
+"""Why updates fail: a right direction and a step too long, and how well slope and curvature predict the gain."""
 
 from __future__ import annotations
 
